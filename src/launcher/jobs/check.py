@@ -148,4 +148,5 @@ def batch_faults(
             yield f"{name}: all labels are {IGNORED}, which do not count."
         elif int(values.min()) < 0 or int(values.max()) >= size:
             low, high = int(values.min()), int(values.max())
-            yield f"{name} has values from {low} to {high}; model.{key}={size}: 0 to {size - 1}."
+            allowed = f"model.{key}={size} allows 0 to {size - 1}"
+            yield f"{name} has values from {low} to {high}; {allowed}."
