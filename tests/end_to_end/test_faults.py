@@ -68,12 +68,12 @@ def test_killed_at_every_call(crash: Crash) -> None:
     assert done.stdout.count("0 wrong") == 4
 
 
-def test_killed_30_times_at_random_moments(crash: Crash) -> None:
+def test_killed_at_random_moments(crash: Crash) -> None:
     """And started again each time: weights, random state, data order and metrics are those of a run
     left alone."""
     done = crash(name="kills.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "30 kills in" in done.stdout
+    assert "15 kills in" in done.stdout
 
 
 def test_without_fsync_a_power_cut_would_show(crash: Crash) -> None:

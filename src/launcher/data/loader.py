@@ -35,18 +35,14 @@ class ResumableLoader:
     """An endless iterable of this rank's micro-batches; a batch may span two epochs.
 
     A micro-batch of all ranks together covers the global positions [p, p + micro_batch_size *
-    world_size). Rank r has the r-th part. `samples` counts the samples that all ranks have received
-    so far. With the same seed and dataset it determines all later samples, so `num_workers`,
-    `world_size` and `micro_batch_size` may change on a resume. A dataset with `state_dict` and
-    `load_state_dict` resumes by them. Another stream is read again up to `samples`. A dataset's
-    `set_epoch` is called in the process that reads, before its first sample of an epoch.
-
-    `iter()` begins at `samples`. Close the iterator to end its workers. Batches that were prepared
-    but not yielded do not count.
+    world_size), and rank r has the r-th part. `samples`, where `iter()` begins, counts the samples
+    that all ranks have received. With the same seed and dataset it determines all later samples, so
+    `num_workers`, `world_size` and `micro_batch_size` may change on a resume. A dataset with
+    `state_dict` and `load_state_dict` resumes by them. Another stream is read again up to
+    `samples`. Close the iterator to end its workers.
 
     Args:
         dataset: map-style or iterable; see `launcher.data.base.DataSource`.
-        seed: seed of the order and of `seed_samples`.
         seed_samples: seed python's, numpy's and torch's global generators with (seed, epoch, index)
             for each sample, and leave the training's generators as they were. A stream is seeded at
             each epoch's start instead.

@@ -231,10 +231,11 @@ def is_plain(loader: object) -> bool:
 
 def why_not_exact(loader: object) -> str:
     """Explain why the position of a loader without `state_dict` is not known, for a message."""
-    if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
-        return "its dataset is iterable"
-    if isinstance(loader, DataLoader) and not getattr(loader, "in_order", True):
-        return "in_order=False lets workers decide on the order"
+    if isinstance(loader, DataLoader):
+        if isinstance(loader.dataset, IterableDataset):
+            return "its dataset is iterable"
+        if not getattr(loader, "in_order", True):
+            return "in_order=False lets workers decide on the order"
     return f"{type(loader).__name__} is not a plain DataLoader and has no state_dict()"
 
 

@@ -47,13 +47,13 @@ class TableData(DataSource):
     def check(self) -> None:
         if not self.features or self.target in self.features:
             raise ConfigError(
-                f"data.features={self.features}: should name columns other than the target"
-                f" {self.target}."
+                f"data.features={self.features}: should name columns other than {self.target}."
             )
-        if self.num_features not in (None, len(self.features)):
+        count = len(self.features)
+        if self.num_features not in (None, count):
             raise ConfigError(
-                f"data.num_features={self.num_features}: is the number of data.features,"
-                f" {len(self.features)}; leave it out."
+                f"data.num_features={self.num_features}: is the number of data.features, {count};"
+                " leave it out."
             )
         check_files(self, self._find)
 
@@ -111,8 +111,8 @@ class TableData(DataSource):
         wrong = (targets != np.floor(targets)) | (targets < 0) | (targets >= self.num_classes)
         if wrong.any():
             raise ConfigError(
-                f"data.target={self.target}: has the value {targets[wrong][0]:g}; with"
-                f" data.num_classes={self.num_classes} it should be 0 to {self.num_classes - 1}."
+                f"data.target={self.target}: has the value {targets[wrong][0]:g}, not one of"
+                f" data.num_classes={self.num_classes} classes from 0 on."
             )
         return targets.astype(np.int64)
 

@@ -24,7 +24,6 @@ from launcher.config.lookup import nearest
 from launcher.config.resolve import as_yaml
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
-from launcher.config.sections import AUTO
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.micro_batch import is_out_of_memory
@@ -45,10 +44,9 @@ from launcher.train.build import logger
 from launcher.train.composed import Trainer
 
 LESS_MEMORY = (
-    "Less memory is needed with %strainer.activation_checkpointing=full; or strategy=fsdp on more"
-    " ranks."
+    "Less memory is needed with trainer.micro_batch_size=auto, which halves the samples of a pass"
+    " until they fit; trainer.activation_checkpointing=full; or strategy=fsdp on more ranks."
 )
-AUTO_SIZE = "trainer.micro_batch_size=auto, which halves the samples of a pass until they fit; "
 
 
 class AttemptLog:
@@ -198,8 +196,7 @@ class AttemptLog:
         if code == 1:
             logger.error("Failed at step %d: %s", self._step, reason)
             if is_out_of_memory(reason):
-                is_auto = self.config.trainer.micro_batch_size == AUTO
-                logger.error(LESS_MEMORY, "" if is_auto else AUTO_SIZE)
+                logger.error(LESS_MEMORY)
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _rejected(self, reason: str, code: int) -> None:
@@ -253,7 +250,7 @@ def saves(trainer: Trainer) -> bool:
 def hydra_record(config: RunConfig, folder: RunFolder) -> Iterator[RecordData]:
     """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, for Hydra's tools.
 
-    They get their names at the end of the context, unless it raises. Its value is for run.json.
+    They appear at the end of the context, unless it raises. Its value is for run.json.
     """
     texts = {"config.yaml": as_yaml(config.of_the_run)}
     if config.hydra is not None:
@@ -269,7 +266,7 @@ def hydra_record(config: RunConfig, folder: RunFolder) -> Iterator[RecordData]:
 
 
 def _sleep(seconds: float) -> None:
-    """Sleep while waiting for another machine's lock, until a signal."""
+    """Sleep until a signal, while another machine's lock is awaited."""
     time.sleep(seconds)
     signals.check()
 

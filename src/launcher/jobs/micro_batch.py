@@ -48,11 +48,7 @@ def with_micro_batch_size(config: RunConfig, folder: RunFolder) -> RunConfig:
     if too_large:
         why += f", not with {' or '.join(map(str, too_large))}"
     logger.info("trainer.micro_batch_size=%s: %d (%s).", AUTO, size, why)
-    return with_size(config, size)
-
-
-def with_size(config: RunConfig, micro_batch_size: int) -> RunConfig:
-    return config.changed({"trainer.micro_batch_size": micro_batch_size})
+    return config.changed({"trainer.micro_batch_size": size})
 
 
 def halved(size: int, share: int) -> int:
@@ -79,7 +75,7 @@ def first_error(config: RunConfig, folder: RunFolder, size: int) -> str:
 
     It is raised if `size` is 1, or if other ranks still wait for this one in a collective.
     """
-    config = with_size(config, size).changed({"hooks": {}, "tracker": {}})
+    config = config.changed({"trainer.micro_batch_size": size, "hooks": {}, "tracker": {}})
     try:
         trainer = build_trainer(config, folder)
         try:

@@ -117,9 +117,9 @@ class PredictJob:
     def _target(self, config: RunConfig, folder: RunFolder) -> Path:
         if self.file is not None:
             return expanded(self.file).absolute()
-        named = config.plain["data"]["predict"]
-        named = named[0] if isinstance(named, list) else named
-        name = Path(named).stem if isinstance(named, str) else "predictions"
+        data = config.plain["data"]["predict"]
+        first = data[0] if isinstance(data, list) else data
+        name = Path(first).stem if isinstance(first, str) else "predictions"
         return folder.path.absolute() / "predictions" / f"{name.replace('*', '_')}{ENDING}"
 
     def _write(
@@ -153,53 +153,42 @@ class PredictJob:
         """Return the rows of a batch by column, with the samples as the first axis."""
         name = type(trainer.unwrapped_model).__name__
         logits, targets = records.get("logits"), records.get("targets")
-        if not isinstance(logits, Tensor):
+        if not isinstance(logits, Tensor) or logits.shape[:1] != (stop - start,):
             raise ConfigError(
-                f"job=predict: {name}.forward returns no `logits` in evaluation; add"
-                " {'logits': ..., 'targets': ...} to its records when the model is not training."
+                f"job=predict: {name}.forward returns no `logits` with a row for each sample in"
+                " evaluation; add {'logits': ..., 'targets': ...} to its records when the model is"
+                " not training."
             )
-        if logits.shape[:1] != (stop - start,):
-            raise ConfigError(
-                f"job=predict: {name}.forward returns logits of shape {tuple(logits.shape)} for"
-                f" {stop - start} samples; their first axis should be the samples."
-            )
-        found: dict[str, Tensor] = {"index": torch.arange(start, stop)}
+        columns = {"index": torch.arange(start, stop), "logits": logits}
         if isinstance(targets, Tensor):
             if not targets.is_floating_point() and logits.ndim == targets.ndim + 1:
-                found["prediction"] = logits.argmax(-1)
+                columns["prediction"] = logits.argmax(-1)
             if getattr(dataset, "has_targets", True) and targets.shape[:1] == logits.shape[:1]:
-                found["targets"] = targets
-        found["logits"] = logits
-        chosen = self.columns or [column for column in COLUMNS if column in found]
-        if missing := [column for column in chosen if column not in found]:
-            raise ConfigError(
-                f"job.columns: there is no {missing[0]} here; there are {', '.join(found)}."
-            )
-        return {column: _array(found[column]) for column in chosen}
+                columns["targets"] = targets
+        chosen = self.columns or [name for name in COLUMNS if name in columns]
+        if missing := [name for name in chosen if name not in columns]:
+            names = ", ".join(columns)
+            raise ConfigError(f"job.columns: there is no {missing[0]} here; there are {names}.")
+        return {name: _array(columns[name]) for name in chosen}
 
 
 def _new_samples(trainer: Trainer) -> tuple[object, int]:
     dataset = trainer.context.data.predict_dataset()
     if dataset is None:
-        raise ConfigError(
-            "job=predict: data.predict is not set; name the new data: data.predict=new.jsonl, or"
-            " runs predict RUN --data new.jsonl."
-        )
+        raise ConfigError("job=predict: names no new data; e.g. data.predict=new.jsonl.")
     count = None if is_stream(dataset) else length(dataset)
     if not count:
-        has = "no length" if count is None else "no samples"
         raise ConfigError(
-            f"data.predict: {type(dataset).__name__} has {has}; predictions need a map-style"
-            " dataset with at least one sample."
+            f"data.predict: {type(dataset).__name__} should be a map-style dataset with at least"
+            " one sample."
         )
     return dataset, count
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    tensor = tensor.detach()
-    if tensor.dtype in (torch.bfloat16, torch.float16):
-        tensor = tensor.float()
-    return np.ascontiguousarray(tensor.cpu().numpy())
+    is_half = tensor.dtype in (torch.bfloat16, torch.float16)
+    tensor = tensor.float() if is_half else tensor.detach()
+    return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 
 def _write_rows(file: BinaryIO, columns: dict[str, np.ndarray]) -> None:

@@ -63,8 +63,8 @@ def train(config: RunConfig) -> dict[str, object] | None:
                 logger.info(line)
             if not saves(trainer):
                 logger.warning(
-                    "hooks has no checkpointing: this run saves nothing, so it cannot be resumed,"
-                    " evaluated or exported, and the same command trains it again from step 0."
+                    "hooks has no checkpointing: this run saves nothing, and the same command"
+                    " trains it again from step 0."
                 )
             if warning := early_kill(config.plain["dispatch"].get("grace")):
                 logger.warning(warning)

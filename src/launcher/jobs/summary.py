@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from torch import nn
 
 from launcher.config.command import task_overrides
@@ -57,14 +57,11 @@ def class_name(module: nn.Module) -> str:
 
 def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, int]:
     """Count all parameters, and the trainable ones, except for those in `seen`."""
-    total = trainable = 0
-    for parameter in module.parameters():
-        if parameter not in seen:
-            seen.add(parameter)
-            # ZeRO 3 leaves an empty tensor.
-            size = int(getattr(parameter, "ds_numel", parameter.numel()))
-            total, trainable = total + size, trainable + size * parameter.requires_grad
-    return total, trainable
+    new = {parameter for parameter in module.parameters() if parameter not in seen}
+    seen |= new
+    # ZeRO 3 leaves an empty tensor.
+    sizes = {parameter: int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in new}
+    return sum(sizes.values()), sum(sizes[p] for p in new if p.requires_grad)
 
 
 def described(total: int, trainable: int) -> str:
@@ -90,20 +87,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def hydra_node() -> Any:
-    from hydra.core.hydra_config import HydraConfig
-
-    return HydraConfig.get() if HydraConfig.initialized() else None
-
-
 def is_verbose() -> bool:
-    hydra = hydra_node()
-    return hydra is not None and hydra.verbose is True
+    return HydraConfig.initialized() and HydraConfig.get().verbose is True
 
 
 def is_in_sweep() -> bool:
-    hydra = hydra_node()
-    return hydra is not None and str(hydra.mode).endswith("MULTIRUN")
+    return HydraConfig.initialized() and str(HydraConfig.get().mode).endswith("MULTIRUN")
 
 
 def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:

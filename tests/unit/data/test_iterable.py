@@ -142,12 +142,9 @@ def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
     assert all(len(batch) == 4 for one in passes for batch in one[:-1])
 
 
-def test_max_samples_of_a_stream_counts_over_all_ranks():
+def test_evaluation_of_some_samples_and_of_too_few():
     loaders = [EvaluationLoader(Stream(25), 4, rank, 2, max_samples=11) for rank in range(2)]
     samples = [sample for loader in loaders for batch in loader for sample in batch.tolist()]
     assert sorted(samples) == list(range(11))
-
-
-def test_too_short_an_evaluation_stream_is_rejected():
     with pytest.raises(ConfigError, match="holds 2 samples, fewer than the 3 ranks"):
         list(EvaluationLoader(Stream(2), 4, rank=0, world_size=3))

@@ -64,10 +64,6 @@ def test_any_window_is_a_part_of_the_whole(start, count):
     ]
 
 
-def test_without_shuffling_it_counts():
-    assert SampleOrder(3, seed=5, shuffle=False).indices(2, 5).tolist() == [2, 0, 1, 2, 0]
-
-
 def test_mix_spreads_its_values():
     values = mix(7, np.arange(4096), 3)
     assert len(set(values.tolist())) == 4096

@@ -221,18 +221,6 @@ def test_cache_stays_below_its_size_and_a_second_reader_fetches_nothing(files, t
     assert all(same(again[number], expected[number]) for number in range(60))
 
 
-@needs_tokenizer
-def test_signal_does_not_end_the_wait_for_a_block_without_saving(files, tmp_path, monkeypatch):
-    dataset = make_source(files, tmp_path / "c").train_dataset()
-    fetch, is_released = dataset.cache.records, threading.Event()
-    dataset.cache.records = lambda block: is_released.wait(60) and fetch(block)
-    monkeypatch.setattr(signals._state, "received", signal.SIGTERM)
-    release = threading.Timer(1.0, is_released.set)
-    release.start()
-    assert len(dataset[0]["input_ids"]) > 0
-    release.join()
-
-
 def test_reads_are_retried_with_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
@@ -280,3 +268,15 @@ def test_bad_options_are_rejected(files, tmp_path, options, message):
     with pytest.raises(ConfigError) as error:
         make_source(files, tmp_path, **options).train_dataset()
     assert message in str(error.value)
+
+
+@needs_tokenizer
+def test_signal_does_not_end_the_wait_for_a_block_without_saving(files, tmp_path, monkeypatch):
+    dataset = make_source(files, tmp_path / "c").train_dataset()
+    fetch, is_released = dataset.cache.records, threading.Event()
+    dataset.cache.records = lambda block: is_released.wait(60) and fetch(block)
+    monkeypatch.setattr(signals._state, "received", signal.SIGTERM)
+    release = threading.Timer(1.0, is_released.set)
+    release.start()
+    assert len(dataset[0]["input_ids"]) > 0
+    release.join()

@@ -24,12 +24,6 @@ def test_documents_are_divided_and_come_back(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_many_tokens_need_more_bytes(tmp_path):
-    write_store(tmp_path / "a", [document(70000)], 0.0, META | {"vocab_size": 70001})
-    store = TokenStore(tmp_path / "a" / "train")
-    assert store.tokens.tolist() == [70000] and store.targets is None and store.labels is None
-
-
 def test_the_fingerprint_depends_on_the_content_alone(tmp_path):
     for name, documents in {
         "a": [document(1, 2), document(3)],

@@ -59,16 +59,18 @@ def test_divergence_stops_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"start_lr": 0.0}, {"start_lr": 1.0, "end_lr": 0.1}, {"num_iterations": 1}]
+    ("options", "message"),
+    [
+        ({"start_lr": 1.0, "end_lr": 0.1}, "needs 0 < start_lr < end_lr"),
+        ({"num_iterations": 1}, "at least 2 iterations"),
+        ({}, "its dataset is empty"),
+    ],
 )
-def test_a_range_without_extent_is_rejected(tmp_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="needs 0 < start_lr < end_lr"):
-        find_lr(Fits([], 1, tmp_path), **options)
-
-
-def test_an_empty_loader_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="its dataset is empty"):
-        find_lr(Fits([], 1, tmp_path, batches=[]))
+def test_what_cannot_be_tested_is_rejected(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_lr(Fits([], 1, tmp_path, batches=[]), **options)
 
 
 def test_the_suggestion_is_where_the_loss_falls_fastest() -> None:
