@@ -133,7 +133,7 @@ def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path) -> None:
     command = split(
         "data=custom data.dataset._target_=support.interrupter.Stalling +data.dataset.at=200"
         f" +data.dataset.while_exists={wait} data.batch_size=32 model=mlp model.num_features=64"
-        " model.num_classes=10 trainer.max_steps=10 hooks.progress.interval=1"
+        " model.num_classes=10 trainer.max_steps=30 hooks.progress.interval=1"
     )
     assert launch(tmp_path / "whole", *command, "data.num_workers=0").returncode == 0
     for count in (0, 2):

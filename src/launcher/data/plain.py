@@ -171,16 +171,15 @@ class ResumableSampler:
     def _from(self, position: int) -> Iterator[object]:
         state = self.state
         assert state is not None
-        self._restore_numbers(state)
-        stateful, saved = stateful_samplers(self.loader), state.get("samplers", {})
-        for path in stateful.keys() & saved.keys():
-            stateful[path].load_state_dict(deepcopy(saved[path]))
+        restore_rng(state["global"])
+        restore_own(self.loader, state)
         rest: Iterator[Any] = iter(self.inner)
         # The sampler draws its order here, even if nothing is skipped.
         first = list(islice(rest, 1))
-        if not first and saved:
+        if not first and state["samplers"]:
             # A sampler that knows its position has begun at the end of the epoch before.
-            self._restore_numbers(state)
+            restore_rng(state["global"])
+            restore_own(self.loader, {**state, "samplers": {}})
             rest = iter(self.inner)
             first = list(islice(rest, 1))
         rest = chain(first, rest)
@@ -188,23 +187,11 @@ class ResumableSampler:
         next(islice(rest, position, position), None)
         return rest
 
-    def _restore_numbers(self, state: dict[str, Any]) -> None:
-        restore_rng(state["global"])
-        set_own_numbers(self.loader, state.get("numbers", {}))
-        generators = own_generators(self.loader)
-        for name in generators.keys() & state["own"].keys():
-            _set_state(generators[name], state["own"][name])
-
     def _noted(self) -> dict[str, object]:
-        own = {name: _get_state(value) for name, value in own_generators(self.loader).items()}
-        numbers, samplers = own_numbers(self.loader), stateful_samplers(self.loader)
-        return {
-            "global": host_tree(host_state()),
-            "own": own,
-            # A sampler may count its epochs. Unchanged numbers may come from a configuration.
-            "numbers": {key: n for key, n in numbers.items() if self._initial.get(key) != n},
-            "samplers": {path: deepcopy(each.state_dict()) for path, each in samplers.items()},
-        }
+        state = own_state(self.loader)
+        # A sampler may count its epochs. Unchanged numbers may come from a configuration.
+        numbers = {key: n for key, n in state["numbers"].items() if self._initial.get(key) != n}
+        return {"global": host_tree(host_state()), **state, "numbers": numbers}
 
 
 def global_states() -> list[object]:
@@ -346,32 +333,43 @@ def own_numbers(loader: object) -> dict[str, float]:
     }
 
 
-def set_own_numbers(loader: object, numbers: dict[str, float]) -> None:
-    owners = samplers(loader)
-    for path, number in numbers.items():
+def own_state(loader: object) -> dict[str, Any]:
+    """Copy what a loader and its samplers keep: generators, numbers, and states of samplers."""
+    return {
+        "own": {name: _get_state(value) for name, value in own_generators(loader).items()},
+        "numbers": own_numbers(loader),
+        "samplers": {
+            path: deepcopy(sampler.state_dict())
+            for path, sampler in stateful_samplers(loader).items()
+        },
+    }
+
+
+def restore_own(loader: object, state: dict[str, Any]) -> None:
+    """Restore what `own_state` has returned, where the loader still has it."""
+    owners, generators = samplers(loader), own_generators(loader)
+    for path, number in state["numbers"].items():
         prefix, _, name = path.rpartition(".")
         if f"{prefix}." in owners:
             setattr(owners[f"{prefix}."], name, number)
+    for name in generators.keys() & state["own"].keys():
+        _set_state(generators[name], state["own"][name])
+    for path in stateful_samplers(loader).keys() & state["samplers"].keys():
+        owners[path].load_state_dict(deepcopy(state["samplers"][path]))
 
 
 @contextmanager
 def unchanged(loader: object) -> Iterator[None]:
     """Restore the state of a loader, its samplers and its dataset at the end of the context."""
-    generators, numbers = own_generators(loader), own_numbers(loader)
-    owners = list(stateful_samplers(loader).values())
     dataset: Any = getattr(loader, "dataset", None)
-    if not is_stream(dataset) and has_state(dataset):
-        owners.append(dataset)
-    own_states = [deepcopy(owner.state_dict()) for owner in owners]
-    states = {name: _get_state(generator) for name, generator in generators.items()}
+    keeps_state = not is_stream(dataset) and has_state(dataset)
+    state, of_data = own_state(loader), deepcopy(dataset.state_dict()) if keeps_state else None
     try:
         yield
     finally:
-        for name, state in states.items():
-            _set_state(generators[name], state)
-        set_own_numbers(loader, numbers)
-        for owner, own_state in zip(owners, own_states, strict=True):
-            owner.load_state_dict(own_state)
+        restore_own(loader, state)
+        if keeps_state:
+            dataset.load_state_dict(of_data)
 
 
 def _get_state(generator: Any) -> object:

@@ -48,7 +48,7 @@ class TextData(DataSource):
         check_files(self)
 
     def train_dataset(self) -> TokenWindows:
-        return self._windows(self._parts[0], None)
+        return self._windows(self._parts[0], None).check("data.files")
 
     def val_dataset(self) -> TokenWindows | None:
         return self._windows(self._parts[1], self.val_samples) if self.val_fraction else None
@@ -57,12 +57,7 @@ class TextData(DataSource):
         if self.predict is None:
             return None
         data = _read(find_files("data.predict", self.predict))
-        if len(data) <= self.seq_len:
-            raise ConfigError(
-                f"data.predict={self.predict}: the files hold {len(data)} bytes, too few for a"
-                f" sample of data.seq_len={self.seq_len} and the byte that follows."
-            )
-        return self._windows(data, None)
+        return self._windows(data, None).check("data.predict")
 
     def _windows(self, part: np.ndarray, max_windows: int | None) -> TokenWindows:
         fingerprint = f"{len(part)} bytes, xxh3 {xxhash.xxh3_64_hexdigest(part.data)}"
@@ -79,12 +74,6 @@ class TextData(DataSource):
             whole = _read(files)
             cut = max(int(len(whole) * self.val_fraction), sample) if self.val_fraction else 0
             train, held_out = whole[: len(whole) - cut], whole[len(whole) - cut :]
-        if len(train) < sample:
-            raise ConfigError(
-                f"data.seq_len={self.seq_len}: the files hold {len(train) + len(held_out)} bytes,"
-                " too few for a sample to train on and with data.val_fraction one held out; use a"
-                " smaller data.seq_len, or more files."
-            )
         return train, held_out
 
 

@@ -54,12 +54,7 @@ class TokenData(DataSource):
     def _windows(self, name: str, patterns: str | list[str]) -> TokenWindows:
         files = find_files(f"data.{name}", patterns)
         windows = MappedWindows(files, self.seq_len, self.vocab_size, self.dtype, f"data.{name}")
-        if not len(windows):
-            raise ConfigError(
-                f"data.seq_len={self.seq_len}: none of the {len(files)} files of data.{name} holds"
-                f" the {self.seq_len + 1} tokens of one sample; use a smaller data.seq_len."
-            )
-        return windows
+        return windows.check(f"data.{name}")
 
 
 class MappedWindows(TokenWindows):

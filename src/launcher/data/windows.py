@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from launcher.data.batched import BatchDataset
+from launcher.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +53,15 @@ class TokenWindows(TokenSamples):
         self.ends = np.cumsum([max(0, (len(sequence) - 1) // seq_len) for sequence in sequences])
         self.count = int(self.ends[-1]) if len(self.ends) else 0
         self.size = self.count if max_windows is None else min(self.count, max_windows)
+
+    def check(self, key: str) -> Self:
+        """Raise a ConfigError for the files of a key that have no sample."""
+        if not self.size:
+            raise ConfigError(
+                f"data.seq_len={self.seq_len}: the files of {key} hold no sample of"
+                f" {self.seq_len + 1} tokens; use a smaller data.seq_len, or more files."
+            )
+        return self
 
     def read(self, indices: np.ndarray) -> np.ndarray:
         if self.size < self.count:

@@ -132,7 +132,7 @@ def test_text_of_one_file_holds_its_end_out(tmp_path):
 
 def test_too_little_text_is_a_sentence(tmp_path):
     (tmp_path / "one.txt").write_text("short")
-    with pytest.raises(ConfigError, match=r"^data.seq_len=128: the files hold 5 bytes"):
+    with pytest.raises(ConfigError, match=r"^data\.seq_len=128: the files of data\.files"):
         TextData(batch_size=2, files=str(tmp_path / "one.txt")).train_dataset()
 
 
@@ -201,7 +201,7 @@ def test_tokens_are_mapped_and_not_pickled(token_files):
     "options, message",
     [
         ({"files": "a.npy", "vocab_size": 8}, r"^data.vocab_size=8: .* set 10 or more\.$"),
-        ({"files": "a.npy", "seq_len": 10}, "^data.seq_len=10: .*holds the 11 tokens"),
+        ({"files": "a.npy", "seq_len": 10}, "^data.seq_len=10: .*no sample of 11 tokens"),
         ({"files": "float.npy"}, "holds float64 of shape"),
         ({"files": "fake.npy"}, "is not a .npy file of tokens"),
         ({"files": "raw.bin", "dtype": "uint32", "seq_len": 4}, None),
@@ -355,7 +355,7 @@ def test_new_data_of_each_source(tmp_path, importable):
     source = TextData(batch_size=2, seq_len=16, **new)
     source.check()
     assert len(source.predict_dataset()) == 3
-    with pytest.raises(ConfigError, match=r"data\.predict=.*: the files hold 50 bytes, too few"):
+    with pytest.raises(ConfigError, match=r"^data\.seq_len=50: the files of data\.predict"):
         TextData(batch_size=2, seq_len=50, **new).predict_dataset()
     assert TextData(batch_size=2).predict_dataset() is None
     np.save(tmp_path / "new.npy", np.arange(50, dtype=np.uint16))
