@@ -19,8 +19,7 @@ from launcher.data.token_store import TokenStore, shared, write_store
 from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.rundir.files import expanded
-from launcher.types import NonEmptyText, UnitInterval
+from launcher.types import UnitInterval
 
 logger = logging.getLogger("launcher")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -39,7 +38,6 @@ class DocumentData(TokenizedSource):
         val_files: the same for the held-out documents. Default None: every (1 / val_fraction)-th
             document of `files`.
         pack: put several documents in a row, or with False one per row.
-        cache: folder for the tokens.
         predict: the same as files, for job=predict; a row is a document, and classes are not read.
     """
 
@@ -47,12 +45,7 @@ class DocumentData(TokenizedSource):
     val_files: str | list[str] | None = None
     val_fraction: UnitInterval = 0.05
     pack: bool = True
-    cache: NonEmptyText = "outputs/.tokens"
     predict: str | list[str] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.cache_folder = expanded(self.cache)
 
     @staticmethod
     @abstractmethod

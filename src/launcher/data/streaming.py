@@ -24,7 +24,6 @@ from launcher.data.sampler import OrderedDataset
 from launcher.data.token_store import shared
 from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
 from launcher.rundir.space import parse_size
 from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
 
@@ -48,7 +47,6 @@ class StreamingData(TokenizedSource):
         val_files: the same for the held-out documents; None: nothing is held out.
         shuffle_blocks: blocks whose documents are mixed with each other.
         block_bytes: bytes of a block of JSON lines, at least; a row group is a block.
-        cache: folder for the index and the blocks.
         cache_size: the most bytes of blocks in `cache`, such as `10GB`.
         retries: further attempts of a read that fails.
         storage_options: arguments of fsspec's file system.
@@ -62,10 +60,6 @@ class StreamingData(TokenizedSource):
     cache_size: str = "10GB"
     retries: NonNegativeInt = 6
     storage_options: dict[str, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.cache_folder = expanded(self.cache)
 
     def check(self) -> None:
         super().check()

@@ -6,7 +6,7 @@ from launcher.data.base import DataSource
 from launcher.data.encoding import Encoder, Fields, no_tokenizer
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
-from launcher.types import PositiveInt
+from launcher.types import NonEmptyText, PositiveInt
 
 
 @dataclass(kw_only=True, eq=False)
@@ -23,6 +23,7 @@ class TokenizedSource(DataSource):
         label_field: the field with the class of the text, for classification.
         num_classes: the number of classes, to which models refer.
         vocab_size: the number of tokens, to which models with new weights refer.
+        cache: folder for what is made of the files.
     """
 
     tokenizer: str
@@ -33,9 +34,10 @@ class TokenizedSource(DataSource):
     label_field: str | None = None
     num_classes: PositiveInt | None = None
     vocab_size: PositiveInt | None = None
+    cache: NonEmptyText = "outputs/.tokens"
 
     def __post_init__(self) -> None:
-        self.tokenizer_folder = expanded(self.tokenizer)
+        self.tokenizer_folder, self.cache_folder = expanded(self.tokenizer), expanded(self.cache)
         self.fields = Fields(
             self.text_field, self.prompt_field, self.messages_field, self.label_field
         )

@@ -175,7 +175,7 @@ class LRFindJob:
     """Trains on one process with a learning rate that grows from step to step.
 
     It suggests the rate at which the loss falls fastest. It writes `<folder>/<run name>-<run
-    id>.json` and `.png`, and no run. The other arguments are those of `find_lr`.
+    id>.json` and `.png`, and no run. See `find_lr` for the other arguments.
     """
 
     def __init__(
