@@ -234,7 +234,7 @@ def test_a_writer_that_hangs_is_given_up(tmp_path: Path) -> None:
     hang = (broken([10, 40], call="fsync", how="hang"), "hooks.checkpointing.write_timeout=4")
     done = launch(tmp_path, *RUN, *hang, KEEP_ALL)
     assert done.returncode == 1, done.output
-    assert done.output.count("could not be written: its writer has hung for 4 s") == 2
+    assert done.output.count("The checkpoint could not be written: its writer has hung") == 2
     assert "Step 10: checkpoint copied" in done.output
     assert "Step 20: checkpoint saved" in done.output and "Step 30: checkpoint saved" in done.output
     assert steps(tmp_path) == [20, 30]
