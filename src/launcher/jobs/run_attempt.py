@@ -47,27 +47,11 @@ def train(config: RunConfig) -> dict[str, object] | None:
             recorder = RecordHook(config.of_the_run, code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
-            dataset = getattr(trainer.data_loader, "dataset", None)
-            mark = getattr(dataset, "fingerprint", None)
-            machine = machine_state(
-                device_name(trainer.device),
-                torch.get_num_threads(),
-                cpu_kernels(),
-                mark if isinstance(mark, str) else None,
-            )
+            machine = _machine_of(trainer)
             trainer.context.texts[MACHINE] = OmegaConf.to_yaml(machine)
             log.take(trainer, described(machine))
             recorder.record, recorder.launched = log.record, log.launched
-            logger.info("Run %s", folder.path)
-            for line in start_lines(trainer, bool(config.trainer.compile)):
-                logger.info(line)
-            if not saves(trainer):
-                logger.warning(
-                    "hooks has no checkpointing: this run saves nothing, and the same command"
-                    " trains it again from step 0."
-                )
-            if warning := early_kill(config.plain["dispatch"].get("grace")):
-                logger.warning(warning)
+            _log_start(config, trainer)
             trainer.train()
             report_end(log, trainer)
     except signals.SignalExit:
@@ -80,6 +64,27 @@ def train(config: RunConfig) -> dict[str, object] | None:
     trainer.strategy.teardown()
     follower.wait()
     return trainer.state.metrics
+
+
+def _machine_of(trainer: Trainer) -> dict[str, object]:
+    dataset = getattr(trainer.data_loader, "dataset", None)
+    mark = getattr(dataset, "fingerprint", None)
+    data = mark if isinstance(mark, str) else None
+    device = device_name(trainer.device)
+    return machine_state(device, torch.get_num_threads(), cpu_kernels(), data)
+
+
+def _log_start(config: RunConfig, trainer: Trainer) -> None:
+    logger.info("Run %s", config.folder.path)
+    for line in start_lines(trainer, bool(config.trainer.compile)):
+        logger.info(line)
+    if not saves(trainer):
+        logger.warning(
+            "hooks has no checkpointing: this run saves nothing, and the same command trains it"
+            " again from step 0."
+        )
+    if warning := early_kill(config.plain["dispatch"].get("grace")):
+        logger.warning(warning)
 
 
 def report_end(log: AttemptLog, trainer: Trainer) -> None:
