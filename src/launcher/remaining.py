@@ -301,7 +301,7 @@ def _fingerprint(node: str, files: str | None) -> str | None:
     """Read the training data of a node, once for each state of its files."""
     from launcher.config.construct import instantiate
     from launcher.config.schema import without_own_keys
-    from launcher.data.loader import fingerprint
+    from launcher.data.iterable import fingerprint
 
     data = instantiate(without_own_keys(resolved_node({"data": json.loads(node)}, "data")))
     data.check()

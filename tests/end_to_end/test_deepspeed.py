@@ -6,6 +6,7 @@ import re
 import signal
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import split
 
 import pytest
 
@@ -14,19 +15,10 @@ from support.runner import final_state, launch, metrics, run_folder
 
 pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
-TINY = (
-    "strategy=deepspeed",
-    "data=synthetic",
-    "data.seq_len=16",
-    "data.num_val_samples=11",
-    "model.dim=16",
-    "model.num_layers=1",
-    "model.num_heads=2",
-    "data.batch_size=8",
-    "device=cpu",
-    "trainer.max_steps=8",
-    "hooks.logging.interval=3",
-    "hooks.checkpointing.best_metric=null",
+TINY = split(
+    "strategy=deepspeed data=synthetic data.seq_len=16 data.num_val_samples=11 model.dim=16"
+    " model.num_layers=1 model.num_heads=2 data.batch_size=8 device=cpu trainer.max_steps=8"
+    " hooks.logging.interval=3 hooks.checkpointing.best_metric=null"
 )
 PAIR = (*TINY, "strategy.zero_stage=3", "dispatch.nproc=2", "model.dropout=0.1")
 STOP = (
@@ -75,9 +67,8 @@ def test_checkpoint_of_deepspeed_can_be_evaluated_exported_and_loaded(
     assert line["val/loss"] == pytest.approx(metrics(whole)[-1]["val/loss"], rel=1e-6)
     for source in (run_folder(whole), run_folder(whole) / "export" / "model.safetensors"):
         outputs = root / f"from {source.suffix or 'run'}"
-        started = launch(
-            outputs, *TINY, "strategy=none", f"run.init_from={source}", "trainer.max_steps=1"
-        )
+        words = ("strategy=none", f"run.init_from={source}", "trainer.max_steps=1")
+        started = launch(outputs, *TINY, *words)
         assert started.returncode == 0, started.output
         assert re.search(r"Weights from .*: (\d+) of \1\.", started.output)
 
@@ -86,18 +77,13 @@ def test_the_times_of_a_step_are_in_the_log(tmp_path: Path) -> None:
     done = launch(tmp_path, *TINY, "strategy.wall_clock_breakdown=true", "trainer.max_steps=2")
     log = (run_folder(tmp_path) / "logs" / "launcher.log").read_text()
     assert done.returncode == 0 and "optimizer_step:" in log
-    assert all(line[2] == ":" for line in done.output.splitlines()), (
-        "nothing but log lines is printed"
-    )
+    assert all(line[2] == ":" for line in done.output.splitlines()), "log lines alone are printed"
 
 
 def test_without_the_package(tmp_path: Path) -> None:
     rejected = launch(tmp_path / "outputs", *TINY, module="support.without_deepspeed", real=True)
     assert rejected.returncode == 2
-    assert (
-        rejected.output == "strategy=deepspeed: needs the package deepspeed; pip install"
-        " 'torch-launcher[deepspeed]'.\n"
-    )
+    assert rejected.output.startswith("strategy=deepspeed: needs the package deepspeed")
     assert not (tmp_path / "outputs").exists()
 
 
@@ -114,17 +100,8 @@ def test_file_with_keys_of_launcher_is_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hook", ["ema", "gradients", "skip_spikes", "nan_report"])
 def test_hooks_that_need_the_tensors_are_rejected(tmp_path: Path, hook: str) -> None:
-    done = launch(
-        tmp_path,
-        "strategy=deepspeed",
-        "device=cpu",
-        "model=mlp",
-        "data=digits",
-        f"hooks=[default,{hook}]",
-    )
+    words = ("strategy=deepspeed", "device=cpu", "model=mlp", "data=digits")
+    done = launch(tmp_path, *words, f"hooks=[default,{hook}]")
     assert done.returncode == 2, done.output
-    assert (
-        f"hooks.{hook}: strategy=deepspeed keeps weights and gradients in flat buffers"
-        in done.output
-    )
+    assert f"hooks.{hook}: strategy=deepspeed keeps" in done.output
     assert not list(tmp_path.rglob("run.json"))

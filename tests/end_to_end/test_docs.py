@@ -2,16 +2,14 @@
 
 import os
 import re
-import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from support import python
 from support.composition import composed, validate
@@ -91,15 +89,9 @@ CHILDREN = {"prove": (("launcher.cli.job", 4),), "search": (("launcher.cli.job",
 
 def output(command: str, shell: dict[str, str], cwd: Path) -> str:
     """Output of a command."""
-    return subprocess.run(
-        ["bash", "-c", command],
-        cwd=cwd,
-        env=shell,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=400,
-    ).stdout
+    both: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    words = ["bash", "-c", command]
+    return str(subprocess.run(words, cwd=cwd, env=shell, timeout=400, **both).stdout)
 
 
 ONES_OWN = re.compile(r"=first\b|=mine\b|\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help|-sc ")
@@ -118,13 +110,8 @@ def commands() -> list[str]:
         if language in ("", "bash", "sh") and not title
     ]
     lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    return sorted(
-        {
-            line
-            for line in lines
-            if line.startswith("python -m launcher ") and not ONES_OWN.search(line)
-        }
-    )
+    lines = [line for line in lines if line.startswith("python -m launcher ")]
+    return sorted({line for line in lines if not ONES_OWN.search(line)})
 
 
 @pytest.mark.parametrize("command", commands())
@@ -134,54 +121,12 @@ def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.Mo
     for file in ("corpus/a/b.txt", "tokens/train.npy", "tokens/val.npy"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    words = [
-        word for word in shlex.split(command, comments=True)[3:] if "=" in word or word[0] == "~"
-    ]
+    words = [word for word in split(command, comments=True)[3:] if "=" in word or word[0] == "~"]
     words = [
         f"'{word}'" if re.match(r"run.(id|init_from)=\d", word) else AFTER_FIRST.sub("", word)
         for word in words
     ]
     validate(composed(words))
-
-
-def test_the_kubernetes_job_tells_a_preemption_from_a_failure() -> None:
-    page = (ROOT / "docs" / "without_slurm.md").read_text()
-    (block,) = (block for _, title, block in BLOCK.findall(page) if title == "job.yaml")
-    job = yaml.safe_load(block)
-    actions = {
-        code: rule["action"]
-        for rule in job["spec"]["podFailurePolicy"]["rules"]
-        for code in rule.get("onExitCodes", {}).get("values", [])
-    }
-    assert actions == {128 + signal.SIGTERM: "Ignore", 1: "FailJob", 2: "FailJob"}
-    pod = job["spec"]["template"]["spec"]
-    assert pod["restartPolicy"] == "Never"
-    assert pod["terminationGracePeriodSeconds"] >= composed([]).dispatch.grace
-
-
-EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.md"))
-
-
-@pytest.mark.parametrize("page", EXAMPLES, ids=[page.stem for page in EXAMPLES])
-def test_an_example_is_a_project_of_at_most_80_lines(page: Path) -> None:
-    text = page.read_text()
-    lines = [line for _, title, block in BLOCK.findall(text) if title for line in block.split("\n")]
-    assert len(lines) <= 80
-    assert "**What you get:**" in text.splitlines()[2]
-    assert CONSOLE.search(text), "it is run by test_commands_print_what_the_page_shows"
-
-
-def test_the_numbers_of_the_migrated_project_are_counted() -> None:
-    page = (ROOT / "docs" / "examples" / "template.md").read_text()
-    (before,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
-    after = [block for _, title, block in BLOCK.findall(page) if title.endswith(".yaml")]
-    before = re.sub(r"^#.*$", "", before, flags=re.MULTILINE)
-    before_lines, after_lines = (
-        sum(bool(line.strip()) for line in block.split("\n")) for block in (before, "".join(after))
-    )
-    for name in ("README.md", "docs/examples/template.md"):
-        text = (ROOT / name).read_text()
-        assert re.search(rf"\b{before_lines} lines of Python .*become {after_lines} ", text)
 
 
 def pattern(expected: str) -> str:

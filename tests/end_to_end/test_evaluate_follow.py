@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from shlex import split
 
 from support import python
 from support.runner import ENVIRONMENT, metrics, run_folder, start
@@ -15,15 +16,10 @@ AUC = (
 
 
 def test_every_checkpoint_of_a_run_is_evaluated_once_while_it_trains(tmp_path: Path) -> None:
-    words = (
-        "model=mlp",
-        "data=digits",
-        "model.dropout=0.1",
-        "hooks.logging.interval=7",
-        "hooks.evaluation.interval=10",
-        "hooks.checkpointing.keep_interval=10",
-        "trainer.max_steps=60",
-        "+tracker.pacer={_target_:support.pacer.Pacer,seconds:0.1}",
+    words = split(
+        "model=mlp data=digits model.dropout=0.1 trainer.max_steps=60 hooks.logging.interval=7"
+        " hooks.evaluation.interval=10 hooks.checkpointing.keep_interval=10"
+        " +tracker.pacer={_target_:support.pacer.Pacer,seconds:0.1}"
     )
     training = start("-m", "launcher", f"paths.outputs={tmp_path}", *words)
     while not list(tmp_path.glob("*/*/checkpoints/step-00000010/manifest.json")):
@@ -35,9 +31,8 @@ def test_every_checkpoint_of_a_run_is_evaluated_once_while_it_trains(tmp_path: P
     assert training.wait() == 0 and "step-00000010" in first.stdout
     rows = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
     logged = {row["step"]: row.get("val/loss") for row in metrics(tmp_path)}
-    assert [(row["step"], row["val/loss"]) for row in rows] == [
-        (step, logged[step]) for step in range(10, 61, 10)
-    ]
+    expected = [(step, logged[step]) for step in range(10, 61, 10)]
+    assert [(row["step"], row["val/loss"]) for row in rows] == expected
     assert all(0 < row["val/auc"] <= 1 for row in rows)
     again = python.run("-m", "launcher.runs", "evaluate", *follow, env=ENVIRONMENT, check=True)
     assert again.stdout == ""

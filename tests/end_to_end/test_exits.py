@@ -2,40 +2,25 @@
 step."""
 
 from pathlib import Path
+from shlex import split
 
 import pytest
 
 from launcher.rundir.record_format import read_record
 from support.runner import launch, record
 
-RUN = (
-    "model=mlp",
-    "data=digits",
-    "trainer.max_steps=1",
-    "hooks=[checkpointing]",
-    "hooks.checkpointing.best_metric=null",
+RUN = split(
+    "model=mlp data=digits trainer.max_steps=1 hooks=[checkpointing]"
+    " hooks.checkpointing.best_metric=null"
 )
-PLACES = (
-    "constructor",
-    "on_start",
-    "on_ready",
-    "forward",
-    "on_after_step",
-    "on_after_train",
-    "on_close",
-)
+PLACES = split("constructor on_ready forward on_after_step on_close")
 CODES = ("0", "null")
 
 
 def test_a_sweep_reports_every_exit(tmp_path: Path) -> None:
     places = f"hooks.exits.where={','.join(PLACES)}", f"hooks.exits.code={','.join(CODES)}"
-    done = launch(
-        tmp_path,
-        "-m",
-        *RUN,
-        "+hooks.exits._target_=support.saboteur.Exits",
-        *(f"+{each}" for each in places),
-    )
+    exits = ("+hooks.exits._target_=support.saboteur.Exits", *(f"+{each}" for each in places))
+    done = launch(tmp_path, "-m", *RUN, *exits)
     count = len(PLACES) * len(CODES)
     assert done.returncode == 1 and f"{count} of {count} jobs failed:" in done.output, done.output
     states = {read_record(path)["state"] for path in tmp_path.glob("*/*/run.json")}
@@ -49,11 +34,9 @@ def test_an_exit_while_a_sample_is_loaded(tmp_path: Path, workers: int) -> None:
         "data.dataset._target_=support.saboteur.ExitingSamples",
         f"data.num_workers={workers}",
     )
-    done = launch(
-        tmp_path, *RUN, *data, "model.num_features=64", "model.num_classes=10", "data.batch_size=8"
-    )
-    assert (
-        done.returncode == 1 and "called sys.exit(0); raise an exception instead" in done.output
-    ), done.output
+    sizes = ("model.num_features=64", "model.num_classes=10", "data.batch_size=8")
+    done = launch(tmp_path, *RUN, *data, *sizes)
+    assert done.returncode == 1, done.output
+    assert "called sys.exit(0); raise an exception instead" in done.output
     assert "saboteur.py" in done.output, "where it was called"
     assert record(tmp_path)["attempts"][-1]["exit_code"] == 1

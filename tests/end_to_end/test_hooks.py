@@ -1,6 +1,5 @@
 """Hooks on two ranks, and one that ends a command."""
 
-import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from support.measuring import validated
 from support.ranks import Task, together
-from support.runner import launch, record, run_folder, steps
+from support.runner import launch, metrics, record, steps
 
 STEERED = [
     "digits", "strategy=ddp", "strategy.timeout=60", "trainer.max_steps=30", "optimizer.lr=0.3",
@@ -24,16 +23,11 @@ VALIDATED = [
     "hooks.evaluation.max_samples=17",
     "data.batch_size=12",
 ]  # fmt: skip
+MULTICLASS = "task: multiclass, num_classes: 19}"
 MEASURED = [
     *VALIDATED,
-    (
-        "+hooks.evaluation.metrics.f1={_target_: torchmetrics.F1Score, task: multiclass,"
-        " num_classes: 19}"
-    ),
-    (
-        "+hooks.evaluation.metrics.auc={_target_: torchmetrics.AUROC, task: multiclass,"
-        " num_classes: 19}"
-    ),
+    f"+hooks.evaluation.metrics.f1={{_target_: torchmetrics.F1Score, {MULTICLASS}",
+    f"+hooks.evaluation.metrics.auc={{_target_: torchmetrics.AUROC, {MULTICLASS}",
 ]
 WATCHED = [
     "digits", "strategy=ddp", "hooks=[checkpointing,watchdog]", "hooks.watchdog.factor=5",
@@ -54,10 +48,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         overrides = [*VALIDATED, "strategy=ddp", f"trainer.micro_batch_size={size}"]
         tasks[f"validated {size}"] = "validated", {"overrides": overrides}
     if find_spec("torchmetrics"):
-        tasks["measured"] = (
-            "validated",
-            {"overrides": [*MEASURED, "strategy=ddp", "trainer.micro_batch_size=3"]},
-        )
+        overrides = [*MEASURED, "strategy=ddp", "trainer.micro_batch_size=3"]
+        tasks["measured"] = "validated", {"overrides": overrides}
     return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
 
 
@@ -82,9 +74,7 @@ def test_held_out_metrics_depend_on_neither_ranks_nor_micro_batches(
     assert smaller == pytest.approx(expected, rel=1e-6)
     more = validated([*VALIDATED, "strategy=none", "hooks.evaluation.max_samples=18"])
     assert more != pytest.approx(expected, rel=1e-6)
-    assert expected["perplexity"] == math.exp(expected["loss"]), (
-        "of the mean over all targets, no mean over batches"
-    )
+    assert expected["perplexity"] == math.exp(expected["loss"]), "of the mean over all targets"
 
 
 @pytest.mark.skipif(find_spec("torchmetrics") is None, reason="needs torchmetrics")
@@ -113,8 +103,4 @@ def test_skipped_updates_end_the_command_with_the_reason(tmp_path: Path) -> None
         assert saved["state"] == "failed" and "skipped updates" in saved["attempts"][-1]["reason"]
         assert len(saved["attempts"]) == attempt
     assert steps(tmp_path) == [1], "the state after the first update alone could be saved"
-    lines = [
-        json.loads(line)
-        for line in (run_folder(tmp_path) / "metrics.jsonl").read_text().splitlines()
-    ]
-    assert lines[-1]["step"] == 8
+    assert metrics(tmp_path)[-1]["step"] == 8

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from shlex import split
 
 import pytest
 from safetensors.torch import load_file
@@ -12,13 +13,9 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from support import python
 from support.runner import launch, run_folder
 
-COMMAND = (
-    "model=mlp",
-    "data=digits",
-    "model.hidden_dim=24",
-    "trainer.max_steps=8",
-    "hooks.evaluation.interval=4",
-    "hooks.evaluation.max_samples=100",
+COMMAND = split(
+    "model=mlp data=digits model.hidden_dim=24 trainer.max_steps=8 hooks.evaluation.interval=4"
+    " hooks.evaluation.max_samples=100"
 )
 
 
@@ -62,17 +59,13 @@ def test_evaluate_gives_what_training_logged(outputs: Path, checkpoint: str) -> 
     logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (then,) = [line for line in logged if line["step"] == found["step"]]
     assert found["val/loss"] == then["val/loss"] and found["val/accuracy"] == then["val/accuracy"]
-    assert json.loads(printed.splitlines()[-1]) == found, (
-        "elsewhere than on a terminal it prints one JSON line"
-    )
+    assert json.loads(printed.splitlines()[-1]) == found
 
 
 def test_resume_runs_the_command_again(outputs: Path) -> None:
     run = run_folder(outputs)
     done = python.run("-m", "launcher.runs", "resume", run.name, "--outputs", str(outputs))
-    assert done.returncode == 0 and f"{run} is complete" in done.stdout + done.stderr, (
-        done.stdout + done.stderr
-    )
+    assert done.returncode == 0 and f"{run} is complete" in done.stdout + done.stderr, done.stderr
     assert f"python -m launcher {' '.join(COMMAND)} run.name=" in done.stderr
 
 
@@ -81,33 +74,23 @@ def test_export_is_the_checkpoint(outputs: Path) -> None:
     assert done.returncode == 0, done.output
     exported = load_file(run_folder(outputs) / "export" / "model.safetensors")
     stored = StoredCheckpoint(run_folder(outputs) / "checkpoints" / "latest")
-    assert exported and all(
-        (tensor == stored.read(f"model/{name}")).all() for name, tensor in exported.items()
-    )
+    assert exported
+    assert all((tensor == stored.read(f"model/{name}")).all() for name, tensor in exported.items())
     run = run_folder(outputs)
     for folder in (run, run / "checkpoints" / "latest", run / "export"):
         loaded = load_model(folder).state_dict()
-        assert loaded.keys() == exported.keys() and all(
-            (loaded[name] == exported[name]).all() for name in exported
-        )
+        assert loaded.keys() == exported.keys()
+        assert all((loaded[name] == exported[name]).all() for name in exported)
     half = launch(outputs, *COMMAND, "job=export", "job.dtype=bf16")
     assert half.returncode == 0, half.output
-    dtypes = {
-        tensor.dtype
-        for tensor in load_file(run_folder(outputs) / "export" / "model.safetensors").values()
-    }
-    assert {str(dtype) for dtype in dtypes} == {"torch.bfloat16"}
+    tensors = load_file(run_folder(outputs) / "export" / "model.safetensors").values()
+    assert {str(tensor.dtype) for tensor in tensors} == {"torch.bfloat16"}
 
 
 @pytest.mark.parametrize("strategy", ["none", "fsdp"])
 def test_an_export_has_tied_weights_under_all_their_names(tmp_path: Path, strategy: str) -> None:
-    command = (
-        "model=supervised",
-        "model.module={_target_:support.modules.TiedLayers}",
-        "data=digits",
-        "trainer.max_steps=2",
-    )
-    command += (f"strategy={strategy}", "device=cpu")
+    command = ("model=supervised", "model.module={_target_:support.modules.TiedLayers}")
+    command += ("data=digits", "trainer.max_steps=2", f"strategy={strategy}", "device=cpu")
     for job in ("train", "export"):
         done = launch(tmp_path, *command, f"job={job}")
         assert done.returncode == 0, done.output
@@ -117,10 +100,8 @@ def test_an_export_has_tied_weights_under_all_their_names(tmp_path: Path, strate
     model, copy = load_model(run), load_model(run / "export")
     model.load_state_dict(exported)
     assert copy.module.second.weight is copy.module.first.weight
-    assert all(
-        bool((tensor == copy.state_dict()[name]).all())
-        for name, tensor in model.state_dict().items()
-    )
+    copied = copy.state_dict()
+    assert all((tensor == copied[name]).all() for name, tensor in model.state_dict().items())
 
 
 def test_a_new_run_from_its_weights(outputs: Path, tmp_path: Path) -> None:
@@ -150,15 +131,12 @@ def test_the_configuration_is_the_checkpoints(outputs: Path, job: str) -> None:
     done = launch(outputs, *short)
     assert done.returncode == 0, done.output
     if job == "export":
-        assert (folder / "export/config.yaml").read_text() == (
-            folder / "checkpoints/latest/config.yaml"
-        ).read_text()
+        expected = (folder / "checkpoints/latest/config.yaml").read_text()
+        assert (folder / "export/config.yaml").read_text() == expected
     other = launch(outputs, *short, "model.hidden_dim=64", "model.dropout=0.0")
     assert other.returncode == 2 and "Traceback" not in other.output, other.output
-    assert (
-        "model.hidden_dim=64: the checkpoint" in other.output
-        and "has model.hidden_dim=24" in other.output
-    )
+    assert "model.hidden_dim=64: the checkpoint" in other.output
+    assert "has model.hidden_dim=24" in other.output
     assert "model.dropout" not in other.output, "which is equal"
 
 
@@ -184,9 +162,7 @@ def test_the_average_in_place_of_the_weights(tmp_path: Path) -> None:
         done = launch(tmp_path, *command, *job)
         assert done.returncode == 0, done.output
     folder = run_folder(tmp_path)
-    (evaluated,) = [
-        json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()
-    ]
+    evaluated = json.loads((folder / "evaluations.jsonl").read_text())
     logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert evaluated["weights"] == "ema" and evaluated["val/loss"] == logged[-1]["val/loss"]
     exported = load_file(folder / "export" / "model.safetensors")
@@ -195,28 +171,17 @@ def test_the_average_in_place_of_the_weights(tmp_path: Path) -> None:
     assert set(names) == set(exported)
     assert all((exported[name] == stored.read(f"ema/0.5/{name}")).all() for name in names)
     rejected = launch(tmp_path, *command, "job=export", "job.weights=mean")
-    assert (
-        rejected.returncode == 2
-        and "job.weights=mean" in rejected.output
-        and "it has ema/0.5" in rejected.output
-    )
+    assert rejected.returncode == 2, rejected.output
+    assert "job.weights=mean" in rejected.output and "it has ema/0.5" in rejected.output
 
 
 def test_the_test_set_is_evaluated_only_when_it_is_chosen(tmp_path: Path) -> None:
     points = "support.modules.Points"
-    command = (
-        "model=supervised",
-        "model.loss=mse",
-        "model.module._target_=torch.nn.Linear",
-        "model.module.in_features=1",
-        "model.module.out_features=1",
-        "data=custom",
-        f"data.dataset._target_={points}",
-        "data.dataset.size=8",
-        f"data.val_dataset={{_target_: {points}, size: 4}}",
-        "data.batch_size=4",
-        "device=cpu",
-        "trainer.max_steps=2",
+    command = split(
+        "model=supervised model.loss=mse model.module._target_=torch.nn.Linear"
+        " model.module.in_features=1 model.module.out_features=1 device=cpu trainer.max_steps=2"
+        f" data=custom data.dataset._target_={points} data.dataset.size=8 data.batch_size=4"
+        f" data.val_dataset={{_target_:{points},size:4}}"
     )
     test_set = f"data.test_dataset={{_target_: {points}, size: 6}}"
     done = launch(tmp_path, *command, test_set)
@@ -229,15 +194,12 @@ def test_the_test_set_is_evaluated_only_when_it_is_chosen(tmp_path: Path) -> Non
     line = json.loads(done.stdout.splitlines()[-1])
     stored = StoredCheckpoint(folder / "checkpoints" / "latest")
     slope, bias = (stored.read(f"model/module.{name}").item() for name in ("weight", "bias"))
-    xs = [index / 6 for index in range(6)]
-    assert line["test/loss"] == pytest.approx(
-        sum((slope * x + bias - 2 * x) ** 2 for x in xs) / 6, rel=1e-5
-    )
+    errors = [(slope * x + bias - 2 * x) ** 2 for x in (index / 6 for index in range(6))]
+    assert line["test/loss"] == pytest.approx(sum(errors) / 6, rel=1e-5)
     assert "val/loss" not in line
     done = launch(tmp_path / "other", *command)
-    assert done.returncode == 0 and run_folder(tmp_path / "other").name == folder.name, (
-        "it does not decide the numbers"
-    )
+    assert done.returncode == 0
+    assert run_folder(tmp_path / "other").name == folder.name, "it does not decide the numbers"
     without = launch(tmp_path / "other", *command, "job=evaluate", "job.split=test")
     assert without.returncode == 2
-    assert "job.split=test: the data have no test set; set data.test_dataset" in without.output
+    assert "job.split=test: the data have no such samples; set data.test_dataset" in without.output

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from shlex import split
 
 import pytest
 
@@ -14,17 +15,10 @@ from support import python
 from support.processes import Command, wait_for
 from support.runner import ENVIRONMENT, final_state, metrics, record, run_folder
 
-TINY = (
-    "data=synthetic",
-    "data.seq_len=16",
-    "data.num_val_samples=0",
-    "model.dim=16",
-    "model.num_layers=1",
-    "model.num_heads=2",
-    "data.batch_size=8",
-    "device=cpu",
-    "hooks.checkpointing.best_metric=null",
-    "hooks.progress.interval=2",
+TINY = split(
+    "data=synthetic data.seq_len=16 data.num_val_samples=0 model.dim=16 model.num_layers=1"
+    " model.num_heads=2 data.batch_size=8 device=cpu hooks.checkpointing.best_metric=null"
+    " hooks.progress.interval=2"
 )
 LONG = (*TINY, "trainer.max_steps=100000")
 DDP = ("dispatch.nproc=2", "strategy=ddp")  # the quicker to start
@@ -33,17 +27,10 @@ SABOTEUR = (
 )
 
 
-def log_of(outputs: Path, rank: int) -> str:
-    return (
-        run_folder(outputs) / "logs" / (f"rank-{rank}.log" if rank else "launcher.log")
-    ).read_text()
-
-
 def steps_saved(outputs: Path) -> list[str]:
     """The last step that each rank's log says it saved."""
-    return [
-        re.findall(r"Step (\d+): checkpoint saved", log_of(outputs, rank))[-1] for rank in (0, 1)
-    ]
+    logs = [run_folder(outputs) / "logs" / f"{name}.log" for name in ("launcher", "rank-1")]
+    return [re.findall(r"Step (\d+): checkpoint saved", log.read_text())[-1] for log in logs]
 
 
 LATE = """import os, time
@@ -75,14 +62,9 @@ def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path: Path, whom: str) -
     first, second = steps_saved(tmp_path)
     now = record(tmp_path)
     assert first == second == str(now["step"])
-    assert (now["state"], now["world_size"], now["attempts"][0]["signal"]) == (
-        "preempted",
-        2,
-        "SIGTERM",
-    )
-    manifest = json.loads(
-        (run_folder(tmp_path) / "checkpoints" / "latest" / "manifest.json").read_text()
-    )
+    assert (now["state"], now["world_size"]) == ("preempted", 2)
+    assert now["attempts"][0]["signal"] == "SIGTERM"
+    manifest = json.loads((run_folder(tmp_path) / "checkpoints/latest/manifest.json").read_text())
     assert {"rank-00000.json", "rank-00001.json"} <= {entry["name"] for entry in manifest["files"]}
 
 
@@ -120,26 +102,18 @@ def test_a_signal_to_one_rank_while_it_starts_slowly(
     """Its imports take longer than the grace, as on a busy machine; the other rank learns of the
     signal."""
     (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
-    monkeypatch.setitem(
-        ENVIRONMENT, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"
-    )
-    with Command(
-        f"paths.outputs={tmp_path / 'outputs'}", *LONG, *DDP, "dispatch.grace=2", real=True
-    ) as command:
+    path = f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", path)
+    words = (f"paths.outputs={tmp_path / 'outputs'}", *LONG, *DDP, "dispatch.grace=2")
+    with Command(*words, real=True) as command:
         assert command.wait() == 128 + signal.SIGTERM, command.output
         assert command.left() == [] and "forced exit" not in command.output
     assert "Training from" not in command.output, "nothing had begun"
 
 
 def test_an_interruption_leaves_no_trace(tmp_path: Path) -> None:
-    overrides = (
-        *TINY,
-        "dispatch.nproc=2",
-        "model.dropout=0.1",
-        "trainer.max_steps=8",
-        "hooks.logging.interval=3",
-        "data.num_val_samples=11",
-    )
+    overrides = (*TINY, "dispatch.nproc=2", "model.dropout=0.1", "trainer.max_steps=8")
+    overrides += ("hooks.logging.interval=3", "data.num_val_samples=11")
     stop = (
         "+tracker.interrupter={_target_:support.interrupter.Interrupter,"
         "step:4,moment:optimizer,group:false}"
@@ -153,11 +127,8 @@ def test_an_interruption_leaves_no_trace(tmp_path: Path) -> None:
     assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
     for file in ("shard-00001.safetensors", "rank-00001.safetensors"):
-        ends = [
-            run_folder(tmp_path / name) / "checkpoints" / "latest" / file
-            for name in ("parts", "whole")
-        ]
-        assert ends[0].read_bytes() == ends[1].read_bytes()
+        ends = [run_folder(tmp_path / name) / "checkpoints/latest" for name in ("parts", "whole")]
+        assert (ends[0] / file).read_bytes() == (ends[1] / file).read_bytes()
     for job in ("evaluate", "export"):
         with Command(f"paths.outputs={tmp_path / 'whole'}", *overrides, f"job={job}") as command:
             assert command.wait() == 0, command.output
@@ -187,20 +158,19 @@ def test_a_failing_rank_ends_all(
     tmp_path: Path, rank: int, act: str, code: int, reason: str
 ) -> None:
     sabotage = SABOTEUR.format(rank=rank, step=3, act=act)
-    with Command(
-        f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=1", sabotage
-    ) as command:
+    words = (f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=1", sabotage)
+    with Command(*words) as command:
         assert command.wait() == code, command.output
         assert wait_for(lambda: command.left() == [], 120)
     end = command.output[command.output.index(f"Rank {rank} of 2 failed:") :]
     assert reason in end.splitlines()[-1]
     assert ("Traceback" in end) == (act in ("raise", "exit"))
     now = record(tmp_path)
-    assert now["state"] == "failed"
-    assert now["attempts"][0]["outcome"] == "failed"
+    assert now["state"] == now["attempts"][0]["outcome"] == "failed"
+    log = run_folder(tmp_path) / "logs" / f"rank-{rank}.log"
     if act in ("raise", "exit"):
         assert f"rank {rank}: {reason}" in now["attempts"][0]["reason"]
-    assert "a word of native code" in (log_of(tmp_path, rank) if rank else command.output)
+    assert "a word of native code" in (log.read_text() if rank else command.output)
     if (rank, act) == (1, "raise"):
         assert "a word of native code" not in command.output, "only rank 0 has the screen"
 
@@ -237,9 +207,8 @@ def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path: Path) -> 
 
 
 def test_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
-    with Command(
-        f"paths.outputs={tmp_path / 'none'}", *LONG, "strategy=none", "dispatch.nproc=2"
-    ) as rejected:
+    words = (f"paths.outputs={tmp_path / 'none'}", *LONG, "strategy=none", "dispatch.nproc=2")
+    with Command(*words) as rejected:
         assert rejected.wait() == 2
     (line,) = rejected.output.splitlines()
     assert line.startswith("strategy=none: 2 ranks")
@@ -291,9 +260,8 @@ def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("forked_by_torchrun")
 def test_launcher_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
-    with Command(
-        f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4", start=TORCHRUN
-    ) as command:
+    words = (f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4")
+    with Command(*words, start=TORCHRUN) as command:
         assert command.wait() == 0, command.output
     now = record(tmp_path)
     assert (now["state"], now["world_size"], len(now["attempts"])) == ("completed", 2, 1)

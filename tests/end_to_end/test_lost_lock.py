@@ -4,19 +4,14 @@ import os
 import signal
 import time
 from pathlib import Path
+from shlex import split
 
 from support.processes import Command
 from support.runner import launch, metrics, record, run_folder
 
-RUN = (
-    "model=mlp",
-    "data=digits",
-    "device=cpu",
-    "trainer.max_steps=600",
-    "hooks.checkpointing.interval=50",
-    "hooks.evaluation.interval=0",
-    "hooks.logging.interval=1",
-    "hooks.progress.interval=50",
+RUN = split(
+    "model=mlp data=digits device=cpu trainer.max_steps=600 hooks.checkpointing.interval=50"
+    " hooks.evaluation.interval=0 hooks.logging.interval=1 hooks.progress.interval=50"
 )
 PACE = ("+tracker.pace._target_=support.pacer.Pacer", "+tracker.pace.seconds=0.02")
 

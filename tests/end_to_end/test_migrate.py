@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
@@ -42,12 +43,9 @@ def after(
 ) -> list[float]:
     """The losses of a command that starts from a model's weights and takes the samples in order."""
     save_file(model.state_dict(), project / "init.safetensors")
-    same = [
-        "data.shuffle=false",
-        "run.init_from=init.safetensors",
-        "device=cpu",
-        "hooks.logging.interval=1",
-    ]
+    same = split(
+        "data.shuffle=false run.init_from=init.safetensors device=cpu hooks.logging.interval=1"
+    )
     monkeypatch.chdir(project)
     monkeypatch.setattr(sys, "argv", ["launcher"])
     main([*words.split(), *same, f"run.id={model.__module__}"])
@@ -115,12 +113,8 @@ def test_trainer_of_transformers_and_its_preset_have_equal_losses(
     rows = importlib.import_module("plain").Rows(960)
     model = importlib.import_module("classifier").Classifier()
     model.__module__ = "transformers"  # the name of the run
-    losses = after(
-        "model=classifier data=rows experiment=as_trainer trainer.max_epochs=2",
-        model,
-        project,
-        monkeypatch,
-    )
+    words = "model=classifier data=rows experiment=as_trainer trainer.max_epochs=2"
+    losses = after(words, model, project, monkeypatch)
     expected = []
 
     class InOrder(Trainer):
@@ -135,17 +129,8 @@ def test_trainer_of_transformers_and_its_preset_have_equal_losses(
     monkeypatch.chdir(project)
     (arguments,) = re.findall(r"`TrainingArguments\((num_train_epochs=2[^`]*)\)`", PAGE)
     settings = eval(f"dict({arguments})")
-    quiet = {
-        "use_cpu": True,
-        "report_to": [],
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "logging_strategy": "no",
-    }
+    quiet = {"use_cpu": True, "report_to": [], "disable_tqdm": True}
+    quiet |= {"save_strategy": "no", "logging_strategy": "no", "remove_unused_columns": False}
     dataset = [{"x": x, "labels": y} for x, y in (rows[index] for index in range(len(rows)))]
-    InOrder(
-        model,
-        TrainingArguments(**settings, **quiet, remove_unused_columns=False),
-        train_dataset=dataset,
-    ).train()
+    InOrder(model, TrainingArguments(**settings, **quiet), train_dataset=dataset).train()
     assert len(losses) == 60 and losses == pytest.approx(expected, rel=1e-6)

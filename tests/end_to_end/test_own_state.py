@@ -33,14 +33,7 @@ def optimizer(name: str, scheduler: str = "~scheduler") -> tuple[str, ...]:
 
 CASES = {
     "names and observers": (f"model.module._target_={SUPPORT}.Observed", *optimizer("ByName")),
-    "packed, unfreezing, ddp": (
-        "strategy=ddp",
-        TWO,
-        FROZEN,
-        UNFREEZING,
-        *optimizer("Packed", "scheduler=cosine"),
-    ),
-    "unfreezing, averaged": (FROZEN, UNFREEZING, *AVERAGED),
+    "packed, unfreezing": (FROZEN, UNFREEZING, *optimizer("Packed", "scheduler=cosine")),
     "unfreezing, norm, fsdp": ("strategy=fsdp", TWO, FROZEN, UNFREEZING, NORM, *AVERAGED),
     "schedule-free, norm, fsdp": ("strategy=fsdp", TWO, NORM, *optimizer("ScheduleFree")),
 }
@@ -73,16 +66,15 @@ def test_a_resume_changes_nothing(tmp_path: Path, case: str) -> None:
 REJECTED = {
     "a state_dict() of its own, sharded": (
         ("strategy=fsdp", *optimizer("Packed")),
-        "optimizer=Packed: has a state_dict() or load_state_dict() of its own, which strategy=fsdp",
+        "optimizer=Packed: has a state_dict() or load_state_dict() of its own",
     ),
     "sharded state under a name": (
         ("strategy=fsdp", *optimizer("ByName")),
-        "/tree/sums/0 has shards on several ranks, which a checkpoint cannot store; keep it as",
+        "/tree/sums/0 has shards on several ranks",
     ),
     "an object": (
         optimizer("Projected"),
-        "optimizer=Projected: The state at optimizer/groups/0/values/module.backbone.weight/"
-        "projector is a Projector, which a checkpoint cannot hold;",
+        "values/module.backbone.weight/projector is a Projector, which a checkpoint cannot hold",
     ),
     "schedule-free, and the test set on the best weights": (
         (
@@ -92,11 +84,11 @@ REJECTED = {
             "data.dataset={_target_: support.drawing.samples}",
             "data.test_dataset={_target_: support.drawing.samples}",
         ),
-        "hooks.evaluation.test=best: ScheduleFree evaluates weights of its own; use",
+        "hooks.evaluation.test=best: ScheduleFree evaluates weights of its own",
     ),
     "a lazy parameter": (
         ("~model.module", "+model.module={_target_:torch.nn.LazyLinear,out_features:10}"),
-        "model: module is a LazyLinear, whose parameters have no shape before a forward pass",
+        "model: module is a LazyLinear",
     ),
     "sparse gradients": (
         (
@@ -104,7 +96,7 @@ REJECTED = {
             "+model.module={_target_:torch.nn.Embedding,num_embeddings:8,embedding_dim:2,"
             "sparse:true}",
         ),
-        "model: module has sparse=True, and sparse gradients are not supported; use sparse=False.",
+        "model: module has sparse=True",
     ),
 }
 

@@ -5,22 +5,18 @@ import os
 import signal
 import time
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
 
-from support import python
+from support import python, runner
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
-FIXED = (
-    "model=mlp",
-    "data=digits",
-    "device=cpu",
-    "data.num_workers=0",
-    "hooks.logging.interval=5",
-    "hooks.evaluation.interval=0",
-    "hooks.checkpointing.interval=50",
+FIXED = split(
+    "model=mlp data=digits device=cpu data.num_workers=0 hooks.logging.interval=5"
+    " hooks.evaluation.interval=0 hooks.checkpointing.interval=50"
 )
 PATIENCE = 480.0
 
@@ -29,11 +25,14 @@ def sweep(outputs: Path, *overrides: str) -> tuple[str, ...]:
     return ("-m", "launcher", "-m", f"paths.outputs={outputs}", *FIXED, *overrides)
 
 
+def start(command: tuple[str, ...], folder: Path) -> Any:
+    """Start a sweep, whose jobs are forked too."""
+    children = (("launcher.cli.job", 3),)
+    return python.start(*command, env=ENVIRONMENT, cwd=folder, children=children)
+
+
 def run(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
-    """The exit code and the output of a sweep, whose jobs are forked too."""
-    process = python.start(
-        *command, env=ENVIRONMENT, cwd=folder, children=(("launcher.cli.job", 3),)
-    )
+    process = start(command, folder)
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode is not None
     return process.returncode, output
@@ -46,17 +45,8 @@ def records(outputs: Path) -> dict[int, dict[str, Any]]:
 
 def numbers(outputs: Path) -> dict[str, list[dict[str, Any]]]:
     """The lines of each run, without times."""
-    return {
-        file.parent.name: [
-            {
-                key: value
-                for key, value in json.loads(line).items()
-                if "time" not in key and key != "attempt"
-            }
-            for line in file.read_text().splitlines()
-        ]
-        for file in outputs.glob("*/*/metrics.jsonl")
-    }
+    folders = [file.parent for file in outputs.glob("*/*/metrics.jsonl")]
+    return {folder.name: runner.metrics_of(folder) for folder in folders}
 
 
 def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(
@@ -65,9 +55,7 @@ def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     words = ("trainer.max_steps=200", "seed=0,1,2")
     command = sweep(parts, *words, "dispatch.parallel=2")
-    process = python.start(
-        *command, env=ENVIRONMENT, cwd=tmp_path, children=(("launcher.cli.job", 3),)
-    )
+    process = start(command, tmp_path)
     end = time.monotonic() + PATIENCE
     while sum(run["step"] > 0 for run in records(parts).values()) < 2 and process.poll() is None:
         assert time.monotonic() < end
@@ -76,14 +64,11 @@ def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(
     output, _ = process.communicate(timeout=PATIENCE)
     if process.returncode == 130:  # else the machine was faster than the signal
         assert "the same command resumes them." in output
-        assert {run["state"] for run in records(parts).values()} <= {"preempted", "completed"}, (
-            output
-        )
+        states = {run["state"] for run in records(parts).values()}
+        assert states <= {"preempted", "completed"}, output
     code, output = run(command, tmp_path)
     assert code == 0, output
-    assert {seed: run["state"] for seed, run in records(parts).items()} == dict.fromkeys(
-        range(3), "completed"
-    )
+    assert [records(parts)[seed]["state"] for seed in range(3)] == ["completed"] * 3
     code, output = run(sweep(whole, *words), tmp_path)
     assert code == 0, output
     assert numbers(parts) == numbers(whole)
@@ -93,13 +78,8 @@ def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(
 def test_failed_job_of_a_queue_stops_the_others_only_with_fail_fast(
     tmp_path: Path, parallel: int
 ) -> None:
-    words = (
-        "trainer.max_steps=60",
-        "optimizer=sgd",
-        "optimizer.lr=1e30,0.1,0.2",
-        f"dispatch.parallel={parallel}",
-    )
-    command = sweep(tmp_path / "outputs", *words)
+    words = ("trainer.max_steps=60", "optimizer=sgd", "optimizer.lr=1e30,0.1,0.2")
+    command = sweep(tmp_path / "outputs", *words, f"dispatch.parallel={parallel}")
     if parallel == 2:
         code, output = run((*command, "sweep.fail_fast=true"), tmp_path)
         assert code == 1, output
@@ -137,9 +117,8 @@ class Net(nn.Linear):
 def test_what_a_job_prints_is_in_its_run_or_on_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "printing_package.py").write_text(PRINTS)
     (tmp_path / "conf" / "model").mkdir(parents=True)
-    (tmp_path / "conf" / "model" / "prints.yaml").write_text(
-        "_target_: printing_package.Net\nend: trains\n"
-    )
+    option = "_target_: printing_package.Net\nend: trains\n"
+    (tmp_path / "conf" / "model" / "prints.yaml").write_text(option)
     words = ("model=prints", "model.end=trains,dies", "trainer.max_steps=2", "dispatch.parallel=2")
     code, output = run(sweep(tmp_path / "outputs", *words), tmp_path)
     assert code == 1, output

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,17 +44,11 @@ atexit.register(print, "at exit")
 print(json.dumps(state, sort_keys=True))
 """
 LEAVE = {
-    "returns": ("", 0),
-    "a code": ("sys.exit(7)", 7),
     "a sentence": ("sys.exit('wrong')", 1),
     "an error": ("raise LookupError('lost')", 1),
-    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     "interrupted": ("raise KeyboardInterrupt", -signal.SIGINT),
     "a code of two bytes": ("sys.exit(259)", 3),
-    "a thread that still runs": (
-        "import threading; threading.Timer(0.1, print, ['of the thread']).start()",
-        0,
-    ),
+    "a thread that still runs": ("import threading; threading.Timer(0.1, print, [2]).start()", 0),
 }
 
 
@@ -87,16 +82,10 @@ def test_command_of_a_shell_starts_in_the_state_of_an_interpreter(
     (tmp_path / "bin").mkdir()
     command = str(python.command(tmp_path / "bin"))
     states = []
+    how: Any = {"env": env, "cwd": tmp_path, "capture_output": True, "text": True}
+    how |= {"start_new_session": True, "stdin": subprocess.DEVNULL}
     for interpreter in (command, sys.executable):
-        process = subprocess.run(
-            [interpreter, *words, "b=c", "d e"],
-            env=env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-        )
+        process = subprocess.run([interpreter, *words, "b=c", "d e"], **how)
         assert (process.returncode, process.stderr) == (0, "")
         states.append(process.stdout)
     assert states[0] == states[1]
@@ -112,9 +101,7 @@ time.sleep(1000)
 
 
 @pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGXCPU, 7), (signal.SIGTERM, -15), (signal.SIGKILL, -9)]
-)
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGXCPU, 7), (signal.SIGKILL, -9)])
 def test_signals_of_a_command_reach_the_forked_process(
     tmp_path: Path, signum: int, code: int
 ) -> None:
@@ -174,20 +161,8 @@ def test_forked_process_ends_as_an_interpreter(how: str) -> None:
         f" flush=True); {act}"
     )
     forked, real = (python.run("-c", program, real=real) for real in (False, True))
-    assert (forked.returncode, forked.stdout) == (
-        real.returncode,
-        real.stdout,
-    ) and real.returncode == code
+    assert forked.returncode == real.returncode == code and forked.stdout == real.stdout
     assert forked.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
-
-
-def test_two_children_differ_in_what_chance_gives() -> None:
-    program = (
-        "import random, uuid, numpy, torch; print(random.random(), uuid.uuid4(),"
-        " numpy.random.rand())"
-    )
-    first, second = (python.run("-c", program, check=True).stdout.split() for _ in range(2))
-    assert all(a != b for a, b in zip(first, second, strict=True))
 
 
 def test_a_time_limit_ends_all_of_it(tmp_path: Path) -> None:

@@ -2,17 +2,14 @@
 
 import shutil
 from pathlib import Path
+from shlex import split
 
 import pytest
 
 from support.runner import final_state, launch, metrics, record, run_folder, stop_at
 
-RUN = (
-    "model=mlp",
-    "data=digits",
-    "data.batch_size=60",
-    "trainer.max_steps=40",
-    "hooks.checkpointing.interval=10",
+RUN = split(
+    "model=mlp data=digits data.batch_size=60 trainer.max_steps=40 hooks.checkpointing.interval=10"
 )
 
 
@@ -42,13 +39,8 @@ def test_copies_that_fail(tmp_path: Path) -> None:
     assert record(tmp_path / "outputs")["step"] == 40
     again = launch(tmp_path / "outputs", *RUN, there)
     assert again.returncode == 0 and "step-00000040 (step 40)" in again.output
-    assert sorted(
-        int(path.parent.name[5:13]) for path in tmp_path.glob("there/*/*/step-*/manifest.json")
-    ) == [
-        10,
-        30,
-        40,
-    ]
+    copies = tmp_path.glob("there/*/*/step-*/manifest.json")
+    assert sorted(int(path.parent.name[5:13]) for path in copies) == [10, 30, 40]
 
 
 def test_a_remote_path_that_cannot_be_read(tmp_path: Path) -> None:

@@ -4,35 +4,24 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from shlex import split
 
 from support import python
 from support.indexed import noted
 from support.runner import launch, run_folder, start
 
-RUN = (
-    "data=custom",
-    "data.dataset._target_=support.indexed.Indexed",
-    "+data.dataset.size=50",
-    "data.batch_size=12",
-    "data.num_features=2",
-    "data.num_classes=2",
-    "model=mlp",
-    "model.hidden_dim=4",
-    "run.id=a1",
-    "strategy=ddp",
-    "trainer.max_steps=13",
-    "hooks.logging.interval=4",
-    "hooks.checkpointing.interval=3",
-    "hooks.checkpointing.keep_previous=9",
-    "hooks.checkpointing.best_metric=null",
-    "device=cpu",
+RUN = split(
+    "data=custom data.dataset._target_=support.indexed.Indexed +data.dataset.size=50"
+    " data.batch_size=12 data.num_features=2 data.num_classes=2 model=mlp model.hidden_dim=4"
+    " run.id=a1 strategy=ddp trainer.max_steps=13 hooks.logging.interval=4"
+    " hooks.checkpointing.interval=3 hooks.checkpointing.keep_previous=9"
+    " hooks.checkpointing.best_metric=null device=cpu"
 )
 
 
 def replay(outputs: Path, *words: str) -> tuple[int, str]:
-    process = start(
-        "-m", "launcher.runs", "--outputs", str(outputs), "replay", "mlp-custom", *words
-    )
+    where = ("--outputs", str(outputs))
+    process = start("-m", "launcher.runs", *where, "replay", "mlp-custom", *words)
     output, _ = process.communicate()
     return process.returncode, output
 
@@ -63,18 +52,13 @@ def test_replay_repeats_a_run_of_two_attempts(tmp_path: Path) -> None:
     before = files(tmp_path / "outputs")
     code, output = replay(tmp_path / "outputs", "--from=3", "--to=6", "--scratch", str(tmp_path))
     assert code == 0, output
-    assert (
-        output
-        == "mlp-custom/a1, steps 3 to 6: equal to the bit (24 tensors, 1 lines of metrics.jsonl).\n"
-    )
+    assert output.startswith("mlp-custom/a1, steps 3 to 6: equal to the bit (24 tensors, 1 lines")
     code, output = replay(tmp_path / "outputs", "--from=6", "--to=12", "--json")
     assert code == 0 and json.loads(output)["equal"]
     assert files(tmp_path / "outputs") == before
     shutil.copytree(run_folder(tmp_path / "outputs"), other := tmp_path / "outputs/mlp-custom/b2")
     shutil.rmtree(other / "checkpoints")
     code, output = replay(tmp_path / "outputs", "state=completed", "--from=3")
-    assert code == 1 and [line.split()[2:5] for line in output.splitlines()[-2:]] == [
-        ["1/1", "equal"],
-        ["0/0", "not", "replayed:"],
-    ]
+    cells = [line.split()[2:5] for line in output.splitlines()[-2:]]
+    assert code == 1 and cells == [["1/1", "equal"], ["0/0", "not", "replayed:"]]
     shutil.rmtree(other)

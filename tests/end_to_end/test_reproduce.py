@@ -4,6 +4,7 @@ identical."""
 import os
 import subprocess
 from pathlib import Path
+from shlex import split
 
 from launcher.proof.diff import diff
 from launcher.rundir.folder import RunFolder
@@ -17,13 +18,9 @@ class Scale(BaseHook):
         for weight in trainer.model.parameters():
             weight.grad.mul_(0.5)
 """
-RUN = (
-    "model=mlp",
-    "data=digits",
-    "device=cpu",
-    "trainer.max_steps=4",
-    "hooks.checkpointing.interval=2",
-    "+hooks.scale._target_=mine.Scale",
+RUN = split(
+    "model=mlp data=digits device=cpu trainer.max_steps=4 hooks.checkpointing.interval=2"
+    " +hooks.scale._target_=mine.Scale"
 )
 
 

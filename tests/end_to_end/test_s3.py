@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.skipif(
 # Few and short attempts: how a client waits is not tested here.
 CLIENT = {"retries": {"max_attempts": 1}, "read_timeout": 1, "connect_timeout": 5}
 PART = 5 << 20
+INTERNAL = ("500 Internal Server Error", "InternalError")
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +80,14 @@ def test_save_tidy_fetch_and_roll_back(tmp_path: Path, bucket: str) -> None:
     assert value(store) == 8.0
     assert store.abandon(3) == ["abandoned-step-00000004"] and store.remote_steps() == [1, 3]
     assert value(store) == 3.0
-    assert any(
-        "abandoned-step-00000004" in path for path in store.fs.ls(f"{bucket}/runs/me", detail=False)
-    )
+    names = " ".join(store.fs.ls(f"{bucket}/runs/me", detail=False))
+    assert "abandoned-step-00000004" in names
 
 
 @pytest.mark.parametrize(
     "fault",
     [
-        ConfigIssue("PUT", "shard", "500 Internal Server Error", "InternalError", count=1),
+        ConfigIssue("PUT", "shard", *INTERNAL, count=1),
         ConfigIssue("PUT", "manifest", "503 Slow Down", "SlowDown", count=2),
         ConfigIssue("PUT", "shard", "cut", count=1),
         ConfigIssue("PUT", "partNumber=2", "cut", count=1),
@@ -108,10 +109,7 @@ def test_a_fault_that_passes_is_not_noticed(
     ("fault", "reason"),
     [
         (ConfigIssue("PUT", "shard", "403 Forbidden", "AccessDenied"), "PermissionError"),
-        (
-            ConfigIssue("PUT", "manifest", "500 Internal Server Error", "InternalError"),
-            "InternalError|500",
-        ),
+        (ConfigIssue("PUT", "manifest", *INTERNAL), "InternalError|500"),
         (ConfigIssue("PUT", "partNumber=2", "cut"), "rank 0"),
     ],
     ids=["no-permission", "always-500", "always-cut"],
@@ -133,27 +131,19 @@ def test_a_copy_that_fails_leaves_the_previous_one(
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (ConfigIssue("GET", "list-type", "403 Forbidden", "AccessDenied"), "cannot be reached"),
-        (
-            ConfigIssue("GET", "list-type", "500 Internal Server Error", "InternalError"),
-            "cannot be reached",
-        ),
-    ],
-    ids=["403", "500"],
+    "answer", [("403 Forbidden", "AccessDenied"), INTERNAL], ids=["403", "500"]
 )
 def test_a_store_that_does_not_answer_is_no_empty_one(
-    tmp_path: Path, server: S3Server, bucket: str, fault: ConfigIssue, message: str
+    tmp_path: Path, server: S3Server, bucket: str, answer: tuple[str, str]
 ) -> None:
     save(RemoteStore(tmp_path / "here", f"s3://{bucket}/me"), 1)
-    server.faults.append(fault)
-    with pytest.raises(ConfigError, match=message):
+    server.faults.append(ConfigIssue("GET", "list-type", *answer))
+    with pytest.raises(ConfigError, match="cannot be reached"):
         RemoteStore(tmp_path / "empty", f"s3://{bucket}/me").newest_valid()
     assert not (tmp_path / "empty").exists()
 
 
-def test_a_missing_bucket_is_refused_and_not_created(tmp_path: Path, bucket: str) -> None:
+def test_a_missing_bucket_is_rejected_and_not_created(tmp_path: Path, bucket: str) -> None:
     store = RemoteStore(tmp_path / "here", "s3://no-such-bucket/me")
     with pytest.raises(ConfigError, match="no bucket no-such-bucket; create it first"):
         store.newest_valid()
@@ -167,27 +157,21 @@ def test_a_damaged_copy_is_set_aside(tmp_path: Path, bucket: str) -> None:
     (shard,) = store.fs.glob(f"{bucket}/me/step-00000002-*/shard-*")
     store.fs.pipe_file(shard, store.fs.cat_file(shard)[:-1] + b"x")
     assert value(store) == 1.0
-    assert [path.rpartition("/")[2][:18] for path in store.fs.glob(f"{bucket}/me/corrupt-*")] == [
-        "corrupt-step-00000"
-    ]
+    assert len(store.fs.glob(f"{bucket}/me/corrupt-step-00000002*")) == 1
 
 
 def test_a_command_resumes_on_another_disk(
     tmp_path: Path, server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = (
-        "model=mlp",
-        "data=digits",
-        "data.batch_size=60",
-        "trainer.max_steps=20",
-        "hooks.checkpointing.interval=5",
+    run = split(
+        "model=mlp data=digits data.batch_size=60 trainer.max_steps=20"
+        " hooks.checkpointing.interval=5"
     )
     there = f"hooks.checkpointing.remote=s3://{bucket}/all"
     for name, value in (KEY | {"endpoint_url": server.url}).items():
         monkeypatch.setitem(ENVIRONMENT, f"FSSPEC_S3_{name.upper()}", value)
-    server.faults.append(
-        fault := ConfigIssue("PUT", "step-00000005", "503 Slow Down", "SlowDown", count=3)
-    )
+    fault = ConfigIssue("PUT", "step-00000005", "503 Slow Down", "SlowDown", count=3)
+    server.faults.append(fault)
     first = launch(tmp_path, *run, there, *stop_at(13))
     assert first.returncode == 143 and fault.done == 3, first.output
     shutil.rmtree(run_folder(tmp_path))

@@ -9,6 +9,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
@@ -17,35 +18,24 @@ import yaml
 from launcher.runs.stored_study import StoredStudy
 from launcher.runs.trials import Trial
 from support import python
-from support.runner import ENVIRONMENT, final_state, launch, metrics
+from support.runner import ENVIRONMENT, final_state, launch, metrics, metrics_of
 
-FIXED = (
-    "model=mlp",
-    "data=digits",
-    "device=cpu",
-    "trainer.max_steps=36",
-    "data.batch_size=60",
-    "data.num_workers=0",
-    "model.dropout=0.1",
-    "hooks.logging.interval=4",
-    "hooks.evaluation.interval=4",
-    "hooks.evaluation.max_samples=64",
-    "hooks.checkpointing.interval=5",
+FIXED = split(
+    "model=mlp data=digits device=cpu trainer.max_steps=36 data.batch_size=60 data.num_workers=0"
+    " model.dropout=0.1 hooks.logging.interval=4 hooks.evaluation.interval=4"
+    " hooks.evaluation.max_samples=64 hooks.checkpointing.interval=5"
 )
-SEARCH = (
-    "hydra/sweeper=optuna",
-    "optimizer.lr=tag(log,interval(1e-4,1e-1))",
-    "hpo.pruner=asha",
-    "hpo.n_trials=4",
+SEARCH = split(
+    "hydra/sweeper=optuna optimizer.lr=tag(log,interval(1e-4,1e-1)) hpo.pruner=asha hpo.n_trials=4"
 )
 CHILD = "launcher.cli.job"
+ON_LINUX = pytest.mark.skipif(not python.CAN_FORK, reason="children end by a call of Linux")
 
 
 def start(outputs: Path, *overrides: str, **keys: Any) -> Any:
     words = ("-m", "launcher", "-m", f"paths.outputs={outputs}", *FIXED, *SEARCH, *overrides)
-    return python.start(
-        *words, env=ENVIRONMENT, cwd=outputs.parent, children=((CHILD, 12),), **keys
-    )
+    children = ((CHILD, 12),)
+    return python.start(*words, env=ENVIRONMENT, cwd=outputs.parent, children=children, **keys)
 
 
 def asked(outputs: Path) -> list[Trial]:
@@ -76,9 +66,7 @@ def has_open_files(folder: Path) -> bool:
     return False
 
 
-@pytest.mark.skipif(
-    not python.CAN_FORK, reason="children of a killed search end by a call of Linux"
-)
+@ON_LINUX
 def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_that_never_paused(
     tmp_path: Path,
 ) -> None:
@@ -109,9 +97,8 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     runs = attempts(outputs)
     assert len(runs) == 4
     for parts in runs.values():
-        assert [begin for begin, _ in parts[1:]] == [end for _, end in parts[:-1]], (
-            "steps were lost or repeated"
-        )
+        # No step was lost or repeated.
+        assert [begin for begin, _ in parts[1:]] == [end for _, end in parts[:-1]]
     ends = {parts[-1][1] for parts in runs.values()}
     assert 36 in ends and ends <= {4, 12, 36}
 
@@ -137,9 +124,7 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     assert final_state(only) == final_state(straight)
 
 
-@pytest.mark.skipif(
-    not python.CAN_FORK, reason="children of a killed search end by a call of Linux"
-)
+@ON_LINUX
 def test_a_search_that_is_killed_at_random_moments_has_the_runs_of_an_undisturbed_one(
     tmp_path: Path,
 ) -> None:
@@ -161,18 +146,13 @@ def test_a_search_that_is_killed_at_random_moments_has_the_runs_of_an_undisturbe
     text, _ = start(outputs, *words).communicate(timeout=500)
     assert "3 trials, " in text, text
     assert (whole.communicate(timeout=500), whole.returncode)[1] == 0
-    assert [(trial.run, trial.sampled, trial.step) for trial in asked(outputs)] == [
-        (trial.run, trial.sampled, trial.step) for trial in asked(undisturbed)
-    ]
-    for trial in asked(outputs):
-        rows = [
-            [
-                (row["step"], row.get("train/loss"), row.get("val/loss"))
-                for row in map(json.loads, (folder / str(trial.run) / "metrics.jsonl").open())
-            ]
-            for folder in (outputs, undisturbed)
-        ]
-        assert rows[0] == rows[1], "steps were lost or trained twice"
+    trials, expected = (
+        [(trial.run, trial.sampled, trial.step) for trial in asked(folder)]
+        for folder in (outputs, undisturbed)
+    )
+    assert trials == expected
+    for run, _, _ in trials:
+        assert metrics_of(outputs / str(run)) == metrics_of(undisturbed / str(run))
 
 
 def open_attempts(outputs: Path) -> list[int]:

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from launcher.rundir.holder import read_holder
 from support import python
 from support.mlflow_database import copy_database
+from support.processes import running
 from support.runner import ENVIRONMENT, record, run_folder
 from support.wandb_server import WandbServer
 
@@ -49,9 +51,8 @@ class Chaos:
 
     def lines(self) -> list[dict]:
         path = run_folder(self.outputs) / "metrics.jsonl"
-        return (
-            [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
-        )
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines]
 
     def train_for(self, count: int) -> None:
         """Until that many more lines are written."""
@@ -67,23 +68,10 @@ class Chaos:
         """And with it W&B's process, as the end of a SLURM job does."""
         log = (run_folder(self.outputs) / "logs" / "tracker.log").read_text()
         pid = int(re.findall(r"Follower (\d+)", log)[-1])
-        children = [
-            int(path.parent.name)
-            for path in Path("/proc").glob("[0-9]*/stat")
-            if parent(path) == pid
-        ]
+        children = [each for each, stat in running() if stat[1] == str(pid)]
         for each in (*children, pid):
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-
-
-def parent(stat: Path) -> int | None:
-    try:
-        return int(stat.read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
 
 
 def is_followed(folder: Path) -> bool:
@@ -137,15 +125,12 @@ def test_every_step_once_in_every_tracker(tmp_path: Path, server: WandbServer) -
     (arrived,) = server.runs.values()
     for metric in ("train/loss", "val/loss"):
         expected = [(line["step"], line[metric]) for line in lines if metric in line]
-        assert [
-            (line["_step"], line[metric]) for line in arrived["history"] if metric in line
-        ] == expected
-        events = EventAccumulator(
-            str(run_folder(tmp_path) / "tensorboard"), size_guidance={"scalars": 0}
-        ).Reload()
-        assert [(each.step, each.value) for each in events.Scalars(metric)] == [
-            (step, pytest.approx(value)) for step, value in expected
-        ]
+        history = [line for line in arrived["history"] if metric in line]
+        assert [(line["_step"], line[metric]) for line in history] == expected
+        folder = str(run_folder(tmp_path) / "tensorboard")
+        events = EventAccumulator(folder, size_guidance={"scalars": 0}).Reload()
+        approximate = [(step, pytest.approx(value)) for step, value in expected]
+        assert [(each.step, each.value) for each in events.Scalars(metric)] == approximate
         client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
         (run,) = client.search_runs([client.get_experiment_by_name("launcher").experiment_id])
         history = client.get_metric_history(run.info.run_id, metric)

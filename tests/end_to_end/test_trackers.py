@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shlex import split
 
 import pytest
 
@@ -12,14 +13,9 @@ from support import runner
 from support.runner import launch, run_folder, stop_at
 from support.webhook import Webhook
 
-TINY = (
-    "model=mlp",
-    "data=digits",
-    "device=cpu",
-    "trainer.max_steps=20",
-    "hooks.logging.interval=2",
-    "hooks.evaluation.interval=10",
-    "hooks.checkpointing.interval=5",
+TINY = split(
+    "model=mlp data=digits device=cpu trainer.max_steps=20 hooks.logging.interval=2"
+    " hooks.evaluation.interval=10 hooks.checkpointing.interval=5"
 )
 FILES = "+tracker.files={_target_:support.file_tracker.FileTracker}"
 
@@ -50,14 +46,11 @@ def check_complete(outputs: Path, done: runner.Outcome) -> None:
     assert (run_folder(outputs) / "tracked.state").read_text() == "completed"
 
 
-def test_a_missing_library_refuses_the_run(tmp_path: Path) -> None:
+def test_a_missing_library_rejects_the_run(tmp_path: Path) -> None:
     rejected = launch(tmp_path, *TINY, FILES.replace("}", ",needs:no_such_library}"))
     assert rejected.returncode == 2
-    assert (
-        rejected.output.strip().splitlines()[-1]
-        == "tracker.files: no_such_library is not installed; install it with pip install"
-        " 'torch-launcher[files]'."
-    )
+    last = rejected.output.strip().splitlines()[-1]
+    assert last.startswith("tracker.files: no_such_library is not installed")
     assert not list(tmp_path.rglob("run.json"))
 
 

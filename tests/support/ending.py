@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -97,15 +97,9 @@ def work() -> None:
     at_forced_exit("its end is recorded, forced")
     log = AttemptLog(config, folder, on_begin=lambda: None)
     log.record = RunRecord(folder, check_lock=reach_record)
-    log.trainer = trainer = cast(
-        Any,
-        SimpleNamespace(
-            strategy=SimpleNamespace(name="none", plan=StepPlan()),
-            step=0,
-            hooks=[],
-            device=torch.device("cpu"),
-        ),
-    )
+    strategy, cpu = SimpleNamespace(name="none", plan=StepPlan()), torch.device("cpu")
+    trainer: Any = SimpleNamespace(strategy=strategy, step=0, hooks=[], device=cpu)
+    log.trainer = trainer
     try:
         with log.recorded():
             log.begin()

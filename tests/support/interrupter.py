@@ -24,12 +24,8 @@ class Interrupter(BaseHook):
         group: bool = True,
         rank: int | None = None,
     ):
-        self.step, self.moment, self.signum, self.group = (
-            step,
-            moment,
-            signal.Signals[signum],
-            group,
-        )
+        self.step, self.moment, self.group = step, moment, group
+        self.signum = signal.Signals[signum]
         if rank not in (None, int(os.environ.get("RANK", "0"))):
             self.step = -1
 
@@ -45,18 +41,15 @@ class Interrupter(BaseHook):
 
     def on_before_train(self, trainer: Any) -> None:
         self._at(trainer, "before_train")
-        if self.moment == "evaluation":
-            trainer.model.register_forward_pre_hook(
-                lambda module, inputs: None if module.training else self._at(trainer, "evaluation")
-            )
-        if self.moment == "forward":
-            trainer.model.register_forward_pre_hook(
-                lambda module, inputs: self._at(trainer, "forward") if module.training else None
-            )
+
+        def on_forward(module: Any, inputs: Any) -> None:
+            self._at(trainer, "forward" if module.training else "evaluation")
+
+        if self.moment in ("forward", "evaluation"):
+            trainer.model.register_forward_pre_hook(on_forward)
         if self.moment == "backward":
-            next(trainer.model.parameters()).register_hook(
-                lambda grad: self._at(trainer, "backward")
-            )
+            weight = next(trainer.model.parameters())
+            weight.register_hook(lambda grad: self._at(trainer, "backward"))
 
     def on_before_step(self, trainer: Any) -> None:
         self._at(trainer, "before_step")

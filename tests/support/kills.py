@@ -27,7 +27,7 @@ from launcher.hooks.base import BaseHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.process.rng import seed_all
 
-INTERVAL, STEPS, KILLS = 7, 60, 30
+INTERVAL, STEPS, KILLS = 7, 60, 15
 
 
 class Samples:

@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import torch
@@ -19,19 +20,12 @@ def steered(folder: str, overrides: list[str]) -> dict[str, Any]:
     logged = Recorder()
     trainer = build(Path(folder) / "run", overrides, logged)
     trainer.train()
-    (best,) = [
-        hook.best
-        for hook in trainer.hooks
-        if isinstance(hook, CheckpointingHook) and hook.best is not None
-    ]
+    savers = [hook for hook in trainer.hooks if isinstance(hook, CheckpointingHook)]
+    (best,) = [hook.best.state() for hook in savers if hook.best is not None]
     trainer.strategy.teardown()
     losses = [records["train"]["loss"] for _, records in logged.records]
-    return {
-        "losses": losses,
-        "step": trainer.step,
-        "reason": trainer.state.stop_reason,
-        "best": best.state(),
-    }
+    end = {"step": trainer.step, "reason": trainer.state.stop_reason, "best": best}
+    return {"losses": losses, **end}
 
 
 def validated(overrides: list[str]) -> dict[str, float]:
@@ -79,19 +73,15 @@ def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
     """Train on masked targets; the losses, and what an evaluation of 17 samples gives."""
     from launcher.hooks.sample_means import BatchOrder, SampleMeans
 
-    data = [
-        "data=custom",
-        "data.dataset._target_=support.masked.Masked",
-        "data.seq_len=12",
-        "data.vocab_size=19",
-    ]
+    data = split(
+        "data=custom data.dataset._target_=support.masked.Masked data.seq_len=12 data.vocab_size=19"
+    )
     journal = Journal()
     trainer = build(Path(folder), [*data, *overrides, f"trainer.micro_batch_size={micro}"], journal)
     trainer.train()
     own = [Masked(17)[i] for i in range(ranks.rank(), 17, ranks.world_size())]
-    batches = [
-        torch.utils.data.default_collate(own[i : i + micro]) for i in range(0, len(own), micro)
-    ]
+    collate = torch.utils.data.default_collate
+    batches = [collate(own[i : i + micro]) for i in range(0, len(own), micro)]
     context = trainer.strategy.forward_context
     means = SampleMeans(trainer.forward, trainer.model, context, trainer.num_targets)
     val = means.over_ranks(batches, BatchOrder(0, 0))

@@ -131,10 +131,8 @@ class Packed(Projected):
 
     def state_dict(self) -> Any:
         packed = super().state_dict()
-        packed["state"] = {
-            key: {**state, "projector": state["projector"].factor}
-            for key, state in packed["state"].items()
-        }
+        for key, state in packed["state"].items():
+            packed["state"][key] = {**state, "projector": state["projector"].factor}
         return packed
 
     def load_state_dict(self, packed: Any) -> None:

@@ -16,20 +16,23 @@ from support.trainings import Journal, build, sha
 
 def saved(folder: str, overrides: list[str], steps: int = 3) -> None:
     """Train a few steps and leave a checkpoint."""
-    trainer = build(
-        Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal()
-    )
+    words = [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"]
+    trainer = build(Path(folder), words, Journal())
     trainer.train()
     trainer.strategy.teardown()
+
+
+def copied(source: str, folder: str, overrides: list[str]) -> Trainer:
+    """Build a trainer over a copy of `source`."""
+    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    return build(Path(folder), overrides, Journal())
 
 
 def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> dict[str, Any]:
     """Load a copy of `source`'s newest checkpoint. Returns hashes of whole tensors, each rank's
     RNG, and the samples it takes until step `steps`."""
-    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
-    trainer = build(
-        Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal()
-    )
+    words = [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"]
+    trainer = copied(source, folder, words)
     trainer.restore()
     spoil(trainer)
     trainer.restore()  # as after a checkpoint that turned out to be broken
@@ -41,11 +44,8 @@ def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> di
     whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in live.items()}
     check_full_weights(trainer, whole)
     result = {"tensors": {name: sha(tensor) for name, tensor in whole.items()}}
-    result |= {
-        "rng": sha(trainer.resumed_rng["torch"]),
-        "samples": trainer.samples,
-        "step": trainer.step,
-    }
+    result |= {"rng": sha(trainer.resumed_rng["torch"])}
+    result |= {"samples": trainer.samples, "step": trainer.step}
     taken: list[str] = []
     forward = trainer.forward
     trainer.forward = lambda batch: taken.extend(map(sha, batch[0])) or forward(batch)  # type: ignore[method-assign]
@@ -72,8 +72,7 @@ def misfits(source: str, folder: str, overrides: list[str]) -> dict[str, str]:
 
 def hook_values(source: str, folder: str, overrides: list[str]) -> dict[str, str]:
     """Hashes of the tensors that hooks read from a copy of `source`'s newest checkpoint."""
-    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
-    trainer = build(Path(folder), [*overrides, "scheduler.max_steps=9"], Journal())
+    trainer = copied(source, folder, [*overrides, "scheduler.max_steps=9"])
     trainer.restore()
     values = {name: sha(companion.whole()) for name, companion in hook_tensors(trainer).items()}
     trainer.strategy.teardown()
@@ -93,25 +92,19 @@ def spoil(trainer: Trainer) -> None:
 def reloaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
     """Load as `loaded` does, and return the values of each rank's snapshot, for a strategy that
     lays them out in its own way."""
-    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
-    trainer = build(
-        Path(folder), ["trainer.max_steps=4", "scheduler.max_steps=9", *overrides], Journal()
-    )
+    trainer = copied(source, folder, ["trainer.max_steps=4", "scheduler.max_steps=9", *overrides])
     trainer.restore()
     snapshot = trainer.strategy.snapshot()
-    pieces = [
-        (name, tensor.clone(), snapshot.parts.get(name))
-        for name, tensor in snapshot.tensors.items()
-    ]
+    parts, tensors = snapshot.parts, snapshot.tensors
+    pieces = [(name, tensor.clone(), parts.get(name)) for name, tensor in tensors.items()]
     whole: dict[str, torch.Tensor] = {}
     for name, tensor, part in (piece for of_rank in ranks.all_gather(pieces) for piece in of_rank):
         if part is None:
             assert name not in whole, "two ranks have written it"
             whole[name] = tensor
         else:
-            flat = whole.setdefault(
-                name, torch.full(part.shape, torch.nan, dtype=tensor.dtype)
-            ).view(-1)
+            empty = torch.full(part.shape, torch.nan, dtype=tensor.dtype)
+            flat = whole.setdefault(name, empty).view(-1)
             assert flat[part.offset[0] :][: len(tensor)].isnan().all(), "two ranks have written it"
             flat[part.offset[0] :][: len(tensor)] = tensor
     check_full_weights(trainer, whole)

@@ -58,25 +58,15 @@ class ConfigIssue:
         count: int = 1 << 30,
         seconds: float = 0.0,
     ) -> None:
-        self.method, self.path, self.how, self.code, self.seconds = (
-            method,
-            re.compile(path),
-            how,
-            code,
-            seconds,
-        )
-        self.left = count
-        self.done = 0
+        self.method, self.path, self.how, self.code = method, re.compile(path), how, code
+        self.seconds, self.left, self.done = seconds, count, 0
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes] | None:
         request = f"{environ['PATH_INFO']}?{environ['QUERY_STRING']}"
         with self._lock:
-            if (
-                environ["REQUEST_METHOD"] != self.method
-                or not self.path.search(request)
-                or not self.left
-            ):
+            is_meant = environ["REQUEST_METHOD"] == self.method and self.path.search(request)
+            if not is_meant or not self.left:
                 return None
             self.left, self.done = self.left - 1, self.done + 1
         if self.how == "cut":

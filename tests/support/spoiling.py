@@ -1,5 +1,6 @@
 """Faults on one rank, and what all ranks report, as tasks (see `drive`)."""
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -8,28 +9,30 @@ import torch
 
 from launcher.errors import TrainingError
 from launcher.hooks.watchdog import WatchdogHook
-from launcher.process import ranks
-from support.trainings import Journal, build, digest
+from support.trainings import Journal, build, digest, is_last
+
+
+def messages(trainer: Any, level: int) -> list[str]:
+    """Train; return what is logged from a level on."""
+    lines: list[str] = []
+    handler = logging.Handler(level)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("launcher").addHandler(handler)
+    trainer.train()
+    logging.getLogger("launcher").removeHandler(handler)
+    trainer.strategy.teardown()
+    return lines
 
 
 def broken(folder: str, overrides: list[str]) -> list[str]:
     """The last rank has a NaN in its middle block in step 3; the reports of that."""
-    import logging
-
-    lines: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("launcher").addHandler(handler)
     trainer = build(Path(folder), overrides, Journal())
 
     def spoil_output(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor | None:
-        is_last = ranks.rank() == ranks.world_size() - 1
-        return output * float("nan") if trainer.step == 3 and is_last else None
+        return output * float("nan") if trainer.step == 3 and is_last(trainer) else None
 
     trainer.unwrapped_model.blocks[1].ffn.up.register_forward_hook(spoil_output)
-    trainer.train()
-    logging.getLogger("launcher").removeHandler(handler)
-    trainer.strategy.teardown()
+    lines = messages(trainer, logging.WARNING)
     return [line for line in lines if ", rank " in line]
 
 
@@ -46,24 +49,15 @@ def training_error(trainer: Any) -> str:
 
 def stalled(folder: str, overrides: list[str]) -> list[str]:
     """The last rank hangs in step 5. Returns the errors that this rank logs."""
-    import logging
-
-    lines: list[str] = []
-    handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("launcher").addHandler(handler)
     trainer = build(Path(folder), overrides, journal := Journal())
     (watchdog,) = [hook for hook in trainer.hooks if isinstance(hook, WatchdogHook)]
 
     def hang_in_step_5(trainer: Any, batch: Any) -> None:
-        if trainer.step == 5 and ranks.rank() == ranks.world_size() - 1:
+        if trainer.step == 5 and is_last(trainer):
             time.sleep(2 * watchdog.limit)
 
     journal.on_batch = hang_in_step_5  # type: ignore[method-assign]
-    trainer.train()
-    logging.getLogger("launcher").removeHandler(handler)
-    trainer.strategy.teardown()
-    return lines
+    return messages(trainer, logging.ERROR)
 
 
 def overflow(folder: str, overrides: list[str]) -> dict[str, Any]:
@@ -74,22 +68,15 @@ def overflow(folder: str, overrides: list[str]) -> dict[str, Any]:
 
     def spoiled(batch: Any) -> Any:
         loss, records = forward(batch)
-        if (
-            trainer.step == 2
-            and not done
-            and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1
-        ):
+        if trainer.step == 2 and not done and is_last(trainer):
             done.append(True)
             loss = loss * float("inf")
         return loss, records
 
     trainer.forward = spoiled  # type: ignore[method-assign]
     trainer.train()
-    result = {
-        "skipped": trainer.state.skipped_steps,
-        "digest": digest(trainer),
-        "samples": trainer.samples,
-    }
+    result = {"skipped": trainer.state.skipped_steps, "digest": digest(trainer)}
+    result |= {"samples": trainer.samples}
     result |= {"scale": trainer.grad_scaler.get_scale(), "losses": journal.losses}
     result["loss_scale"] = trainer.strategy.snapshot().meta.get("loss_scaler", {}).get("cur_scale")
     trainer.strategy.teardown()
@@ -102,11 +89,7 @@ def none_loss(folder: str, overrides: list[str]) -> dict[str, Any]:
     forward, done = trainer.forward, []
 
     def sometimes(batch: Any) -> Any:
-        if (
-            trainer.step == 2
-            and not done
-            and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1
-        ):
+        if trainer.step == 2 and not done and is_last(trainer):
             done.append(True)
             return None, {}
         return forward(batch)

@@ -15,11 +15,8 @@ from launcher.process.ranks import Ranks
 
 
 def payload(step: int, value: float = 0.0, best_step: int | None = None, size: int = 4) -> Payload:
-    hooks = (
-        {}
-        if best_step is None
-        else {"CheckpointingHook": {"checkpointing": {"best": {"step": best_step}}}}
-    )
+    notes = {"checkpointing": {"best": {"step": best_step}}}
+    hooks = {} if best_step is None else {"CheckpointingHook": notes}
     return Payload(
         step=step,
         manifest=Manifest(step, 1, "none", "sharded"),
@@ -39,9 +36,8 @@ def save(
     size: int = 4,
 ) -> None:
     best_step = step if best else store.best() if store.root.is_dir() else None
-    Saver(store, Ranks(), Retention(keep_previous=keep)).save(
-        payload(step, value, best_step, size), wait=True
-    )
+    saver = Saver(store, Ranks(), Retention(keep_previous=keep))
+    saver.save(payload(step, value, best_step, size), wait=True)
 
 
 def change_manifest(folder: Path, **values: Any) -> None:

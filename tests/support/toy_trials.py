@@ -61,22 +61,13 @@ class ToyRunner(Runner):
         with open(folder.metrics_path, "a") as file:
             for step in range(record.step + 1, end + 1):
                 if step % EVERY == 0:
-                    file.write(
-                        json.dumps({"step": step, "val/loss": self.value(config.plain["x"], step)})
-                        + "\n"
-                    )
-        outcome = (
-            "preempted"
-            if code == 143
-            else "failed"
-            if code
-            else "completed"
-            if end == MAX_STEPS
-            else "paused"
-        )
-        record.end_attempt(
-            outcome, end_step=end, exit_code=code, reason="a toy breaks" if code else None
-        )  # type: ignore[arg-type]
+                    line = {"step": step, "val/loss": self.value(config.plain["x"], step)}
+                    file.write(json.dumps(line) + "\n")
+        outcome: Any = "completed" if end == MAX_STEPS else "paused"
+        if code:
+            outcome = "preempted" if code == 143 else "failed"
+        reason = "a toy breaks" if code else None
+        record.end_attempt(outcome, end_step=end, exit_code=code, reason=reason)
         self.codes[number] = code
 
     def running(self) -> set[int]:
@@ -127,18 +118,8 @@ def search(
     study = folder / "studies" / (keys.name or "toy")
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
-    made = Search(
-        study,
-        folder,
-        keys,
-        space,
-        [*fixed],
-        compose,
-        runner,
-        rungs_of(keys, CONFIG),
-        MAX_STEPS,
-        say or lines.append,
-    )
+    parts = (study, folder, keys, space, [*fixed], compose, runner, rungs_of(keys, CONFIG))
+    made = Search(*parts, MAX_STEPS, say or lines.append)
     made.load()
     made.lines = lines  # type: ignore[attr-defined]
     return made

@@ -43,6 +43,11 @@ TINY = [
 ]  # fmt: skip
 
 
+def is_last(trainer: Any) -> bool:
+    """Return whether this is the last rank."""
+    return bool(trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1)
+
+
 class Journal(BaseHook):
     """Notes each step; can send this process a signal in the middle of one."""
 
@@ -53,16 +58,12 @@ class Journal(BaseHook):
         self.rates: list[float] = []
 
     def on_before_optimizer_step(self, trainer: Any) -> None:
-        if (
-            trainer.step == self.stop_at
-            and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1
-        ):
+        if trainer.step == self.stop_at and is_last(trainer):
             os.kill(os.getpid(), signal.SIGTERM)
 
     def on_after_step(self, trainer: Any) -> None:
-        loss = sum(float(loss) for loss in trainer.step_info["loss"]) / len(
-            trainer.step_info["loss"]
-        )
+        losses = list(map(float, trainer.step_info["loss"]))
+        loss = sum(losses) / len(losses)
         self.losses.append(sum(ranks.all_gather(loss)) / ranks.world_size())
         self.norms.append(float(trainer.step_info["grad_norm"]))
         self.rates.append(trainer.optimizer.param_groups[0]["lr"])
@@ -74,20 +75,13 @@ def build(folder: Path, overrides: list[str], journal: BaseHook) -> Trainer:
 
 @cache
 def compose(*overrides: str) -> Any:
-    parts = (
-        DIGITS
-        if "digits" in overrides
-        else GPT
-        if "data=custom" in overrides
-        else [*SYNTHETIC, *GPT]
-    )
+    parts = GPT if "data=custom" in overrides else [*SYNTHETIC, *GPT]
+    parts = DIGITS if "digits" in overrides else parts
     if "model=pretrained" in overrides:
         parts = []
     rest = [override for override in overrides if override != "digits"]
-    replaced = (
-        "scheduler" if any(override.startswith("scheduler=") for override in rest) else "nothing"
-    )
-    tiny = [override for override in TINY if not override.startswith(replaced)]
+    has_schedule = any(override.startswith("scheduler=") for override in rest)
+    tiny = [each for each in TINY if not (has_schedule and each.startswith("scheduler"))]
     if "optimizer=parts" in rest:
         tiny.remove("optimizer.lr=0.01")
     return composed([*parts, *tiny, "run.name=a", "run.id=b", *rest])
@@ -96,9 +90,8 @@ def compose(*overrides: str) -> Any:
 def digest(trainer: Trainer) -> str:
     """A hash of this rank's part of all tensors, counters and random state."""
     snapshot = trainer.strategy.snapshot()
-    sha = hashlib.sha256(
-        repr(trainer.training_state()).encode() + torch.get_rng_state().numpy().tobytes()
-    )
+    random = torch.get_rng_state().numpy().tobytes()
+    sha = hashlib.sha256(repr(trainer.training_state()).encode() + random)
     tensors, parts = hook_shards(trainer)
     tensors, parts = snapshot.tensors | tensors, snapshot.parts | parts
     for name in sorted(tensors):
@@ -108,9 +101,8 @@ def digest(trainer: Trainer) -> str:
 
 
 def sha(tensor: torch.Tensor) -> str:
-    return hashlib.sha256(
-        tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    ).hexdigest()
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(data).hexdigest()
 
 
 def held_bytes(trainer: Trainer) -> dict[str, int]:
@@ -118,13 +110,10 @@ def held_bytes(trainer: Trainer) -> dict[str, int]:
     Adam."""
     parameters, state = list(trainer.model.parameters()), trainer.optimizer.state
     tensors = [*parameters, *state, *(getattr(p, "ds_tensor", p) for p in parameters)]
-    tensors += [
-        t for values in state.values() for t in values.values() if isinstance(t, torch.Tensor)
-    ]
+    values = [value for of_parameter in state.values() for value in of_parameter.values()]
+    tensors += [value for value in values if isinstance(value, torch.Tensor)]
     here = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
-    storages = {
-        storage.data_ptr(): storage.nbytes() for storage in (t.untyped_storage() for t in here)
-    }
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in here}
     return {
         "here": sum(storages.values()),
         "all": 12 * sum(getattr(p, "ds_numel", p.numel()) for p in parameters),
@@ -141,12 +130,8 @@ def train(folder: str, overrides: list[str], stop_at: int = 0) -> dict[str, Any]
     except signals.SignalExit as stop:
         stopped = stop.signum
     signals.forget()
-    result = {
-        "losses": journal.losses,
-        "norms": journal.norms,
-        "rates": journal.rates,
-        "step": trainer.step,
-    }
+    result = {"losses": journal.losses, "norms": journal.norms, "rates": journal.rates}
+    result |= {"step": trainer.step}
     result |= {"stopped": stopped, "digest": digest(trainer), "bytes": held_bytes(trainer)}
     trainer.strategy.teardown()
     return result | {"linear": torch.nn.functional.linear.__module__.split(".")[0]}
@@ -167,11 +152,8 @@ def whole_and_interrupted(
 def damaged(folder: str, overrides: list[str]) -> dict[str, Any]:
     """One training, and what it ends with again after the last rank's file of its newest checkpoint
     was damaged."""
-    overrides = [
-        *overrides,
-        "hooks.checkpointing.interval=3",
-        "hooks.checkpointing.keep_previous=2",
-    ]
+    overrides = [*overrides, "hooks.checkpointing.interval=3"]
+    overrides += ["hooks.checkpointing.keep_previous=2"]
     whole = train(folder, overrides)
     if ranks.Ranks.from_env().is_main:
         shard = max((Path(folder) / "checkpoints" / "latest").glob("shard-*"))
@@ -179,11 +161,8 @@ def damaged(folder: str, overrides: list[str]) -> dict[str, Any]:
         content[-1] ^= 1
         shard.write_bytes(content)
     again = train(folder, overrides)
-    return {
-        "whole": whole,
-        "again": again,
-        "folders": sorted(p.name for p in (Path(folder) / "checkpoints").iterdir()),
-    }
+    names = sorted(p.name for p in (Path(folder) / "checkpoints").iterdir())
+    return {"whole": whole, "again": again, "folders": names}
 
 
 def lanes_run(folder: str, overrides: list[str], until: int) -> dict[str, Any]:
@@ -210,9 +189,8 @@ class Wrapping(BaseTrainer):
 
     def build_data_loader(self) -> Any:
         generator = torch.Generator().manual_seed(ranks.rank())
-        samples = TensorDataset(
-            torch.randn(16, 5, generator=generator), torch.randn(16, 1, generator=generator)
-        )
+        inputs, targets = (torch.randn(16, size, generator=generator) for size in (5, 1))
+        samples = TensorDataset(inputs, targets)
         return DataLoader(samples, 4, shuffle=True, num_workers=1, generator=generator)
 
     def build_model(self) -> torch.nn.Module:
@@ -240,19 +218,13 @@ def wrapped_by_the_user(folder: str) -> dict[str, Any]:
     for wrapper in ("ddp", "fsdp"):
         for name, steps in {"whole": [5], "parts": [3, 5]}.items():  # two steps are an epoch
             for last in steps:
-                journal = Journal()
-                trainer = Wrapping(
-                    wrapper, journal, max_steps=last, workspace=Path(folder) / wrapper / name
-                )
+                journal, place = Journal(), Path(folder) / wrapper / name
+                trainer = Wrapping(wrapper, journal, max_steps=last, workspace=place)
                 trainer.train()
-            tensors = {
-                key: sha(value) for key, value in trainer.strategy.snapshot().tensors.items()
-            }
-            results[f"{wrapper} {name}"] = {
-                "losses": journal.losses[-2:],
-                "norms": journal.norms[-2:],
-                "tensors": tensors,
-            }
+            tensors = trainer.strategy.snapshot().tensors
+            result = {"losses": journal.losses[-2:], "norms": journal.norms[-2:]}
+            result["tensors"] = {key: sha(value) for key, value in tensors.items()}
+            results[f"{wrapper} {name}"] = result
     ranks.leave()
     return results
 
@@ -260,12 +232,9 @@ def wrapped_by_the_user(folder: str) -> dict[str, Any]:
 def initial_weights(overrides: list[str]) -> dict[str, Any]:
     """Hashes of the first weights, and the random numbers that follow."""
     trainer = build(Path("unused"), overrides, Journal())
-    weights = trainer.strategy.full_weights()
-    buffers = {name: sha(buffer) for name, buffer in trainer.model.named_buffers()}
-    result = {
-        "weights": {name: sha(tensor) for name, tensor in (weights or {}).items()},
-        "buffers": buffers,
-    }
+    weights = trainer.strategy.full_weights() or {}
+    result: dict[str, Any] = {"weights": {name: sha(tensor) for name, tensor in weights.items()}}
+    result["buffers"] = {name: sha(buffer) for name, buffer in trainer.model.named_buffers()}
     result["next"] = float(torch.rand(()))
     trainer.strategy.teardown()
     return result

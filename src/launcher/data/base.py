@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from launcher.data.evaluation_loader import EvaluationLoader
     from launcher.data.loader import ResumableLoader
     from launcher.process.lanes import Lanes
-
 
 logger = logging.getLogger("launcher")
 
@@ -37,6 +36,16 @@ class LoaderSettings:
     shuffle: bool = True
 
 
+class PassOptions(TypedDict, total=False):
+    """Options of a loader of one pass, see `EvaluationLoader`."""
+
+    rank: int
+    world_size: int
+    device: torch.device | str | None
+    max_samples: int | None
+    has_chunks: bool
+
+
 class DataSource(LoaderSettings, ABC):
     """A source of training and validation samples.
 
@@ -50,15 +59,12 @@ class DataSource(LoaderSettings, ABC):
     """
 
     seed_samples: bool = False
-    """Seed python's, numpy's and torch's global generators for each sample (see
-    `launcher.data.randomness`)."""
+    """Seed python's, numpy's and torch's global generators for each sample."""
 
     collate: Callable[[list[Any]], Any] | None = None
-    """Makes a batch from a list of samples. Default None: torch's `default_collate`. A subclass may
-    define a method."""
+    """Makes a batch from a list of samples. Default None: torch's `default_collate`."""
     val_collate: Callable[[list[Any]], Any] | None = None
-    """Makes a batch of held-out samples. Default None: the same as `collate`. A subclass may define
-    a method."""
+    """Makes a batch of held-out samples. Default None: the same as `collate`."""
 
     val_names: Sequence[str] = ()
     """The names of further validation sets; their metrics are `val/<name>/...`."""
@@ -103,13 +109,12 @@ class DataSource(LoaderSettings, ABC):
         from launcher.data.loader import ResumableLoader
 
         dataset = self.train_dataset()
-        # A worker seeds its shuffling anew, and the number of workers is not part of the id of a
-        # run.
+        # A worker seeds the shuffling anew, and the number of workers is not part of a run's id.
         if self.num_workers and is_hugging_face_stream(dataset) and rank == 0:
             logger.warning(
                 "data.num_workers=%d: a shuffled stream of Hugging Face's datasets has another"
-                " order with workers than without; keep data.num_workers as it is for all attempts"
-                " of this run, or use 0.",
+                " order with workers than without; keep data.num_workers for all attempts of this"
+                " run, or use 0.",
                 self.num_workers,
             )
         return ResumableLoader(
@@ -128,44 +133,26 @@ class DataSource(LoaderSettings, ABC):
 
     def val_loader(
         self,
+        name: str | None = None,
         *,
         batch_size: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        device: torch.device | str | None = None,
-        max_samples: int | None = None,
-        name: str | None = None,
-        has_chunks: bool = False,
+        **options: Unpack[PassOptions],
     ) -> EvaluationLoader | None:
-        """Make a loader of one pass over the held-out samples, or return None if there are none.
+        """Make a loader of one pass over held-out samples, or return None if there are none.
 
         Args:
+            name: one of `val_names`. Default None: the main validation set.
             batch_size: samples per rank and forward pass. Default None: the rank's share of
                 `self.val_batch_size`, or else of `self.batch_size`.
-            rank: this process among all.
-            world_size: the number of ranks.
-            device: where the batches are moved. Default None: they stay on the host.
-            max_samples: number of samples over all ranks. Default None: all.
-            name: one of `val_names`. Default None: the main validation set.
-            has_chunks: see `launcher.data.evaluation_loader.EvaluationLoader`.
         """
         dataset = self.val_dataset() if name is None else self.named_val_dataset(name)
-        placement = (batch_size, rank, world_size, device)
-        return self._pass_over(dataset, *placement, max_samples, has_chunks)
+        return self._pass_over(dataset, batch_size, **options)
 
     def test_loader(
-        self,
-        *,
-        batch_size: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        device: torch.device | str | None = None,
-        max_samples: int | None = None,
-        has_chunks: bool = False,
+        self, *, batch_size: int | None = None, **options: Unpack[PassOptions]
     ) -> EvaluationLoader | None:
         """Make a loader of the test samples, or return None if there are none; see `val_loader`."""
-        placement = (batch_size, rank, world_size, device)
-        return self._pass_over(self.test_dataset(), *placement, max_samples, has_chunks)
+        return self._pass_over(self.test_dataset(), batch_size, **options)
 
     def batches(
         self, dataset: object, ranges: Iterable[tuple[int, int]], device: torch.device
@@ -177,28 +164,18 @@ class DataSource(LoaderSettings, ABC):
         return batches_of(dataset, ranges, self.num_workers, device, collate, seeds)
 
     def _pass_over(
-        self,
-        dataset: object | None,
-        batch_size: int | None,
-        rank: int,
-        world_size: int,
-        device: torch.device | str | None,
-        max_samples: int | None,
-        has_chunks: bool,
+        self, dataset: object | None, batch_size: int | None, **options: Unpack[PassOptions]
     ) -> EvaluationLoader | None:
         from launcher.data.evaluation_loader import EvaluationLoader
 
         if dataset is None:
             return None
+        total = self.val_batch_size or self.batch_size
         return EvaluationLoader(
             dataset,
-            batch_size or max(1, (self.val_batch_size or self.batch_size) // world_size),
-            rank,
-            world_size,
-            self.num_workers,
-            device,
+            batch_size or max(1, total // options.get("world_size", 1)),
+            num_workers=self.num_workers,
             collate_fn=self.val_collate or self.collate,
             seed_samples=self.seed_samples,
-            max_samples=max_samples,
-            has_chunks=has_chunks,
+            **options,
         )

@@ -11,9 +11,10 @@ from typing import Any
 
 import xxhash
 
-from launcher.data.blocks import BlockIndex, Files, parquet_file
+from launcher.data.blocks import BlockIndex, Files
+from launcher.data.records import check_columns, open_parquet, record_of
 from launcher.errors import ConfigError
-from launcher.rundir.files import parse_json, replace_file
+from launcher.rundir.files import replace_file
 
 PART, LOCK = ".block", ".lock"
 
@@ -34,9 +35,12 @@ class BlockCache:
     def records(self, block: int) -> list[dict[str, Any]]:
         data = self._bytes(block)
         if self._path(block).endswith(".parquet"):
-            records = rows_of(data)
+            from pyarrow import ipc
+
+            records: list[dict[str, Any]] = ipc.open_stream(data).read_all().to_pylist()
         else:
-            records = [self._parsed(line, block) for line in data.split(b"\n") if line.strip()]
+            where = f"{self.files.key}: {self._path(block)}"
+            records = [record_of(line, where) for line in data.split(b"\n") if line.strip()]
         if len(records) != self.index.rows[block]:
             raise ConfigError(
                 f"{self.files.key}: {self._path(block)}: has changed since it was indexed; start a"
@@ -46,19 +50,6 @@ class BlockCache:
 
     def _path(self, block: int) -> str:
         return self.index.paths[int(self.index.file[block])]
-
-    def _parsed(self, line: bytes, block: int) -> dict[str, object]:
-        try:
-            record = parse_json(line)
-        except ValueError as error:
-            raise ConfigError(
-                f"{self.files.key}: {self._path(block)}: a line is not JSON ({error})."
-            ) from error
-        if not isinstance(record, dict):
-            raise ConfigError(
-                f"{self.files.key}: {self._path(block)}: a line is not a JSON object."
-            )
-        return record
 
     def _bytes(self, block: int) -> bytes:
         number = int(self.index.file[block])
@@ -84,14 +75,9 @@ class BlockCache:
         from pyarrow import BufferOutputStream, ipc
 
         with self.files.fs.open(path, "rb") as file:
-            parquet = parquet_file(self.files.key, file, path)
-            names = parquet.schema_arrow.names
-            for column in self.columns:
-                if column not in names:
-                    raise ConfigError(
-                        f"{self.files.key}: {path}: has no column {column}; it has"
-                        f" {', '.join(names)}."
-                    )
+            where = f"{self.files.key}: {path}"
+            parquet = open_parquet(file, where, pre_buffer=True)
+            check_columns(where, self.columns, parquet.schema_arrow.names)
             table = parquet.read_row_group(group, columns=self.columns)
         sink = BufferOutputStream()
         with ipc.new_stream(sink, table.schema) as writer:
@@ -123,13 +109,6 @@ class BlockCache:
             # A process that waits for this lock may fetch the block a second time, and no worse.
             file.with_suffix(LOCK).unlink(missing_ok=True)
             total -= file_size
-
-
-def rows_of(data: bytes) -> list[dict[str, object]]:
-    from pyarrow import ipc
-
-    rows: list[dict[str, object]] = ipc.open_stream(data).read_all().to_pylist()
-    return rows
 
 
 def _used(file: Path) -> bytes:

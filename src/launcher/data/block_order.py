@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from launcher.data.sampler import shuffled
+from launcher.data.sampler import Order, permutation, shuffled
 
 
-@dataclass
-class _Epoch:
+class _Epoch(NamedTuple):
     """The blocks of one epoch in order, and the positions after each block and window: int64."""
 
     number: int
@@ -22,8 +21,8 @@ class _Epoch:
         return np.searchsorted(self.window_ends, offsets, side="right")
 
 
-class BlockOrder:
-    """The endless order of samples in blocks; epoch e is positions [e * size, (e + 1) * size).
+class BlockOrder(Order):
+    """The order of samples in blocks.
 
     An epoch shuffles the blocks, takes `window` of them at a time, and shuffles the samples of such
     a window. It depends only on (seed, epoch), and any position is computed without earlier ones.
@@ -38,8 +37,7 @@ class BlockOrder:
     def _blocks_of(self, number: int) -> _Epoch:
         blocks = np.arange(len(self.sizes), dtype=np.int64)
         if self.shuffle:
-            keys = np.random.PCG64(np.random.SeedSequence([self.seed, number]))
-            blocks = np.argsort(keys.random_raw(len(blocks)), kind="stable")
+            blocks = permutation(len(blocks), self.seed, number)
         ends = np.cumsum(self.sizes[blocks])
         last = np.arange(self.window, len(blocks) + self.window, self.window)
         return _Epoch(number, blocks, ends, ends[np.minimum(last, len(blocks)) - 1])
@@ -69,9 +67,6 @@ class BlockOrder:
         blocks = current.blocks[slots]
         indices: np.ndarray = self.starts[blocks] + mixed - current.ends[slots] + self.sizes[blocks]
         return indices
-
-    def epochs(self, start: int, count: int) -> np.ndarray:
-        return np.arange(start, start + count, dtype=np.int64) // self.size
 
     def window_at(self, position: int) -> tuple[int, int]:
         """The epoch and the number of the window of a position."""

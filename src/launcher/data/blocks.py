@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ import numpy as np
 import xxhash
 
 from launcher.config.messages import reason
+from launcher.data.records import open_parquet
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.files import parse_json, replace_file
@@ -28,8 +30,7 @@ READ = 8 << 20
 SAMPLED = 1 << 16
 """Bytes at the beginning and at the end of a file that its digest is computed from."""
 THREADS = 8
-REPORT_SECONDS = 10.0
-PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, ConfigError)
+PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError)
 """Errors that another attempt does not change."""
 
 
@@ -37,11 +38,7 @@ class Files:
     """The files that URLs, paths or globs name, through fsspec; `key` is for messages."""
 
     def __init__(
-        self,
-        key: str,
-        patterns: str | Sequence[str],
-        retries: int,
-        options: dict[str, object] | None = None,
+        self, key: str, patterns: str | Sequence[str], retries: int, options: dict[str, object]
     ):
         self.key, self.retries = key, retries
         self.patterns = [patterns] if isinstance(patterns, str) else list(patterns)
@@ -56,7 +53,7 @@ class Files:
         stores: list[Any] = []
         for pattern in self.patterns:
             try:
-                fs, _ = fsspec.core.url_to_fs(str(pattern), **(options or {}))
+                fs, _ = fsspec.core.url_to_fs(str(pattern), **options)
             except (ValueError, ImportError, TypeError) as error:
                 raise ConfigError(f"{key}={pattern}: {str(error).rstrip('.')}.") from error
             stores.append(fs)
@@ -78,15 +75,18 @@ class Files:
 
     def retry(self, read: Callable[[], T], path: str) -> T:
         """Call `read` again after an error; each wait takes twice as long as the wait before."""
-        for attempt in range(self.retries + 1):
+        for attempt in count():
             try:
                 return read()
-            except PERMANENT as error:
-                raise _unreadable(self.key, path, error) from error
+            except ConfigError:
+                raise
             # Each file system has errors of its own for a connection that is lost.
             except Exception as error:
-                if attempt == self.retries:
-                    raise _unreadable(self.key, path, error, attempt + 1) from error
+                if isinstance(error, PERMANENT) or attempt == self.retries:
+                    tried = f" in {attempt + 1} attempts" if attempt else ""
+                    raise ConfigError(
+                        f"{self.key}: {path}: cannot be read{tried} ({reason(error)})."
+                    ) from error
                 time.sleep(min(0.1 * 2**attempt, 10.0))
         raise AssertionError("unreachable")
 
@@ -106,13 +106,6 @@ class Files:
         """Values that change with the file: its size, its time or its ETag."""
         info = self.retry(lambda: self.fs.info(path), path)
         return [str(info.get(name)) for name in ("size", "ETag", "mtime", "LastModified")]
-
-
-def _unreadable(key: str, path: str, error: Exception, attempts: int = 1) -> ConfigError:
-    if isinstance(error, ConfigError):
-        return error
-    tried = f" in {attempts} attempts" if attempts > 1 else ""
-    return ConfigError(f"{key}: {path}: cannot be read{tried} ({reason(error)}).")
 
 
 @dataclass
@@ -160,47 +153,28 @@ class BlockIndex:
 
 def index(files: Files, paths: Sequence[str], block_bytes: int) -> BlockIndex:
     """Find the blocks of files. Lines must be counted, which reads the whole file once."""
-    progress = _Progress(len(paths))
+    logger.info("Indexing %d files of %s.", len(paths), files.key)
 
     def blocks_of(path: str) -> tuple[list[tuple[int, int, int]], str]:
         signals.check()
         ranges = row_groups if path.endswith(".parquet") else line_ranges
-        found, digest = list(ranges(files, path, block_bytes)), _digest(files, path)
-        if not found:
+        blocks, digest = list(ranges(files, path, block_bytes)), _digest(files, path)
+        if not blocks:
             raise ConfigError(f"{files.key}: {path}: has no record; leave it out.")
-        progress.report()
-        return found, digest
+        return blocks, digest
 
     with ThreadPoolExecutor(THREADS) as pool:
         results = list(pool.map(blocks_of, paths))
-    blocks = np.array(
-        [(number, *block) for number, (found, _) in enumerate(results) for block in found],
-        dtype=np.int64,
-    )
-    file, start, stop, rows = blocks.T
+    table = [(number, *block) for number, (blocks, _) in enumerate(results) for block in blocks]
+    file, start, stop, rows = np.array(table, dtype=np.int64).T
     return BlockIndex(list(paths), file, start, stop, rows, [digest for _, digest in results])
-
-
-class _Progress:
-    """Logs a line every few seconds."""
-
-    def __init__(self, total: int):
-        self.done, self.total, self.reported = 0, total, time.monotonic()
-
-    def report(self) -> None:
-        self.done += 1
-        if time.monotonic() - self.reported > REPORT_SECONDS:
-            self.reported = time.monotonic()
-            logger.info("Indexed %d of %d files.", self.done, self.total)
 
 
 def _digest(files: Files, path: str) -> str:
     size = files.size(path)
-    ends = (
-        files.bytes_of(path, 0, min(size, SAMPLED)),
-        files.bytes_of(path, max(0, size - SAMPLED), size),
-    )
-    return xxhash.xxh3_64_hexdigest(b"".join((str(size).encode(), *ends)))
+    first = files.bytes_of(path, 0, min(size, SAMPLED))
+    last = files.bytes_of(path, max(0, size - SAMPLED), size)
+    return xxhash.xxh3_64_hexdigest(str(size).encode() + first + last)
 
 
 def line_ranges(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int, int, int]]:
@@ -235,19 +209,5 @@ def row_groups(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int,
 
 def _rows_of_groups(files: Files, path: str) -> list[int]:
     with files.fs.open(path, "rb") as file:
-        metadata = parquet_file(files.key, file, path).metadata
+        metadata = open_parquet(file, f"{files.key}: {path}").metadata
         return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-
-
-def parquet_file(key: str, file: object, path: str) -> Any:
-    try:
-        from pyarrow import ArrowInvalid
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise ConfigError(
-            f"{key}: {path}: needs the package pyarrow; pip install 'torch-launcher[datasets]'."
-        ) from error
-    try:
-        return ParquetFile(file, pre_buffer=True)
-    except ArrowInvalid as error:
-        raise ConfigError(f"{key}: {path}: cannot be read as Parquet ({reason(error)}).") from error

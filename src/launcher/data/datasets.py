@@ -14,9 +14,7 @@ class DatasetsData(DocumentData):
     reader = staticmethod(read_saved)
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
-        folders = [
-            expanded(pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)
-        ]
+        folders = list(map(expanded, [patterns] if isinstance(patterns, str) else patterns))
         for folder in folders:
             if not folder.is_dir():
                 raise ConfigError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from launcher.data.base import DataSource
+from launcher.data.batched import BatchDataset
 from launcher.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,28 +28,22 @@ class DigitsData(DataSource):
     num_classes: Literal[10] = 10
 
     def train_dataset(self) -> Labelled:
-        inputs, targets = load_digits()
-        held_out = np.arange(len(inputs)) % 5 == 4
-        return Labelled(inputs[~held_out], targets[~held_out])
+        return self._part(held_out=False)
 
     def val_dataset(self) -> Labelled:
+        return self._part(held_out=True)
+
+    def _part(self, held_out: bool) -> Labelled:
         inputs, targets = load_digits()
-        return Labelled(inputs[4::5], targets[4::5])
+        chosen = (np.arange(len(inputs)) % 5 == 4) == held_out
+        return Labelled(inputs[chosen], targets[chosen])
 
 
-class Labelled:
+class Labelled(BatchDataset):
     """Samples in memory: inputs float32 [N, ...] and their targets int64 [N]."""
 
     def __init__(self, inputs: np.ndarray, targets: np.ndarray):
-        self.inputs = inputs
-        self.targets = targets
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        inputs, targets = self.get_batch(np.array([index]))
-        return inputs[0], targets[0]
+        self.inputs, self.targets, self.size = inputs, targets, len(inputs)
 
     def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
         import torch

@@ -12,15 +12,14 @@ from pathlib import Path
 import xxhash
 
 from launcher.data.encoding import Document, Encoder, tokenizer_digest
-from launcher.data.files import find_files
+from launcher.data.files import check_files, find_files
 from launcher.data.records import Record, read_jsonl, read_parquet
 from launcher.data.rows import PackedDataset
 from launcher.data.token_store import TokenStore, shared, write_store
 from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.rundir.files import expanded
-from launcher.types import NonEmptyText, UnitInterval
+from launcher.types import UnitInterval
 
 logger = logging.getLogger("launcher")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -39,7 +38,6 @@ class DocumentData(TokenizedSource):
         val_files: the same for the held-out documents. Default None: every (1 / val_fraction)-th
             document of `files`.
         pack: put several documents in a row, or with False one per row.
-        cache: folder for the tokens.
         predict: the same as files, for job=predict; a row is a document, and classes are not read.
     """
 
@@ -47,12 +45,7 @@ class DocumentData(TokenizedSource):
     val_files: str | list[str] | None = None
     val_fraction: UnitInterval = 0.05
     pack: bool = True
-    cache: NonEmptyText = "outputs/.tokens"
     predict: str | list[str] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.cache_folder = expanded(self.cache)
 
     @staticmethod
     @abstractmethod
@@ -64,26 +57,18 @@ class DocumentData(TokenizedSource):
 
     def check(self) -> None:
         super().check()
-        if self.predict is not None:  # a model may be elsewhere than its training data
-            self.find("data.predict", self.predict)
-        else:
-            self.find("data.files", self.files)
-        if self.predict is None and self.val_files is not None:
-            self.find("data.val_files", self.val_files)
+        check_files(self, self.find)
 
     def train_dataset(self) -> PackedDataset:
-        return self._rows(
-            "data.files", self.files, 0.0 if self.val_files else self.val_fraction, "train"
-        )
+        fraction = 0.0 if self.val_files else self.val_fraction
+        return self._rows("data.files", self.files, fraction, "train")
 
     def val_dataset(self) -> PackedDataset | None:
         if self.val_files is not None:
             return self._rows("data.val_files", self.val_files, 0.0, "train")
-        return (
-            self._rows("data.files", self.files, self.val_fraction, "val")
-            if self.val_fraction
-            else None
-        )
+        if not self.val_fraction:
+            return None
+        return self._rows("data.files", self.files, self.val_fraction, "val")
 
     def predict_dataset(self) -> PackedDataset | None:
         if self.predict is None:
@@ -99,12 +84,11 @@ class DocumentData(TokenizedSource):
         store = self._store(key, patterns, val_fraction, part)
         rows = PackedDataset(store, self.seq_len, self.pack)
         if not len(rows):
-            other = (
-                "too few to train on with" if part == "train" else "too few to hold any out with"
-            )
+            purpose = "train on" if part == "train" else "hold any out"
             raise ConfigError(
-                f"{key}: the files have {sum(store.meta['documents'].values())} documents, {other} "
-                f"data.val_fraction={val_fraction}; add documents or set data.val_files."
+                f"{key}: the files have {sum(store.meta['documents'].values())} documents, too few"
+                f" to {purpose} with data.val_fraction={val_fraction}; add documents or set"
+                " data.val_files."
             )
         if part == "train" and (count := rows.cut()):
             logger.warning(
@@ -125,8 +109,7 @@ class DocumentData(TokenizedSource):
         is_new: bool = False,
     ) -> TokenStore:
         """Return the tokens of `part`, `train` or `val`. With `is_new` no document may be empty."""
-        # This imports torch.
-        from launcher.process.ranks import on_main
+        from launcher.process.ranks import on_main  # imports torch
 
         files = self.find(key, patterns)
         folder = self.cache_folder.absolute() / self._name(files, val_fraction, is_new)
@@ -137,23 +120,17 @@ class DocumentData(TokenizedSource):
 
     def _name(self, files: list[Path], val_fraction: float, is_new: bool) -> str:
         """Hash everything that the tokens depend on."""
-        stats = [[str(file), *_stamp(file)] for file in files]
         what = [
             VERSION,
             type(self).__name__,
-            stats,
+            [[str(file), *_stamp(file)] for file in files],
             tokenizer_digest(self.tokenizer_folder),
             vars(self.fields),
+            val_fraction,
+            self.num_classes if self.fields.label else None,
+            is_new,
         ]
-        text = json.dumps(
-            [
-                *what,
-                val_fraction,
-                self.num_classes if self.fields.label else None,
-                *(["new"] if is_new else []),
-            ]
-        )
-        return xxhash.xxh3_64_hexdigest(text.encode())
+        return xxhash.xxh3_64_hexdigest(json.dumps(what).encode())
 
     def _tokenize(
         self, folder: Path, key: str, files: list[Path], val_fraction: float, is_new: bool
@@ -201,9 +178,6 @@ class ParquetData(DocumentData):
 
 def _stamp(path: Path) -> tuple[int, int]:
     """Return size and latest modification time of a file, or of a folder's files."""
-    stats = (
-        [file.stat() for file in path.rglob("*") if file.is_file()]
-        if path.is_dir()
-        else [path.stat()]
-    )
+    files = path.rglob("*") if path.is_dir() else [path]
+    stats = [file.stat() for file in files if file.is_file()]
     return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)

@@ -1,6 +1,6 @@
 """Encode a record as its token ids, the ones among them that are targets, and its class."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,21 @@ class Fields:
         return [name for name in (self.prompt, self.text, self.label) if name is not None]
 
     def check(self) -> None:
-        used = {
-            name: value
-            for name, value in asdict(self).items()
-            if value is not None and name != "text"
-        }
-        if len(used) > 1:
-            first, second, *_ = (f"data.{name}_field" for name in used)
+        names = [
+            name for name in ("prompt", "messages", "label") if getattr(self, name) is not None
+        ]
+        if len(names) > 1:
+            first, second = (f"data.{name}_field" for name in names[:2])
             raise ConfigError(
                 f"{second}: {first} is set too, and only one may be; e.g. {first}=null."
             )
+
+
+def no_tokenizer(folder: Path, key: str = "data.tokenizer") -> ConfigError:
+    return ConfigError(
+        f"{key}={folder}: has no tokenizer; AutoTokenizer.from_pretrained(...)"
+        ".save_pretrained(FOLDER) of the package transformers writes one."
+    )
 
 
 class Encoder:
@@ -66,11 +71,7 @@ class Encoder:
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
-            raise ConfigError(
-                f"data.tokenizer={folder}: has no tokenizer;"
-                " AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package"
-                " transformers writes one."
-            ) from error
+            raise no_tokenizer(folder) from error
         if fields.messages is not None and not self.tokenizer.chat_template:
             raise ConfigError(
                 f"data.messages_field={fields.messages}: the tokenizer of {folder} has no chat"
@@ -86,8 +87,8 @@ class Encoder:
         return int(pad_id if pad_id is not None else self.end or 0)
 
     def names(self) -> list[str]:
-        names = self.fields.names()
-        return names if self.has_labels else [name for name in names if name != self.fields.label]
+        label = None if self.has_labels else self.fields.label
+        return [name for name in self.fields.names() if name != label]
 
     def __call__(self, record: dict[str, object], where: str) -> Document:
         if self.fields.messages is not None:
@@ -105,10 +106,8 @@ class Encoder:
         return Document(ids, np.arange(len(ids)) >= len(prompt))
 
     def _ids(self, text: str, special: bool) -> np.ndarray:
-        return np.array(
-            self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"],
-            dtype=np.int64,
-        )
+        encoded = self.tokenizer(text, add_special_tokens=special, verbose=False)
+        return np.array(encoded["input_ids"], dtype=np.int64)
 
     def _ended(self, ids: np.ndarray) -> np.ndarray:
         if self.end is None or (len(ids) and ids[-1] == self.end):
@@ -119,8 +118,8 @@ class Encoder:
         label = _field(record, "label", str(self.fields.label), int, where)
         if not 0 <= label < (self.num_classes or 0):
             raise ConfigError(
-                f"data.num_classes={'null' if self.num_classes is None else self.num_classes}:"
-                f" {where} has the label {label}; labels are 0 to data.num_classes - 1."
+                f"data.num_classes={self.num_classes}: {where} has the label {label}; labels are 0"
+                " to data.num_classes - 1."
             )
         return int(label)
 
@@ -132,8 +131,8 @@ class Encoder:
             for message in messages
         ):
             raise ConfigError(
-                f"data.messages_field={self.fields.messages}: {where} has a message without a role;"
-                ' a message is {"role": "user", "content": "..."}.'
+                f"data.messages_field: {where} has a message without a role; a message is"
+                ' {"role": "user", "content": "..."}.'
             )
         try:
             text = self._template(messages, answer=False)
@@ -158,9 +157,8 @@ class Encoder:
         for before, after in spans:
             if not (text.startswith(before) and text.startswith(after)):
                 raise ConfigError(
-                    f"data.messages_field={self.fields.messages}: {where}: the chat template"
-                    " rewrites earlier turns when a turn is added, so the answers cannot be"
-                    " located; use prompt_field and text_field."
+                    f"data.messages_field: {where}: the chat template rewrites earlier turns when a"
+                    " turn is added; use prompt_field and text_field."
                 )
             is_target |= (offsets[:, 0] >= len(before)) & (offsets[:, 1] <= len(after))
         return Document(np.array(encoded["input_ids"], dtype=np.int64), is_target)
@@ -168,11 +166,8 @@ class Encoder:
     def _template(self, messages: list[dict[str, object]], answer: bool) -> str:
         if not messages:
             return ""
-        return str(
-            self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=answer
-            )
-        )
+        template = self.tokenizer.apply_chat_template
+        return str(template(messages, tokenize=False, add_generation_prompt=answer))
 
 
 def _field(record: dict[str, object], name: str, field: str, kind: type, where: str) -> Any:

@@ -37,20 +37,19 @@ def collated(collate: Any, dataset: object, indices: Sequence[int], samples: lis
 
 
 def _reason(name: str, indices: Sequence[int], samples: list[Any], error: Exception) -> str:
-    kinds = [_described(sample) for sample in samples]
-    common = kinds[0]
-    for index, kind in zip(indices, kinds, strict=False):
-        if kind == "None":
+    forms = list(map(_described, samples))
+    first = f"{name}[{indices[0]}]"
+    for index, form in zip(indices, forms, strict=False):
+        if form == "None":
             return f"data: {name}[{index}] returned None; return a sample."
-        if kind != common:
+        if form != forms[0]:
             return (
-                f"data: {name}[{index}] is {kind}, and {name}[{indices[0]}] is {common}; make them"
-                " equal, or make batches of unequal samples with data.collate_fn."
+                f"data: {name}[{index}] is {form}, and {first} is {forms[0]}; make them equal, or"
+                " set data.collate_fn."
             )
     return (
-        f"data: samples like {name}[{indices[0]}], {common}, cannot be made into a batch ({error});"
-        " return tensors, arrays, numbers, texts, or tuples and dicts of them, or set"
-        " data.collate_fn."
+        f"data: samples like {first}, {forms[0]}, cannot be made into a batch ({error}); return"
+        " tensors, arrays, numbers, texts, or tuples and dicts of them, or set data.collate_fn."
     )
 
 

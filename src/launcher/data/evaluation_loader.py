@@ -34,11 +34,7 @@ class EvaluationLoader:
     Args:
         dataset: a map-style dataset or a stream.
         batch_size: samples of a batch of one rank.
-        rank: this process among all.
-        world_size: the number of ranks.
-        num_workers: processes that load. With 0, this process loads.
         device: where the batches are moved. Default None: they stay on the host.
-        collate_fn: function that makes a batch of samples. Default None: torch's.
         seed_samples: give each sample its own random numbers, the same in each pass.
         max_samples: number of samples over all ranks. Default None: all.
         has_chunks: the batches are the same on any number of ranks, which take them in turn. Chunk
@@ -60,18 +56,12 @@ class EvaluationLoader:
         max_samples: int | None = None,
         has_chunks: bool = False,
     ):
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.rank = rank
-        self.world_size = world_size
-        self.num_workers = num_workers
-        self.device = torch.device(device or CPU)
-        self.collate = collate_fn or default_collate
+        self.dataset, self.collate = dataset, collate_fn or default_collate
+        self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
+        self.num_workers, self.device = num_workers, torch.device(device or CPU)
         self.seed = 0 if seed_samples else None
-        self.max_samples = max_samples
-        self.has_chunks = has_chunks
+        self.max_samples, self.has_chunks = max_samples, has_chunks
         self.chunk = -1
-        """Number of the last chunk, if there are chunks."""
         needed = 1 if has_chunks else world_size
         if max_samples is not None and max_samples < needed:
             raise ConfigError(
@@ -79,10 +69,10 @@ class EvaluationLoader:
                 f" use at least {world_size}."
             )
         self.size = None if is_stream(dataset) else size_of(dataset, "validation")
-        if self.size is not None and max_samples is not None:
-            self.size = min(self.size, max_samples)
-        if self.size is not None and self.size < needed:
-            raise too_few(self.size, world_size)
+        if self.size is not None:
+            self.size = min(self.size, max_samples or self.size)
+            if self.size < needed:
+                raise too_few(self.size, world_size)
 
     def __len__(self) -> int:
         """Return the batches of one pass, the same on every rank. Raises TypeError for a stream."""
@@ -115,15 +105,11 @@ class EvaluationLoader:
                 self.has_chunks,
             )
             return load(stream, None, self.num_workers, self.device)
-        fetch, requests = Fetch(self.dataset, self.collate), self._requests(self.size)
+        fetch = Fetch(self.dataset, self.collate)
         if self.has_chunks:
-            return load(
-                ChunkFetch(fetch, self.batch_size),
-                self._chunks(self.size),
-                self.num_workers,
-                self.device,
-            )
-        return load(fetch, requests, self.num_workers, self.device)
+            chunks = ChunkFetch(fetch, self.batch_size)
+            return load(chunks, self._chunks(self.size), self.num_workers, self.device)
+        return load(fetch, self._requests(self.size), self.num_workers, self.device)
 
     def _chunks(self, size: int) -> Iterator[Request]:
         """Yield this rank's chunks. In the last round, a rank without one repeats the first."""
@@ -160,6 +146,4 @@ def batches_of(
 
 def _request(start: int, stop: int, seed: int | None) -> Request:
     indices = np.arange(start, stop, dtype=np.int64)
-    if seed is None:
-        return Request(indices)
-    return Request(indices, mix(seed, 0, indices))
+    return Request(indices, None if seed is None else mix(seed, 0, indices))

@@ -37,8 +37,7 @@ class Fetch:
     """
 
     def __init__(self, dataset: Any, collate: Collate):
-        self.dataset = dataset
-        self.collate = collate
+        self.dataset, self.collate = dataset, collate
         self.get_batch = getattr(dataset, "get_batch", None)
         self.get_items = getattr(dataset, "__getitems__", None)
         self._epoch: int | None = None
@@ -56,7 +55,7 @@ class Fetch:
         if self.get_items is None:
             return self._one_by_one(request)
         indices = request.indices.tolist()
-        return self._collated(indices, self.get_items(indices))
+        return collated(self.collate, self.dataset, indices, self.get_items(indices))
 
     def set_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
@@ -73,10 +72,7 @@ class Fetch:
                 seed_host(int(seeds[number]))
             with while_reading(self.dataset, index):
                 samples.append(self.dataset[index])
-        return self._collated(indices.tolist(), samples)
-
-    def _collated(self, indices: list[int], samples: list[Any]) -> object:
-        return collated(self.collate, self.dataset, indices, samples)
+        return collated(self.collate, self.dataset, indices.tolist(), samples)
 
 
 class StatefulFetch:
@@ -109,13 +105,6 @@ def load(
     pin = device.type == "cuda"
     if num_workers:
         return WorkerBatches(source, requests, num_workers, pin)
-    batches = _here(source, requests)
+    items = source if requests is None else map(source.__getitem__, requests)
+    batches = (batch for batch in items)
     return pinned(batches) if pin else batches
-
-
-def _here(source: Any, requests: Iterator[Request] | None) -> Generator[object, None, None]:
-    if requests is None:
-        yield from source
-    else:
-        for request in requests:
-            yield source[request]

@@ -1,8 +1,9 @@
 """Find the files that a pattern names, and divide them into training and held-out files."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 from launcher.config.checks import no_file
 from launcher.errors import ConfigError
@@ -31,6 +32,16 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
             f"{key}=[]: names no file; give a path or a glob, e.g. {key}='corpus/**/*.txt'."
         )
     return sorted(files)
+
+
+def check_files(source: Any, find: Callable[[str, Any], object] = find_files) -> None:
+    """Find a source's new data, or else its training and held-out files.
+
+    A model may be on another machine than its training data.
+    """
+    for name in ["predict"] if source.predict is not None else ["files", "val_files"]:
+        if (patterns := getattr(source, name, None)) is not None:
+            find(f"data.{name}", patterns)
 
 
 def hold_out(files: Sequence[Path], fraction: float) -> tuple[list[Path], list[Path]]:

@@ -14,7 +14,7 @@ from itertools import count, islice
 from typing import Any
 
 from launcher.data.errors import collated
-from launcher.data.randomness import GlobalGenerators, PrivateGenerators
+from launcher.data.randomness import StreamGenerators
 from launcher.data.sampler import mix
 from launcher.errors import ConfigError
 from launcher.process.rng import seed_host
@@ -59,9 +59,8 @@ def pickled_state(dataset: object, state: object) -> bytes:
     # An object may fail in any way when it is pickled.
     except Exception as error:
         raise ConfigError(
-            f"data.dataset={type(dataset).__name__}: its state_dict() should return numbers, texts,"
-            " tensors, and lists and dicts of them; it cannot be pickled"
-            f" ({error})."
+            f"data.dataset={type(dataset).__name__}: its state_dict() cannot be pickled ({error});"
+            " return numbers, texts, tensors, and lists and dicts of them."
         ) from error
 
 
@@ -75,6 +74,15 @@ def length(dataset: Any) -> int | None:
         return len(dataset)
     except (TypeError, NotImplementedError):
         return None
+
+
+def fingerprint(dataset: object) -> str | None:
+    """Return what identifies data in a checkpoint: the dataset's `fingerprint`, else its length."""
+    identifier = getattr(dataset, "fingerprint", None)
+    if identifier is not None:
+        return str(identifier)
+    size = length(dataset)
+    return None if size is None else f"{size} samples"
 
 
 class StreamSamples:
@@ -170,6 +178,7 @@ class Share:
         )
 
 
+@dataclass
 class TrainingStream:
     """This rank's micro-batches of a stream, without end, from a global sample position on.
 
@@ -177,28 +186,17 @@ class TrainingStream:
     ranks' micro-batches, or None in the middle of a round.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Collate,
-        position: int,
-        micro_batch_size: int,
-        share: Share,
-        seed: int | None,
-        keeps_state: bool = False,
-        state: bytes | None = None,
-    ):
-        self.dataset = dataset
-        self.collate = collate
-        self.position = position
-        self.size = micro_batch_size
-        self.share = share
-        self.seed = seed
-        self.keeps_state = keeps_state
-        self.state = state
+    dataset: Any
+    collate: Collate
+    position: int
+    size: int
+    share: Share
+    seed: int | None
+    keeps_state: bool = False
+    state: bytes | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        generators = _generators(self.seed)
+        generators = StreamGenerators(self.seed is not None)
         if self.state is None:
             read = self.share.number(0)
             samples = StreamSamples(self.dataset, self.seed, self.position + read * self.size)
@@ -210,6 +208,7 @@ class TrainingStream:
             skip, read = (number - read) * self.size, number + 1
             drawn = generators.run(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
             first = self.position + number * self.size
+            # A rank collates only its own samples, so this must not advance the generators.
             batch = generators.peek(lambda: self._collated(first, drawn))  # noqa: B023
             if not self.keeps_state:
                 yield batch
@@ -227,35 +226,28 @@ class TrainingStream:
         return collated(self.collate, self.dataset, numbers, samples)
 
 
+@dataclass
 class EvaluationStream:
     """This rank's batches of one pass over a stream; see `EvaluationLoader`."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Collate,
-        batch_size: int,
-        rank: int,
-        world_size: int,
-        seed: int | None,
-        max_samples: int | None = None,
-        has_chunks: bool = False,
-    ):
-        self.dataset = dataset
-        self.collate = collate
-        self.batch_size = batch_size
-        self.has_chunks = has_chunks
-        self.full = batch_size * world_size
-        self.rank = rank
-        self.world_size = world_size
-        self.seed = seed
-        self.max_samples = max_samples
+    dataset: Any
+    collate: Collate
+    batch_size: int
+    rank: int
+    world_size: int
+    seed: int | None
+    max_samples: int | None
+    has_chunks: bool
 
     def __iter__(self) -> Iterator[object]:
         return self._chunks() if self.has_chunks else self._shares()
 
+    @property
+    def full(self) -> int:
+        return self.batch_size * self.world_size
+
     def _chunks(self) -> Iterator[tuple[int, object]]:
-        generators = _generators(self.seed)
+        generators = StreamGenerators(self.seed is not None)
         samples = self._samples()
         first = 0
         while read := generators.run(lambda: list(islice(samples, self.full))):
@@ -267,7 +259,7 @@ class EvaluationStream:
             first += self.world_size
 
     def _shares(self) -> Iterator[object]:
-        generators = _generators(self.seed)
+        generators = StreamGenerators(self.seed is not None)
         samples = self._samples()
         chunk: list[object] = []
         ended = False
@@ -281,9 +273,9 @@ class EvaluationStream:
             if count < self.world_size:
                 raise too_few(count, self.world_size)
             start, stop = share(count, self.rank, self.world_size)
-            kept = chunk[start:stop]
+            own = chunk[start:stop]
             del chunk[:count]
-            yield generators.peek(lambda: self._collated(kept))  # noqa: B023
+            yield generators.peek(lambda: self._collated(own))  # noqa: B023
 
     def _collated(self, samples: list[object]) -> object:
         return collated(self.collate, self.dataset, range(len(samples)), samples)
@@ -294,16 +286,8 @@ class EvaluationStream:
         yield from islice(self.dataset, self.max_samples)
 
 
-def _generators(seed: int | None) -> PrivateGenerators | GlobalGenerators:
-    """Make the generators that the stream's code and the collate function use.
-
-    A rank collates only its own samples, so this must not advance a seeded stream's generators.
-    """
-    return GlobalGenerators() if seed is None else PrivateGenerators()
-
-
 def share(count: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return this rank's part [start, stop); the parts differ by at most one sample."""
+    """Divide samples among ranks: [start, stop), of sizes that differ by at most one."""
     return count * rank // world_size, count * (rank + 1) // world_size
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -17,6 +16,7 @@ from launcher.data.iterable import (
     Collate,
     Share,
     TrainingStream,
+    fingerprint,
     has_state,
     is_stream,
     length,
@@ -35,18 +35,14 @@ class ResumableLoader:
     """An endless iterable of this rank's micro-batches; a batch may span two epochs.
 
     A micro-batch of all ranks together covers the global positions [p, p + micro_batch_size *
-    world_size). Rank r has the r-th part. `samples` counts the samples that all ranks have received
-    so far. With the same seed and dataset it determines all later samples, so `num_workers`,
-    `world_size` and `micro_batch_size` may change on a resume. A dataset with `state_dict` and
-    `load_state_dict` resumes by them. Another stream is read again up to `samples`. A dataset's
-    `set_epoch` is called in the process that reads, before its first sample of an epoch.
-
-    `iter()` begins at `samples`. Close the iterator to end its workers. Batches that were prepared
-    but not yielded do not count.
+    world_size), and rank r has the r-th part. `samples`, where `iter()` begins, counts the samples
+    that all ranks have received. With the same seed and dataset it determines all later samples, so
+    `num_workers`, `world_size` and `micro_batch_size` may change on a resume. A dataset with
+    `state_dict` and `load_state_dict` resumes by them. Another stream is read again up to
+    `samples`. Close the iterator to end its workers.
 
     Args:
         dataset: map-style or iterable; see `launcher.data.base.DataSource`.
-        seed: seed of the order and of `seed_samples`.
         seed_samples: seed python's, numpy's and torch's global generators with (seed, epoch, index)
             for each sample, and leave the training's generators as they were. A stream is seeded at
             each epoch's start instead.
@@ -72,17 +68,11 @@ class ResumableLoader:
         samples: int = 0,
         lanes: Lanes | None = None,
     ):
-        self.dataset = dataset
-        self.seed = seed
+        self.dataset, self.seed, self.seed_samples = dataset, seed, seed_samples
         self.share = Share([rank], world_size) if lanes is None else Share(lanes.local, lanes.count)
-        self.micro_batch_size = micro_batch_size
-        self.rank = rank
-        self.world_size = world_size
-        self.num_workers = num_workers
-        self.seed_samples = seed_samples
-        self.collate = collate_fn or default_collate
-        self.device = torch.device(device or CPU)
-        self.samples = samples
+        self.micro_batch_size, self.samples = micro_batch_size, samples
+        self.rank, self.world_size, self.num_workers = rank, world_size, num_workers
+        self.collate, self.device = collate_fn or default_collate, torch.device(device or CPU)
         self.order = None if is_stream(dataset) else order_of(dataset, seed, shuffle)
         self.keeps_state = has_state(dataset) and not (num_workers and self.order is not None)
         self.stream_state: tuple[int, bytes] | None = None
@@ -108,13 +98,11 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._batches()
-        step = self.samples_per_batch
-        log_replay = self._replaying()
+        self._log_replay()
         try:
             for item in on_device(batches, self.device):
                 state, batch = item if self.keeps_state else (None, item)
-                log_replay()
-                self.samples += step
+                self.samples += self.samples_per_batch
                 self.stream_state = None if state is None else (self.samples, state)
                 yield batch
         finally:
@@ -125,37 +113,28 @@ class ResumableLoader:
         at, state = self.stream_state or (None, None)
         return state if at == self.samples else None
 
-    def _replaying(self) -> Callable[[], None]:
-        """Log that a stream is read again; return a function that logs once how long it took."""
-        size = length(self.dataset) if self.order is None else None
+    def _log_replay(self) -> None:
+        """Log that a stream is read again up to the first sample."""
+        size = length(self.dataset)
         samples = self.samples % size if size else self.samples
         if self.order is not None or self._state_here() is not None or not samples or self.rank:
-            return lambda: None
+            return
         why = (
             "the checkpoint has no state of it"
             if self.keeps_state
             else "its dataset is not resumed by state_dict and load_state_dict"
         )
         logger.info("Reading %d samples of the stream again, since %s.", samples, why)
-        began, seconds = time.perf_counter(), list[float]()
-
-        def log() -> None:
-            if not seconds:
-                seconds.append(time.perf_counter() - began)
-                logger.info("Read %d samples again in %.1f s.", samples, seconds[0])
-
-        return log
 
     def _batches(self) -> Batches:
         if self.order is None:
-            seed = self.seed if self.seed_samples else None
             stream = TrainingStream(
                 self.dataset,
                 self.collate,
                 self.samples,
                 self.micro_batch_size,
                 self.share,
-                seed,
+                self.seed if self.seed_samples else None,
                 self.keeps_state,
                 self._state_here(),
             )
@@ -189,14 +168,12 @@ class ResumableLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return `samples`, the dataset's `fingerprint`, and what the order or stream needs."""
-        state = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
+        state: dict[str, Any] = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
         if (stream := self._state_here()) is not None:
             state["stream"] = pickle.loads(stream)
-        return state | (
-            {"weights": self.order.state(self.samples)}
-            if isinstance(self.order, MixtureOrder)
-            else {}
-        )
+        if isinstance(self.order, MixtureOrder):
+            state["weights"] = self.order.state(self.samples)
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_fingerprint(state.get("dataset"), fingerprint(self.dataset))
@@ -215,12 +192,3 @@ def order_of(dataset: object, seed: int, shuffle: bool) -> Order:
     if isinstance(dataset, OrderedDataset):
         return dataset.order(seed, shuffle)
     return SampleOrder(size_of(dataset, "training"), seed, shuffle)
-
-
-def fingerprint(dataset: object) -> str | None:
-    """Return what identifies data in a checkpoint: the dataset's `fingerprint`, else its length."""
-    identifier = getattr(dataset, "fingerprint", None)
-    if identifier is not None:
-        return str(identifier)
-    size = length(dataset)
-    return None if size is None else f"{size} samples"

@@ -33,8 +33,8 @@ def before_other_weights(one: Node, other: Node, pair: Pair) -> int:
         [next(weights for at, weights in reversed(schedule) if at <= start) for start in starts]
         for schedule in schedules
     ]
-    differ = (start for start, *both in zip(starts, *weights, strict=True) if both[0] != both[1])
-    return next(differ, ALL) // int(one["batch_size"])
+    first = next((at for at, a, b in zip(starts, *weights, strict=True) if a != b), ALL)
+    return first // int(one["batch_size"])
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,10 +49,6 @@ class MixtureData(DataSource):
             a stage does not name keep their weights.
         stage_unit: the unit of `at`; a sample has `seq_len` tokens.
         exhausted: what happens when a source has no more samples (see `MixtureOrder`).
-        seed_samples: seed the random numbers of each sample, by (seed, epoch of its source, index).
-        collate_fn: makes a batch of a list of samples. Default None: torch's `default_collate`.
-        vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to
-            them.
     """
 
     matters_from: ClassVar = {"stages": before_other_weights}
@@ -80,14 +76,12 @@ class MixtureData(DataSource):
     def check(self) -> None:
         if not self.sources:
             raise ConfigError(
-                "data.sources={}: names no source; e.g. +data.sources.web._target_=my_package.Web."
+                "data.sources={}: names no source; e.g. +data.sources.web._target_=my.Web."
             )
         self.schedule()
         for name in self.sources:
             if "/" in name or name == "loss":
-                raise ConfigError(
-                    f"data.sources.{name}: has a name that metrics cannot have; use another."
-                )
+                raise ConfigError(f"data.sources.{name}: metrics cannot have this name.")
 
     def schedule(self) -> list[tuple[int, Weights]]:
         """Return the weights, each with the first sample to which they apply."""
@@ -96,35 +90,25 @@ class MixtureData(DataSource):
         for number, stage in enumerate(self.stages):
             key = f"data.stages[{number}]"
             if set(stage) != {"at", "weights"} or not isinstance(stage["weights"], Mapping):
-                raise ConfigError(
-                    f"{key}: should have the keys at and weights, e.g. {{at: 10000, weights: {{web:"
-                    " 1}}."
-                )
+                raise ConfigError(f"{key}: should be like {{at: 10000, weights: {{web: 1}}}}.")
             if type(stage["at"]) is not int or stage["at"] < 0:
                 raise ConfigError(f"{key}.at={stage['at']}: should be a whole number, 0 or more.")
             if unknown := [name for name in stage["weights"] if name not in self.sources]:
-                raise ConfigError(
-                    f"{key}.weights.{unknown[0]}: there is no such source; the sources are"
-                    f" {', '.join(self.sources)}."
-                )
+                names = ", ".join(self.sources)
+                raise ConfigError(f"{key}.weights.{unknown[0]}: the sources are {names}.")
             weights = checked({**schedule[-1][1], **stage["weights"]}, f"{key}.weights")
             at = self._samples(stage["at"], key)
             schedule = [*schedule, (at, weights)] if at or number else [(0, weights)]
         for (before, _), (after, _) in pairwise(schedule):
             if after <= before:
-                raise ConfigError(
-                    f"data.stages: at={after} follows at={before}; give the stages in their order."
-                )
+                raise ConfigError(f"data.stages: at={after} follows at={before}; sort them.")
         return schedule
 
     def _samples(self, at: int, key: str) -> int:
         if self.stage_unit == "samples":
             return at
         if self.seq_len is None:
-            raise ConfigError(
-                f"{key}.at={at}: is in tokens, and data.seq_len is null; set it to the tokens of a"
-                " sample."
-            )
+            raise ConfigError(f"{key}.at={at}: is in tokens, and data.seq_len is null; set it.")
         return ceil(at / self.seq_len)
 
     def train_dataset(self) -> Mixture:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from launcher.data.errors import while_reading
-from launcher.data.iterable import has_state
+from launcher.data.iterable import fingerprint, has_state, length
 from launcher.data.mixture_order import MixtureOrder, Policy, Weights
 from launcher.data.sampler import OrderedDataset
 from launcher.errors import ConfigError
@@ -20,13 +20,11 @@ class Mixture(OrderedDataset):
     ):
         self.datasets, self.schedule, self.policy = dict(datasets), schedule, policy
         for name, dataset in self.datasets.items():
-            if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            if not hasattr(dataset, "__getitem__") or not length(dataset):
                 raise ConfigError(
-                    f"data.sources.{name}: {type(dataset).__name__} lacks __len__ or __getitem__,"
-                    " which a source needs."
+                    f"data.sources.{name}: {type(dataset).__name__} should have __getitem__ and"
+                    " __len__, and at least one sample."
                 )
-            if not len(dataset):
-                raise ConfigError(f"data.sources.{name}: {type(dataset).__name__} is empty.")
         self.sizes = {name: len(dataset) for name, dataset in self.datasets.items()}
         self._ends = np.cumsum(list(self.sizes.values()))
         self._epoch: int | None = None
@@ -39,11 +37,7 @@ class Mixture(OrderedDataset):
     @property
     def fingerprint(self) -> str:
         """Return the sources' fingerprints, without weights, which a fork may change."""
-        marks = (getattr(dataset, "fingerprint", None) for dataset in self.datasets.values())
-        return "; ".join(
-            f"{name}: {mark or f'{size} samples'}"
-            for (name, size), mark in zip(self.sizes.items(), marks, strict=True)
-        )
+        return "; ".join(f"{name}: {fingerprint(data)}" for name, data in self.datasets.items())
 
     def source_of(self, indices: np.ndarray) -> np.ndarray:
         """Return the number of the source of each index: int64 [N]."""

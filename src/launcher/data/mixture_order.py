@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from launcher.data.sampler import SampleOrder, mix
+from launcher.data.sampler import Order, SampleOrder, mix, permutation
 
 BLOCK = 2**14
 """Samples of a block. The resolution of a weight is 1/16384 of their sum."""
@@ -24,20 +24,17 @@ Weights = dict[str, float]
 
 @dataclass(frozen=True)
 class Segment:
-    """Positions [start, end) with the same shares, without an end if it is None.
-
-    Args:
-        counts: samples of each source before `start`: int64 [sources].
-        shares: samples of each source in a block: int64 [sources].
-    """
+    """Positions [start, end) with the same shares, without an end if it is None."""
 
     start: int
     counts: np.ndarray
+    """Samples of each source before `start`: int64 [sources]."""
     shares: np.ndarray
+    """Samples of each source in a block: int64 [sources]."""
     end: int | None
 
 
-class MixtureOrder:
+class MixtureOrder(Order):
     """Indices into the sources laid one after the other, at any position.
 
     Args:
@@ -57,9 +54,9 @@ class MixtureOrder:
         shuffle: bool,
     ):
         self.names, self.sizes = list(sizes), np.array(list(sizes.values()), dtype=np.int64)
+        self.size = int(self.sizes.sum())
         self.policy, self.seed = policy, seed
-        self.schedule = [(int(at), dict(weights)) for at, weights in schedule]
-        self._configured = list(self.schedule)
+        self.schedule = self._configured = [(int(at), dict(weights)) for at, weights in schedule]
         self.offsets = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         self._orders = [
             SampleOrder(size, int(mix(seed, crc32(name.encode()))[0]), shuffle)
@@ -72,10 +69,6 @@ class MixtureOrder:
         self._segments: list[Segment] = []
         self._limits = self.sizes.copy()
         self._append(0, np.zeros(len(self.names), dtype=np.int64))
-
-    @property
-    def size(self) -> int:
-        return int(self.sizes.sum())
 
     def locate(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the source of each position, and the source's samples before it: int64 [count]."""
@@ -96,7 +89,6 @@ class MixtureOrder:
         return sources, numbers
 
     def indices(self, start: int, count: int) -> np.ndarray:
-        """Return the indices at positions [start, start + count): int64 [count]."""
         sources, numbers = self.locate(start, count)
         indices = np.empty(count, dtype=np.int64)
         for source in np.unique(sources).tolist():
@@ -114,8 +106,7 @@ class MixtureOrder:
 
     def counts(self, position: int) -> np.ndarray:
         """Return the number of samples of each source before a position: int64 [sources]."""
-        segment = self._segment(position)
-        return self._counts(segment, position)
+        return self._counts(self._segment(position), position)
 
     def end(self) -> int | None:
         """Return where the first source is used up, if that stops the training."""
@@ -133,16 +124,11 @@ class MixtureOrder:
 
     def load(self, past: Sequence[Sequence[Any]], position: int) -> None:
         """Continue at a position that was reached under other weights, as a fork may."""
-        schedule = [(int(at), dict(weights)) for at, weights in past]
+        schedule = [(int(at), dict(weights)) for at, weights in past if at < position]
         now = [weights for at, weights in self._configured if at <= position][-1]
-        if position > 0 and now != schedule[-1][1]:
+        if not schedule or now != schedule[-1][1]:
             schedule.append((position, now))
-        elif position == 0:
-            schedule = [(0, now)]
-        self.schedule = [
-            *schedule,
-            *((at, weights) for at, weights in self._configured if at > position),
-        ]
+        self.schedule = [*schedule, *(stage for stage in self._configured if stage[0] > position)]
         self._begin()
 
     def _segment(self, position: int) -> Segment:
@@ -156,13 +142,11 @@ class MixtureOrder:
         weights = [weights for at, weights in self.schedule if at <= start][-1]
         wanted = np.array([float(weights[name]) for name in self.names])
         if self.policy == "renormalise":
-            left = counts < self._limits
-            if not (wanted[left] > 0).any():
-                self._limits = np.where(
-                    ~left & (wanted > 0), self._limits + self.sizes, self._limits
-                )
-                left = counts < self._limits
-            wanted = np.where(left, wanted, 0.0)
+            is_left = counts < self._limits
+            if not (wanted[is_left] > 0).any():
+                self._limits = self._limits + self.sizes * (~is_left & (wanted > 0))
+                is_left = counts < self._limits
+            wanted = np.where(is_left, wanted, 0.0)
         shares = divided(wanted)
         segment = Segment(start, counts, shares, None)
         ends = [at for at, _ in self.schedule if at > start][:1]
@@ -192,16 +176,11 @@ class MixtureOrder:
         """Return the source of each slot of a block, and its slots before it: int64 [BLOCK]."""
         key = (segment.start, block)
         if self._block is None or self._block[0] != key:
-            raw = np.random.PCG64(
-                np.random.SeedSequence([self.seed, segment.start, block])
-            ).random_raw(BLOCK)
-            labels = np.repeat(np.arange(len(self.names)), segment.shares)[
-                np.argsort(raw, kind="stable")
-            ]
+            order = permutation(BLOCK, self.seed, *key)
+            labels = np.repeat(np.arange(len(self.names)), segment.shares)[order]
             ranks = np.empty(BLOCK, dtype=np.int64)
-            for source in range(len(self.names)):
-                slots = np.flatnonzero(labels == source)
-                ranks[slots] = np.arange(len(slots))
+            for source, share in enumerate(segment.shares):
+                ranks[labels == source] = np.arange(share)
             self._block = key, labels, ranks
         return self._block[1], self._block[2]
 

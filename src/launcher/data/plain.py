@@ -18,10 +18,9 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from launcher.data.iterable import has_state, is_stream, length, lost_state, pickled_state
 from launcher.process.ranks import world_size
-from launcher.process.rng import host_state, isolated, restore_rng, rng_state
+from launcher.process.rng import host_state, host_tree, isolated, restore_rng
 
-CPU_STATES = ("python", "numpy", "torch")
-END = object()
+NAMES = ("sampler", "batch_sampler")
 EXAMINED = 64
 """Items of an order that are compared to find a state that is not stored."""
 WORKERS_DRAW_ANEW = (
@@ -34,27 +33,22 @@ GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rando
 class PlainLoader:
     """The epochs of a map-style DataLoader, and the position in the current epoch.
 
-    The batches are unchanged. A sampler may draw from the global generators, or from generators
-    that are attributes of the sampler or the loader. Their states are stored when the sampler
-    begins an epoch, and so is the sampler's own `state_dict`. A resume restores them, runs the
-    sampler up to the position, and only then loads samples. A dataset's own `state_dict` is stored
-    at each checkpoint, without workers.
+    A sampler may draw from the global generators, or from generators that are attributes of the
+    sampler or the loader. Their states and the sampler's own `state_dict` are stored when the
+    sampler begins an epoch. A resume restores them, runs the sampler up to the position, and only
+    then loads samples. Without workers a dataset's own `state_dict` is stored at each checkpoint.
     """
 
     def __init__(self, loader: DataLoader[object], logger: logging.Logger):
-        self.loader = loader
-        self.logger = logger
-        self.consumed = 0
+        self.loader, self.logger, self.consumed = loader, logger, 0
         self._order = ResumableSampler(loader)
         self._epochs: DataLoader[object] | None = None
         self._dataset_state: bytes | None = None
 
     @property
     def interruptible(self) -> bool:
-        """Return whether a signal may end the wait for a batch.
-
-        Without workers the dataset may have drawn from the training's generators by then.
-        """
+        """Return whether a signal may end the wait for a batch."""
+        # Without workers the dataset may have drawn from the training's generators by then.
         return self.loader.num_workers > 0
 
     def __iter__(self) -> Iterator[object]:
@@ -96,12 +90,7 @@ class PlainLoader:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        state = {
-            "consumed": self.consumed,
-            "order": self._order.state,
-            "size": self._size(),
-            "world_size": world_size(),
-        }
+        state = {"consumed": self.consumed, "order": self._order.state, **self._extent()}
         if self._keeps_state():
             # The copy is not changed by the next batch.
             copied = pickled_state(self.dataset, self.dataset.state_dict())
@@ -110,33 +99,35 @@ class PlainLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at `state`'s position, or at its epoch's start if the loader has changed."""
-        now = {"size": self._size(), "world_size": world_size()}
         if "consumed" not in state or state["order"] is None:
             return
-        for key, name in {"world_size": "ranks", "size": "(samples, batches an epoch)"}.items():
-            if state.get(key) != now[key]:
+        for name, now in self._extent().items():
+            if state.get(name) != now:
                 self.logger.warning(
-                    "The data loader has changed since the checkpoint, from %s to %s %s: the"
+                    "The data loader has changed since the checkpoint, from %s=%s to %s: the"
                     " epoch's order starts from the beginning.",
-                    state.get(key),
-                    now[key],
                     name,
+                    state.get(name),
+                    now,
                 )
                 return
         self._order.begin_at(state["order"], state["consumed"])
         if self._keeps_state() and "dataset" in state:
             self._dataset_state = pickle.dumps(state["dataset"])
-        if self.loader.num_workers and state["order"].get("is_lazy"):
+        if not self.loader.num_workers:
+            return
+        if state["order"].get("is_lazy"):
             self.logger.warning(
                 "The sampler draws from the global generators while workers load ahead, so the"
                 " order of this epoch differs from here on; let it draw its whole order at once, or"
                 " use num_workers=0."
             )
-        if self.loader.num_workers and state["consumed"]:
+        if state["consumed"]:
             self.logger.info(WORKERS_DRAW_ANEW)
 
-    def _size(self) -> list[int | None]:
-        return [length(self.loader.dataset), length(self.loader)]
+    def _extent(self) -> dict[str, int | None]:
+        samples, batches = length(self.dataset), length(self.loader)
+        return {"world_size": world_size(), "samples": samples, "batches": batches}
 
 
 class ResumableSampler:
@@ -180,51 +171,27 @@ class ResumableSampler:
     def _from(self, position: int) -> Iterator[object]:
         state = self.state
         assert state is not None
-        self._restore_numbers(state)
-        stateful, saved = stateful_samplers(self.loader), state.get("samplers", {})
-        for path in stateful.keys() & saved.keys():
-            stateful[path].load_state_dict(deepcopy(saved[path]))
+        restore_rng(state["global"])
+        restore_own(self.loader, state)
         rest: Iterator[Any] = iter(self.inner)
         # The sampler draws its order here, even if nothing is skipped.
-        first = next(rest, END)
-        if first is END and saved:
+        first = list(islice(rest, 1))
+        if not first and state["samplers"]:
             # A sampler that knows its position has begun at the end of the epoch before.
-            self._restore_numbers(state)
+            restore_rng(state["global"])
+            restore_own(self.loader, {**state, "samplers": {}})
             rest = iter(self.inner)
-            first = next(rest, END)
-        if position == 0:
-            return rest if first is END else chain([first], rest)
-        next(islice(rest, position - 1, position - 1), None)
+            first = list(islice(rest, 1))
+        rest = chain(first, rest)
+        # The sampler draws for the skipped items here, from the generators that are restored.
+        next(islice(rest, position, position), None)
         return rest
 
-    def _restore_numbers(self, state: dict[str, Any]) -> None:
-        restore_rng(state["global"])
-        set_own_numbers(self.loader, state.get("numbers", {}))
-        generators = own_generators(self.loader)
-        for name in generators.keys() & state["own"].keys():
-            _set_state(generators[name], state["own"][name])
-
     def _noted(self) -> dict[str, object]:
-        state = rng_state()
-        generators = {
-            name: _get_state(generator) for name, generator in own_generators(self.loader).items()
-        }
-        # A sampler may count its epochs itself. Numbers that have not changed may come from a
-        # configuration.
-        numbers = {
-            name: number
-            for name, number in own_numbers(self.loader).items()
-            if self._initial.get(name) != number
-        }
-        return {
-            "global": {key: state[key] for key in CPU_STATES},
-            "own": generators,
-            "numbers": numbers,
-            "samplers": {
-                path: deepcopy(sampler.state_dict())
-                for path, sampler in stateful_samplers(self.loader).items()
-            },
-        }
+        state = own_state(self.loader)
+        # A sampler may count its epochs. Unchanged numbers may come from a configuration.
+        numbers = {key: n for key, n in state["numbers"].items() if self._initial.get(key) != n}
+        return {"global": host_tree(host_state()), **state, "numbers": numbers}
 
 
 def global_states() -> list[object]:
@@ -251,10 +218,11 @@ def is_plain(loader: object) -> bool:
 
 def why_not_exact(loader: object) -> str:
     """Explain why the position of a loader without `state_dict` is not known, for a message."""
-    if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
-        return "its dataset is iterable"
-    if isinstance(loader, DataLoader) and not getattr(loader, "in_order", True):
-        return "in_order=False lets workers decide on the order"
+    if isinstance(loader, DataLoader):
+        if isinstance(loader.dataset, IterableDataset):
+            return "its dataset is iterable"
+        if not getattr(loader, "in_order", True):
+            return "in_order=False lets workers decide on the order"
     return f"{type(loader).__name__} is not a plain DataLoader and has no state_dict()"
 
 
@@ -283,13 +251,9 @@ def with_order(loader: DataLoader[object], order: object) -> DataLoader[object]:
 def set_epoch(loader: object, epoch: int) -> None:
     """Call `set_epoch` of the loader, its samplers and its dataset, if they have it."""
     batch_sampler = getattr(loader, "batch_sampler", None)
-    owners = [
-        loader,
-        loader.dataset if isinstance(loader, DataLoader) else None,
-        getattr(loader, "sampler", None),
-        batch_sampler,
-        getattr(batch_sampler, "sampler", None),
-    ]
+    inner = [getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)]
+    dataset = loader.dataset if isinstance(loader, DataLoader) else None
+    owners = [loader, dataset, batch_sampler, *inner]
     for owner in {id(owner): owner for owner in owners}.values():
         if method := getattr(owner, "set_epoch", None):
             method(epoch)
@@ -299,11 +263,10 @@ def own_generators(loader: object) -> dict[str, object]:
     """List the generators that are attributes of a loader or of its samplers, by path."""
     generators: dict[str, Any] = {}
     seen: set[int] = set()
-    for path, owner in {"": loader, **samplers(loader)}.items():
-        attributes = (
-            {"generator": getattr(loader, "generator", None)} if owner is loader else vars(owner)
-        )
-        for name, value in attributes.items():
+    attributes = {"": {"generator": getattr(loader, "generator", None)}}
+    attributes |= {path: vars(sampler) for path, sampler in samplers(loader).items()}
+    for path, values in attributes.items():
+        for name, value in values.items():
             if isinstance(value, GENERATORS) and id(value) not in seen:
                 generators[f"{path}{name}"] = value
                 seen.add(id(value))
@@ -316,16 +279,13 @@ def samplers(loader: object) -> dict[str, Any]:
 
     def collect(attributes: dict[str, object], prefix: str) -> None:
         for name, value in attributes.items():
-            is_sampler = isinstance(value, Sampler) or name in ("sampler", "batch_sampler")
-            if (
-                is_sampler
-                and hasattr(value, "__dict__")
-                and not any(value is known for known in by_path.values())
-            ):
+            is_sampler = isinstance(value, Sampler) or name in NAMES
+            is_new = not any(value is other for other in by_path.values())
+            if is_sampler and is_new and hasattr(value, "__dict__"):
                 by_path[f"{prefix}{name}."] = value
                 collect(vars(value), f"{prefix}{name}.")
 
-    collect({name: getattr(loader, name, None) for name in ("sampler", "batch_sampler")}, "")
+    collect({name: getattr(loader, name, None) for name in NAMES}, "")
     return by_path
 
 
@@ -357,8 +317,7 @@ def _differs_after_resume(loader: DataLoader[object]) -> bool:
 
 
 def _copied_order(loader: DataLoader[object]) -> ResumableSampler:
-    names = ("sampler", "batch_sampler", "generator")
-    parts = {name: getattr(loader, name) for name in names}
+    parts = {name: getattr(loader, name) for name in (*NAMES, "generator")}
     # They share the dataset.
     copies: Any = SimpleNamespace(**deepcopy(parts, {id(loader.dataset): loader.dataset}))
     return ResumableSampler(copies)
@@ -374,37 +333,46 @@ def own_numbers(loader: object) -> dict[str, float]:
     }
 
 
-def set_own_numbers(loader: object, numbers: dict[str, float]) -> None:
-    owners = samplers(loader)
-    for path, number in numbers.items():
+def own_state(loader: object) -> dict[str, Any]:
+    """Copy what a loader and its samplers keep: generators, numbers, and states of samplers."""
+    return {
+        "own": {name: _get_state(value) for name, value in own_generators(loader).items()},
+        "numbers": own_numbers(loader),
+        "samplers": {
+            path: deepcopy(sampler.state_dict())
+            for path, sampler in stateful_samplers(loader).items()
+        },
+    }
+
+
+def restore_own(loader: object, state: dict[str, Any]) -> None:
+    """Restore what `own_state` has returned, where the loader still has it."""
+    owners, generators = samplers(loader), own_generators(loader)
+    for path, number in state["numbers"].items():
         prefix, _, name = path.rpartition(".")
         if f"{prefix}." in owners:
             setattr(owners[f"{prefix}."], name, number)
+    for name in generators.keys() & state["own"].keys():
+        _set_state(generators[name], state["own"][name])
+    for path in stateful_samplers(loader).keys() & state["samplers"].keys():
+        owners[path].load_state_dict(deepcopy(state["samplers"][path]))
 
 
 @contextmanager
 def unchanged(loader: object) -> Iterator[None]:
     """Restore the state of a loader, its samplers and its dataset at the end of the context."""
-    generators, numbers = own_generators(loader), own_numbers(loader)
-    owners = list(stateful_samplers(loader).values())
     dataset: Any = getattr(loader, "dataset", None)
-    if not is_stream(dataset) and has_state(dataset):
-        owners.append(dataset)
-    own_states = [deepcopy(owner.state_dict()) for owner in owners]
-    states = {name: _get_state(generator) for name, generator in generators.items()}
+    keeps_state = not is_stream(dataset) and has_state(dataset)
+    state, of_data = own_state(loader), deepcopy(dataset.state_dict()) if keeps_state else None
     try:
         yield
     finally:
-        for name, state in states.items():
-            _set_state(generators[name], state)
-        set_own_numbers(loader, numbers)
-        for owner, own_state in zip(owners, own_states, strict=True):
-            owner.load_state_dict(own_state)
+        restore_own(loader, state)
+        if keeps_state:
+            dataset.load_state_dict(of_data)
 
 
 def _get_state(generator: Any) -> object:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()

@@ -8,47 +8,35 @@ from launcher.process.rng import HostState, host_of, host_state, host_tree, isol
 T = TypeVar("T")
 
 
-class PrivateGenerators:
-    """A stream's own CPU generators, which continue from one `run` to the next."""
+class StreamGenerators:
+    """The CPU generators of a stream's code: its own, or with `is_seeded` False the global ones.
 
-    def __init__(self) -> None:
+    Its own continue from one `run` to the next, and the global ones are left as they were.
+    """
+
+    def __init__(self, is_seeded: bool):
+        self.is_seeded = is_seeded
         self._saved: HostState | None = None
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call `function` with these generators, and restore the global ones."""
-
         def inside() -> T:
             result = self._begin(function)
             self._saved = host_state()
             return result
 
-        return isolated(inside)
+        return isolated(inside) if self.is_seeded else function()
 
     def peek(self, function: Callable[[], T]) -> T:
-        """Call a function as `run` does, without advancing these generators."""
-        return isolated(lambda: self._begin(function))
+        """Call a function as `run` does, without advancing the stream's own generators."""
+        return isolated(lambda: self._begin(function)) if self.is_seeded else function()
 
     def state(self) -> Any:
         return None if self._saved is None else host_tree(self._saved)
 
     def load_state(self, state: Any) -> None:
-        self._saved = None if state is None else host_of(state)
+        self._saved = None if state is None or not self.is_seeded else host_of(state)
 
     def _begin(self, function: Callable[[], T]) -> T:
         if self._saved is not None:
             restore_host(self._saved)
         return function()
-
-
-class GlobalGenerators:
-    """The global generators, in the place of private ones: nothing is restored."""
-
-    def run(self, function: Callable[[], T]) -> T:
-        return function()
-
-    peek = run
-
-    def state(self) -> Any:
-        return None
-
-    def load_state(self, state: Any) -> None: ...

@@ -3,7 +3,7 @@
 `key` is the setting that names the files, for messages.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,20 @@ FILES = "data.files"
 def read_jsonl(path: Path, fields: list[str], key: str = FILES) -> Iterator[Record]:
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {number}"
-            try:
-                record = parse_json(line)
-            # This includes text that is not UTF-8.
-            except ValueError as error:
-                raise ConfigError(f"{key}: {where}: is not JSON ({error}).") from error
-            if not isinstance(record, dict):
-                raise ConfigError(
-                    f'{key}: {where}: should be a JSON object; e.g. {{"text": "..."}}.'
-                )
-            yield record, where
+            if line.strip():
+                where = f"{path}, line {number}"
+                yield record_of(line, f"{key}: {where}"), where
+
+
+def record_of(line: bytes, where: str) -> dict[str, object]:
+    try:
+        record = parse_json(line)
+    # This includes text that is not UTF-8.
+    except ValueError as error:
+        raise ConfigError(f"{where}: is not JSON ({error}).") from error
+    if not isinstance(record, dict):
+        raise ConfigError(f'{where}: should be a JSON object; e.g. {{"text": "..."}}.')
+    return record
 
 
 def parquet_columns(path: Path, key: str = FILES) -> list[str]:
@@ -43,7 +44,7 @@ def parquet_columns(path: Path, key: str = FILES) -> list[str]:
 
 def read_parquet(path: Path, fields: list[str], key: str = FILES) -> Iterator[Record]:
     with _parquet(path, key) as file:
-        _check_columns(key, path, fields, file.schema_arrow.names)
+        check_columns(f"{key}: {path}", fields, file.schema_arrow.names)
         row = 0
         for batch in file.iter_batches(batch_size=ROWS, columns=fields):
             for record in batch.to_pylist():
@@ -53,16 +54,31 @@ def read_parquet(path: Path, fields: list[str], key: str = FILES) -> Iterator[Re
 
 @contextmanager
 def _parquet(path: Path, key: str) -> Iterator[Any]:
-    try:
+    where = f"{key}: {path}"
+    with open_parquet(path, where) as file:
         from pyarrow import ArrowException
+
+        try:
+            yield file
+        except (ArrowException, OSError) as error:
+            raise _unreadable(where, error) from error
+
+
+def open_parquet(file: object, where: str, **options: bool) -> Any:
+    try:
+        from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise _not_installed("parquet") from error
+        raise _not_installed(where) from error
     try:
-        with ParquetFile(path) as file:
-            yield file
-    except (ArrowException, OSError) as error:
-        raise ConfigError(f"{key}: {path}: cannot be read as Parquet ({reason(error)}).") from error
+        return ParquetFile(file, **options)
+    # Errors of the network are not changed: they may pass.
+    except ArrowInvalid as error:
+        raise _unreadable(where, error) from error
+
+
+def _unreadable(where: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{where}: cannot be read as Parquet ({reason(error)}).")
 
 
 def read_saved(path: Path, fields: list[str], key: str = FILES) -> Iterator[Record]:
@@ -70,7 +86,7 @@ def read_saved(path: Path, fields: list[str], key: str = FILES) -> Iterator[Reco
     try:
         import datasets
     except ImportError as error:
-        raise _not_installed("datasets") from error
+        raise _not_installed(f"{key}: {path}") from error
     try:
         saved = datasets.load_from_disk(str(path))
     except (OSError, ValueError) as error:
@@ -82,7 +98,7 @@ def read_saved(path: Path, fields: list[str], key: str = FILES) -> Iterator[Reco
         raise ConfigError(
             f"{key}: {path}: has the splits {', '.join(splits)}; name one: {path / splits[0]}."
         )
-    _check_columns(key, path, fields, saved.column_names)
+    check_columns(f"{key}: {path}", fields, saved.column_names)
     row = 0
     for batch in saved.select_columns(fields).with_format(None).iter(batch_size=ROWS):
         for values in zip(*(batch[field] for field in fields), strict=True):
@@ -90,14 +106,13 @@ def read_saved(path: Path, fields: list[str], key: str = FILES) -> Iterator[Reco
             yield dict(zip(fields, values, strict=True)), f"{path}, row {row}"
 
 
-def _check_columns(key: str, path: Path, fields: list[str], names: list[str]) -> None:
+def check_columns(where: str, fields: list[str], names: Sequence[str]) -> None:
     for field in fields:
         if field not in names:
-            raise ConfigError(f"{key}: {path}: has no column {field}; it has {', '.join(names)}.")
+            raise ConfigError(f"{where}: has no column {field}; it has {', '.join(names)}.")
 
 
-def _not_installed(name: str) -> ConfigError:
+def _not_installed(where: str) -> ConfigError:
     return ConfigError(
-        f"data={name}: needs the packages datasets and pyarrow; pip install"
-        " 'torch-launcher[datasets]'."
+        f"{where}: needs the packages datasets and pyarrow; pip install 'torch-launcher[datasets]'."
     )

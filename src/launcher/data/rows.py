@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from launcher.data.encoding import IGNORED
+from launcher.data.batched import BatchDataset
+from launcher.data.encoding import IGNORED, Document
 from launcher.data.token_store import TokenStore
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class PackedDataset:
+class PackedDataset(BatchDataset):
     """Sample i is a row of at most `seq_len` tokens.
 
     If packed, a row has several documents, and all rows have the same length: `input_ids`, `labels`
@@ -32,15 +33,13 @@ class PackedDataset:
         self.store, self.seq_len = store, seq_len
         self.pack = pack and store.labels is None
         self.starts, self.stops = self._ranges()
+        self.size = len(self.starts)
         self.fingerprint = (
-            f"{store.fingerprint}, {len(self)} rows of {seq_len}{' packed' if self.pack else ''}"
+            f"{store.fingerprint}, {self.size} rows of {seq_len}{' packed' if self.pack else ''}"
         )
 
     def __reduce__(self) -> Any:
         return _opened, (self.store.folder, self.seq_len, self.pack)
-
-    def __len__(self) -> int:
-        return len(self.starts)
 
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
         ends = self.store.ends
@@ -60,40 +59,27 @@ class PackedDataset:
             return 0
         return int((np.diff(self.store.ends, prepend=0) > self.seq_len).sum())
 
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"row {index} of {len(self)}")
-        return {name: tensor[0] for name, tensor in self.get_batch(np.array([index])).items()}
-
     def get_batch(self, indices: np.ndarray) -> dict[str, Tensor]:
-        import torch
-
-        starts, stops = self.starts[indices], self.stops[indices]
-        width = self.seq_len if self.pack else int((stops - starts).max())
-        shape = (len(indices), width)
-        ids = np.full(shape, self.store.meta["pad"], dtype=np.int64)
-        labels, third = np.full(shape, IGNORED, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        for row, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-            count = stop - start
-            ids[row, :count] = self.store.tokens[start:stop]
-            labels[row, :count] = ids[row, :count]
-            if self.store.targets is not None:
-                labels[row, :count][self.store.targets[start:stop] == 0] = IGNORED
-            if self.pack:
-                third[row, :count] = self._positions(start, stop)
-                # Padding is a document of its own.
-                third[row, count:] = np.arange(width - count)
-                labels[row, :count][third[row, :count] == 0] = IGNORED
-            else:
-                third[row, :count] = 1
-        if self.store.labels is not None:
-            labels = self.store.labels[indices]
-        arrays = {
-            "input_ids": ids,
-            "position_ids" if self.pack else "attention_mask": third,
-            "labels": labels,
-        }
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        rows = list(zip(self.starts[indices].tolist(), self.stops[indices].tolist(), strict=True))
+        classes = self.store.labels
+        documents = [
+            Document(
+                self.store.tokens[start:stop],
+                None if self.store.targets is None else self.store.targets[start:stop] > 0,
+                None if classes is None else int(classes[index]),
+            )
+            for (start, stop), index in zip(rows, indices.tolist(), strict=True)
+        ]
+        if not self.pack:
+            return padded(documents, self.seq_len, self.store.meta["pad"])
+        batch = padded(documents, self.seq_len, self.store.meta["pad"], self.seq_len)
+        positions = batch.pop("attention_mask")
+        for row, (start, stop) in zip(positions.numpy(), rows, strict=True):
+            row[: stop - start] = self._positions(start, stop)
+            # Padding is a document of its own.
+            row[stop - start :] = np.arange(self.seq_len - (stop - start))
+        labels = batch["labels"].masked_fill(positions == 0, IGNORED)
+        return {"input_ids": batch["input_ids"], "position_ids": positions, "labels": labels}
 
     def _positions(self, start: int, stop: int) -> np.ndarray:
         """Return each token's position in its document, at most from the row's beginning."""
@@ -109,20 +95,37 @@ class PackedDataset:
 
 def pack_whole(starts: np.ndarray, ends: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
     """Make rows of as many documents as fit. A document that is too long is cut, in its own row."""
-    first, last, row_start, row_stop = [], [], 0, 0
+    rows: list[list[int]] = []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        if row_stop == start and end - row_start <= seq_len:
-            row_stop = end
-            continue
-        if row_stop > row_start:
-            first.append(row_start)
-            last.append(row_stop)
-        row_start, row_stop = start, min(end, start + seq_len)
-    if row_stop > row_start:
-        first.append(row_start)
-        last.append(row_stop)
-    return np.array(first, dtype=np.int64), np.array(last, dtype=np.int64)
+        if rows and rows[-1][1] == start and end - rows[-1][0] <= seq_len:
+            rows[-1][1] = end
+        elif end > start:
+            rows.append([start, min(end, start + seq_len)])
+    first, last = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+    return first, last
 
 
 def _opened(folder: Any, seq_len: int, pack: bool) -> PackedDataset:
     return PackedDataset(TokenStore(folder), seq_len, pack)
+
+
+def padded(
+    documents: list[Document], seq_len: int, pad: int, width: int | None = None
+) -> dict[str, Tensor]:
+    """Make a batch with a document per row, cut to `seq_len`; `width` None: as the longest."""
+    import torch
+
+    if width is None:
+        width = max(1, *(min(len(document.ids), seq_len) for document in documents))
+    ids = np.full((len(documents), width), pad, dtype=np.int64)
+    labels, mask = np.full_like(ids, IGNORED), np.zeros_like(ids)
+    for row, document in enumerate(documents):
+        count = min(len(document.ids), seq_len)
+        ids[row, :count] = labels[row, :count] = document.ids[:count]
+        if document.is_target is not None:
+            labels[row, :count][~document.is_target[:count]] = IGNORED
+        mask[row, : max(1, count)] = 1
+    if documents[0].label is not None:
+        labels = np.array([document.label for document in documents], dtype=np.int64)
+    arrays = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -1,7 +1,6 @@
 """The order of samples: a global position, counted from training's start, to a dataset's index."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol
 
 import numpy as np
 
@@ -53,78 +52,63 @@ def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
     return values.astype(np.int64)
 
 
-class SampleOrder:
-    """The endless order of a dataset's samples; epoch e is positions [e * size, (e + 1) * size).
+class Order(ABC):
+    """An endless order of a dataset's samples; epoch e is positions [e * size, (e + 1) * size)."""
 
-    Each epoch is a permutation that depends only on (seed, epoch). It sorts the raw output of
-    PCG64, whose stream numpy never changes, whereas `Generator.permutation` may change between
-    versions (NEP 19). A large dataset is `shuffled` instead, so that a batch takes the same time
-    and memory at any position.
-    """
+    size: int
 
-    def __init__(self, size: int, seed: int, shuffle: bool = True):
-        if size < 1:
-            raise ValueError(f"an order needs at least one sample, got size={size}")
-        self.size = size
-        self.seed = seed
-        self.shuffle = shuffle
-        self._epoch = -1
-        self._permutation = np.empty(0, dtype=np.int64)
-
-    def permutation(self, epoch: int) -> np.ndarray:
-        """Return the indices of one epoch in order: int64 [size]."""
-        if not self.shuffle:
-            epoch = 0
-        if epoch != self._epoch:
-            self._permutation = self._draw(epoch)
-            self._epoch = epoch
-        return self._permutation
-
-    def _draw(self, epoch: int) -> np.ndarray:
-        if not self.shuffle:
-            return np.arange(self.size, dtype=np.int64)
-        keys = np.random.PCG64(np.random.SeedSequence([self.seed, epoch])).random_raw(self.size)
-        return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
-
-    def indices(self, start: int, count: int) -> np.ndarray:
-        if self.size >= LARGE:
-            return self._computed(np.arange(start, start + count, dtype=np.int64))
-        epoch, offset = divmod(start, self.size)
-        if offset + count <= self.size:
-            return self.permutation(epoch)[offset : offset + count]
-        parts = []
-        while count > 0:
-            parts.append(self.permutation(epoch)[offset : offset + count])
-            count -= len(parts[-1])
-            epoch, offset = epoch + 1, 0
-        return np.concatenate(parts)
-
-    def _computed(self, positions: np.ndarray) -> np.ndarray:
-        epochs, offsets = np.divmod(positions, self.size)
-        if not self.shuffle:
-            return offsets
-        parts = [
-            shuffled(offsets[epochs == epoch], self.size, self.seed, int(epoch))
-            for epoch in np.unique(epochs)
-        ]
-        return np.concatenate(parts)
-
-    def epochs(self, start: int, count: int) -> np.ndarray:
-        return np.arange(start, start + count, dtype=np.int64) // self.size
-
-
-class Order(Protocol):
-    """An endless order of a dataset's samples, which any position can be asked for."""
-
-    @property
-    def size(self) -> int:
-        """Samples of an epoch."""
-
+    @abstractmethod
     def indices(self, start: int, count: int) -> np.ndarray:
         """Return the dataset indices at positions [start, start + count): int64 [count]."""
 
     def epochs(self, start: int, count: int) -> np.ndarray:
         """Return the epoch of each of these positions: int64 [count]."""
+        return np.arange(start, start + count, dtype=np.int64) // self.size
+
+
+def permutation(size: int, *key: int) -> np.ndarray:
+    """Return a permutation of `size` items by the key: int64 [size].
+
+    It sorts the raw output of PCG64, whose stream numpy never changes, whereas
+    `Generator.permutation` may change between versions (NEP 19).
+    """
+    keys = np.random.PCG64(np.random.SeedSequence(key)).random_raw(size)
+    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+
+
+class SampleOrder(Order):
+    """The order in which each epoch is a permutation that depends only on (seed, epoch).
+
+    A large dataset is `shuffled`, so that a batch takes the same time and memory at any position.
+    """
+
+    def __init__(self, size: int, seed: int, shuffle: bool = True):
+        if size < 1:
+            raise ValueError(f"an order needs at least one sample, got size={size}")
+        self.size, self.seed, self.shuffle = size, seed, shuffle
+        self._epoch = -1
+        self._permutation = np.empty(0, dtype=np.int64)
+
+    def permutation(self, epoch: int) -> np.ndarray:
+        """Return the indices of one epoch in order: int64 [size]."""
+        if epoch != self._epoch:
+            self._permutation, self._epoch = permutation(self.size, self.seed, epoch), epoch
+        return self._permutation
+
+    def indices(self, start: int, count: int) -> np.ndarray:
+        positions = np.arange(start, start + count, dtype=np.int64)
+        epochs, offsets = np.divmod(positions, self.size)
+        if not self.shuffle:
+            return offsets
+        parts = []
+        for epoch in range(start // self.size, (start + count - 1) // self.size + 1):
+            of_epoch = offsets[epochs == epoch]
+            parts.append(
+                shuffled(of_epoch, self.size, self.seed, epoch)
+                if self.size >= LARGE
+                else self.permutation(epoch)[of_epoch]
+            )
+        return np.concatenate(parts)
 
 
 class OrderedDataset(ABC):

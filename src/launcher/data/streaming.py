@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
+from launcher.data.batched import BatchDataset
 from launcher.data.block_cache import BlockCache
 from launcher.data.block_order import BlockOrder
 from launcher.data.blocks import BlockIndex, Files, index
-from launcher.data.encoding import IGNORED, Document, Encoder, tokenizer_digest
+from launcher.data.encoding import Document, Encoder, tokenizer_digest
+from launcher.data.rows import padded
 from launcher.data.sampler import OrderedDataset
 from launcher.data.token_store import shared
 from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
 from launcher.rundir.space import parse_size
 from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
 
@@ -46,7 +47,6 @@ class StreamingData(TokenizedSource):
         val_files: the same for the held-out documents; None: nothing is held out.
         shuffle_blocks: blocks whose documents are mixed with each other.
         block_bytes: bytes of a block of JSON lines, at least; a row group is a block.
-        cache: folder for the index and the blocks.
         cache_size: the most bytes of blocks in `cache`, such as `10GB`.
         retries: further attempts of a read that fails.
         storage_options: arguments of fsspec's file system.
@@ -60,10 +60,6 @@ class StreamingData(TokenizedSource):
     cache_size: str = "10GB"
     retries: NonNegativeInt = 6
     storage_options: dict[str, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.cache_folder = expanded(self.cache)
 
     def check(self) -> None:
         super().check()
@@ -92,20 +88,10 @@ class StreamingData(TokenizedSource):
         name = xxhash.xxh3_64_hexdigest(json.dumps(what).encode())
         stored = self.cache_folder.absolute() / f"index-{name}.npz"
         shared(stored, lambda: index(files, paths, self.block_bytes).save(stored), on_main)
-        cache = BlockCache(
-            files,
-            BlockIndex.load(stored),
-            self.fields.names(),
-            stored.parent,
-            int(parse_size(self.cache_size) or 0),
-        )
-        return StreamedDocuments(
-            cache,
-            encoder,
-            self.seq_len,
-            self.shuffle_blocks,
-            tokenizer_digest(self.tokenizer_folder),
-        )
+        blocks, size = BlockIndex.load(stored), int(parse_size(self.cache_size) or 0)
+        cache = BlockCache(files, blocks, self.fields.names(), stored.parent, size)
+        digest = tokenizer_digest(self.tokenizer_folder)
+        return StreamedDocuments(cache, encoder, self.seq_len, self.shuffle_blocks, digest)
 
 
 class Readers:
@@ -139,7 +125,7 @@ class Readers:
 _readers = Readers(THREADS)
 
 
-class StreamedDocuments(OrderedDataset):
+class StreamedDocuments(BatchDataset, OrderedDataset):
     """The dataset in which sample i is the i-th document of the blocks.
 
     It has `input_ids`, `attention_mask` and `labels` [B, T], int64, as long as the longest document
@@ -161,9 +147,6 @@ class StreamedDocuments(OrderedDataset):
         # A fast tokenizer's Rust object rejects calls from several threads at a time.
         self._encoding = threading.Lock()
 
-    def __len__(self) -> int:
-        return self.size
-
     def order(self, seed: int, shuffle: bool) -> BlockOrder:
         self._order = BlockOrder(self.cache.index.rows, seed, shuffle, self.window)
         return self._order
@@ -172,21 +155,17 @@ class StreamedDocuments(OrderedDataset):
         """Begin to fetch the current window and the next one; forget other blocks."""
         if self._order is None:
             return
-        position_window = self._order.window_at(position)
-        if position_window == self._window:
-            return
-        self._window = epoch, window = position_window
-        wanted = [
-            *self._order.blocks_of(epoch, window),
-            *self._order.blocks_of(epoch, window + 1),
-        ]
-        self._keep(wanted)
-        for block in wanted:
-            self._fetch(block)
+        epoch, window = self._order.window_at(position)
+        if (epoch, window) != self._window:
+            self._window = epoch, window
+            blocks_of = self._order.blocks_of
+            self._fetch_only([*blocks_of(epoch, window), *blocks_of(epoch, window + 1)])
 
-    def _keep(self, blocks: Iterable[int]) -> None:
+    def _fetch_only(self, blocks: Sequence[int]) -> None:
         for block in self._blocks.keys() - set(blocks):
             self._blocks.pop(block).cancel()
+        for block in blocks:
+            self._fetch(block)
 
     def _fetch(self, block: int) -> Future[list[Document]]:
         if block not in self._blocks:
@@ -204,17 +183,9 @@ class StreamedDocuments(OrderedDataset):
 
     def _documents(self, block: int) -> list[Document]:
         if block not in self._blocks and self._order is None:  # a pass from the first to the last
-            following = range(block, min(block + 2, len(self.starts)))
-            self._keep(following)
-            for number in following:
-                self._fetch(number)
+            self._fetch_only(range(block, min(block + 2, len(self.starts))))
         # A signal ends this wait where the loader's caller allows it, as with any other dataset.
         return self._fetch(block).result()
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        if not 0 <= index < self.size:
-            raise IndexError(f"document {index} of {self.size}")
-        return {name: tensor[0] for name, tensor in self.get_batch(np.array([index])).items()}
 
     def get_batch(self, indices: np.ndarray) -> dict[str, Tensor]:
         blocks = np.searchsorted(self.starts, indices, side="right") - 1
@@ -223,22 +194,3 @@ class StreamedDocuments(OrderedDataset):
             for block, index in zip(blocks, indices, strict=True)
         ]
         return padded(documents, self.seq_len, self.encoder.pad)
-
-
-def padded(documents: list[Document], seq_len: int, pad: int) -> dict[str, Tensor]:
-    """Make a batch with a document per row, cut to `seq_len` and as long as the longest."""
-    import torch
-
-    width = max(1, *(min(len(document.ids), seq_len) for document in documents))
-    ids = np.full((len(documents), width), pad, dtype=np.int64)
-    labels, mask = np.full_like(ids, IGNORED), np.zeros_like(ids)
-    for row, document in enumerate(documents):
-        count = min(len(document.ids), seq_len)
-        ids[row, :count] = labels[row, :count] = document.ids[:count]
-        if document.is_target is not None:
-            labels[row, :count][~document.is_target[:count]] = IGNORED
-        mask[row, : max(1, count)] = 1
-    if documents[0].label is not None:
-        labels = np.array([document.label for document in documents], dtype=np.int64)
-    arrays = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from launcher.data.base import DataSource
 from launcher.data.sampler import mix
+from launcher.data.windows import TokenSamples
 from launcher.types import NonNegativeInt, PositiveInt
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(kw_only=True, eq=False)
@@ -41,40 +38,22 @@ class SyntheticData(DataSource):
         if not self.num_val_samples:
             return None
         # The validation samples follow the last training sample.
-        first = self.num_samples
-        return SyntheticTokens(
-            self.num_val_samples, self.seq_len, self.vocab_size, self.seed, first
-        )
+        settings = (self.num_val_samples, self.seq_len, self.vocab_size, self.seed)
+        return SyntheticTokens(*settings, first=self.num_samples)
 
 
-class SyntheticTokens:
+class SyntheticTokens(TokenSamples):
     """The samples from `first` on of the endless sequence of `seed`."""
 
     def __init__(self, size: int, seq_len: int, vocab_size: int, seed: int, first: int = 0):
-        self.size = size
-        self.seq_len = seq_len
-        self.vocab_size = vocab_size
-        self.seed = seed
-        self.first = first
+        self.size, self.seq_len, self.vocab_size = size, seq_len, vocab_size
+        self.seed, self.first = seed, first
         self.fingerprint = (
             f"{size} synthetic samples of {seq_len} tokens below {vocab_size}, seed {seed}"
         )
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        if not 0 <= index < self.size:
-            raise IndexError(f"sample {index} of {self.size}")
-        inputs, targets = self.get_batch(np.array([index]))
-        return inputs[0], targets[0]
-
-    def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        import torch
-
+    def read(self, indices: np.ndarray) -> np.ndarray:
         positions = np.arange(self.seq_len + 1)
-        drawn = mix(self.seed, self.first + indices[:, None], positions[None, :]) % np.uint64(
-            self.vocab_size
-        )
-        tokens = torch.from_numpy(drawn.astype(np.int64))
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        numbers = mix(self.seed, self.first + indices[:, None], positions[None, :])
+        tokens: np.ndarray = (numbers % np.uint64(self.vocab_size)).astype(np.int64)
+        return tokens

@@ -15,8 +15,8 @@ import numpy as np
 from launcher.data.base import DataSource
 from launcher.data.digits import Labelled
 from launcher.data.encoding import IGNORED
-from launcher.data.files import find_files
-from launcher.data.records import Record, parquet_columns, read_jsonl, read_parquet
+from launcher.data.files import check_files, find_files
+from launcher.data.records import Record, check_columns, parquet_columns, read_jsonl, read_parquet
 from launcher.errors import ConfigError
 from launcher.types import PositiveInt, UnitInterval
 
@@ -47,29 +47,23 @@ class TableData(DataSource):
     def check(self) -> None:
         if not self.features or self.target in self.features:
             raise ConfigError(
-                f"data.features={self.features}: should name columns other than the target"
-                f" {self.target}."
+                f"data.features={self.features}: should name columns other than {self.target}."
             )
-        if self.num_features not in (None, len(self.features)):
+        count = len(self.features)
+        if self.num_features not in (None, count):
             raise ConfigError(
-                f"data.num_features={self.num_features}: is the number of data.features,"
-                f" {len(self.features)}; leave it out."
+                f"data.num_features={self.num_features}: is the number of data.features, {count};"
+                " leave it out."
             )
-        # A model may be on another machine than its training data.
-        if self.predict is not None:
-            self._find("data.predict", self.predict)
-            return
-        self._find("data.files", self.files)
-        if self.val_files is not None:
-            self._find("data.val_files", self.val_files)
+        check_files(self, self._find)
 
     def train_dataset(self) -> Table:
-        return self._part(training=True)
+        return self._part(held_out=False)
 
     def val_dataset(self) -> Table | None:
         if self.val_files is not None:
             return Table(*self._read("data.val_files", self.val_files))
-        held_out = self._part(training=False)
+        held_out = self._part(held_out=True)
         return held_out if len(held_out) else None
 
     def predict_dataset(self) -> Table | None:
@@ -78,16 +72,12 @@ class TableData(DataSource):
         rows = self._read("data.predict", self.predict, needs_target=False)
         return Table(*rows, missing=math.nan if self.num_classes is None else IGNORED)
 
-    def _part(self, training: bool) -> Table:
+    def _part(self, held_out: bool) -> Table:
         inputs, targets = self._read("data.files", self.files)
-        chosen = self._held_out(len(inputs)) != training
         assert targets is not None
-        return Table(inputs[chosen], targets[chosen])
-
-    def _held_out(self, count: int) -> np.ndarray:
         share = 0.0 if self.val_files is not None else self.val_fraction
-        held_out: np.ndarray = np.diff(np.floor(np.arange(count + 1) * share)) > 0
-        return held_out
+        chosen = (np.diff(np.floor(np.arange(len(inputs) + 1) * share)) > 0) == held_out
+        return Table(inputs[chosen], targets[chosen])
 
     @staticmethod
     def _find(key: str, patterns: str | list[str]) -> list[Path]:
@@ -121,21 +111,20 @@ class TableData(DataSource):
         wrong = (targets != np.floor(targets)) | (targets < 0) | (targets >= self.num_classes)
         if wrong.any():
             raise ConfigError(
-                f"data.target={self.target}: has the value {targets[wrong][0]:g}; with"
-                f" data.num_classes={self.num_classes} it should be 0 to {self.num_classes - 1}."
+                f"data.target={self.target}: has the value {targets[wrong][0]:g}, not one of"
+                f" data.num_classes={self.num_classes} classes from 0 on."
             )
         return targets.astype(np.int64)
 
 
 class Table(Labelled):
-    """Rows in memory; without targets, batches have `missing` in their place."""
+    """Rows in memory; without targets, batches have `missing` instead."""
 
     def __init__(self, inputs: np.ndarray, targets: np.ndarray | None, missing: float = math.nan):
         self.has_targets = targets is not None
-        if targets is None and math.isnan(missing):
-            targets = np.full((len(inputs), 1), missing, dtype=np.float32)
-        elif targets is None:
-            targets = np.full(len(inputs), missing, dtype=np.int64)
+        if targets is None:
+            shape, dtype = ((-1, 1), np.float32) if math.isnan(missing) else (-1, np.int64)
+            targets = np.full(len(inputs), missing, dtype).reshape(shape)
         super().__init__(inputs, targets)
         self.fingerprint = hashlib.sha256(inputs.tobytes() + targets.tobytes()).hexdigest()[:16]
 
@@ -154,12 +143,7 @@ def read_csv(path: Path, fields: list[str], key: str) -> Iterator[Record]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            missing = [field for field in fields if field not in (reader.fieldnames or ())]
-            if missing:
-                raise ConfigError(
-                    f"{key}: {path}: has no column {missing[0]}; it has"
-                    f" {', '.join(reader.fieldnames or ())}."
-                )
+            check_columns(f"{key}: {path}", fields, reader.fieldnames or ())
             for record in reader:
                 yield record, f"{path}, line {reader.line_num}"
     except (csv.Error, UnicodeDecodeError) as error:

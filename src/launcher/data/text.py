@@ -11,10 +11,13 @@ import numpy as np
 import xxhash
 
 from launcher.data.base import DataSource
-from launcher.data.files import find_files, hold_out
+from launcher.data.files import check_files, find_files, hold_out
 from launcher.data.windows import TokenWindows
 from launcher.errors import ConfigError
 from launcher.types import PositiveInt, UnitInterval
+
+STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/[a-z]*.py"
+"""The top-level modules of Python's standard library, about 4 MB of source."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -28,10 +31,8 @@ class TextData(DataSource):
             standard library.
         seq_len: T, bytes of an input.
         val_fraction: share of the files that is held out. If either side would have less than one
-            sample (with a single file, for instance), it is a share of the bytes, taken from the
-            end.
-        val_samples: samples of the validation set, spread evenly over the held-out bytes. Default
-            null: all of them.
+            sample, as with a single file, it is a share of the bytes, taken from the end.
+        val_samples: samples of the validation set, spread evenly. Default null: all of them.
         vocab_size: always 256; a model's configuration refers to it.
         predict: the same as files, for job=predict.
     """
@@ -44,14 +45,10 @@ class TextData(DataSource):
     predict: str | list[str] | None = None
 
     def check(self) -> None:
-        # A model may be on another machine than its training data.
-        if self.predict is not None:
-            find_files("data.predict", self.predict)
-        elif self.files is not None:
-            find_files("data.files", self.files)
+        check_files(self)
 
     def train_dataset(self) -> TokenWindows:
-        return self._windows(self._parts[0], None)
+        return self._windows(self._parts[0], None).check("data.files")
 
     def val_dataset(self) -> TokenWindows | None:
         return self._windows(self._parts[1], self.val_samples) if self.val_fraction else None
@@ -60,12 +57,7 @@ class TextData(DataSource):
         if self.predict is None:
             return None
         data = _read(find_files("data.predict", self.predict))
-        if len(data) <= self.seq_len:
-            raise ConfigError(
-                f"data.predict={self.predict}: the files hold {len(data)} bytes, too few for a"
-                f" sample of data.seq_len={self.seq_len} and the byte that follows."
-            )
-        return self._windows(data, None)
+        return self._windows(data, None).check("data.predict")
 
     def _windows(self, part: np.ndarray, max_windows: int | None) -> TokenWindows:
         fingerprint = f"{len(part)} bytes, xxh3 {xxhash.xxh3_64_hexdigest(part.data)}"
@@ -74,29 +66,15 @@ class TextData(DataSource):
     @cached_property
     def _parts(self) -> tuple[np.ndarray, np.ndarray]:
         """Return training and held-out bytes: uint8 [N] each."""
-        files = (
-            find_files("data.files", self.files) if self.files is not None else standard_library()
-        )
+        patterns = STANDARD_LIBRARY if self.files is None else self.files
+        files = find_files("data.files", patterns)
         train, held_out = (_read(some) for some in hold_out(files, self.val_fraction))
         sample = self.seq_len + 1
         if len(train) < sample or (self.val_fraction and len(held_out) < sample):
             whole = _read(files)
             cut = max(int(len(whole) * self.val_fraction), sample) if self.val_fraction else 0
             train, held_out = whole[: len(whole) - cut], whole[len(whole) - cut :]
-        if len(train) < sample:
-            raise ConfigError(
-                f"data.seq_len={self.seq_len}: the files hold {len(train) + len(held_out)} bytes in"
-                " all, too few for a sample to train on"
-                + (" and one held out" if self.val_fraction else "")
-                + "; use a smaller data.seq_len, or more files."
-            )
         return train, held_out
-
-
-def standard_library() -> list[Path]:
-    """List the top-level modules of Python's standard library, about 4 MB of source."""
-    folder = sysconfig.get_path("stdlib")
-    return find_files("data.files", f"{folder}/[a-z]*.py")
 
 
 def _read(files: Sequence[Path]) -> np.ndarray:

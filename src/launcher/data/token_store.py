@@ -31,12 +31,9 @@ class TokenStore:
         self.folder = folder
         self.meta: dict[str, Any] = json.loads((folder.parent / "meta.json").read_text())
         self.fingerprint = str(self.meta["fingerprints"][folder.name])
-        self.tokens = _mapped(folder / "tokens.npy")
-        self.ends = _mapped(folder / "ends.npy")
-        self.targets = (
-            _mapped(folder / "targets.npy") if (folder / "targets.npy").exists() else None
-        )
-        self.labels = _mapped(folder / "labels.npy") if (folder / "labels.npy").exists() else None
+        self.tokens, self.ends = _mapped(folder / "tokens.npy"), _mapped(folder / "ends.npy")
+        optional = (folder / "targets.npy", folder / "labels.npy")
+        self.targets, self.labels = (_mapped(path) if path.exists() else None for path in optional)
 
 
 def write_store(
@@ -54,17 +51,14 @@ def write_store(
                 stack.enter_context(_Part(temporary / name, meta["vocab_size"])) for name in PARTS
             ]
             for number, document in enumerate(documents):
-                writers[int((number + 1) * val_fraction) > int(number * val_fraction)].append(
-                    document
-                )
-        counts = {name: len(writer.ends) for name, writer in zip(PARTS, writers, strict=True)}
-        fingerprints = {
-            name: writer.fingerprint() for name, writer in zip(PARTS, writers, strict=True)
+                is_held_out = int((number + 1) * val_fraction) > int(number * val_fraction)
+                writers[is_held_out].append(document)
+        meta = {
+            **meta,
+            "documents": {writer.folder.name: len(writer.ends) for writer in writers},
+            "fingerprints": {writer.folder.name: writer.fingerprint() for writer in writers},
         }
-        replace_file(
-            temporary / "meta.json",
-            json.dumps({**meta, "documents": counts, "fingerprints": fingerprints}).encode(),
-        )
+        replace_file(temporary / "meta.json", json.dumps(meta).encode())
         try:
             os.rename(temporary, folder)
         except OSError:
@@ -79,9 +73,8 @@ class _Part:
     def __init__(self, folder: Path, vocab_size: int):
         folder.mkdir()
         self.folder, self.ends, self.labels = folder, list[int](), list[int]()
-        self.tokens = TokenWriter(
-            folder / "tokens.npy", np.uint16 if vocab_size <= 2**16 else np.uint32
-        )
+        dtype = np.uint16 if vocab_size <= 2**16 else np.uint32
+        self.tokens = TokenWriter(folder / "tokens.npy", dtype)
         self.targets: TokenWriter | None = None
         self.digest = xxhash.xxh3_64()
 
@@ -113,10 +106,8 @@ class _Part:
 
     def fingerprint(self) -> str:
         self.digest.update(np.array([*self.ends, *self.labels], dtype=np.int64).tobytes())
-        return (
-            f"{len(self.ends)} documents of {self.tokens.count} tokens, xxh3"
-            f" {self.digest.hexdigest()}"
-        )
+        digest = self.digest.hexdigest()
+        return f"{len(self.ends)} documents of {self.tokens.count} tokens, xxh3 {digest}"
 
 
 def _mapped(path: Path) -> np.ndarray:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from launcher.data.base import DataSource
-from launcher.data.encoding import Encoder, Fields
+from launcher.data.encoding import Encoder, Fields, no_tokenizer
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
-from launcher.types import PositiveInt
+from launcher.types import NonEmptyText, PositiveInt
 
 
 @dataclass(kw_only=True, eq=False)
@@ -17,14 +17,13 @@ class TokenizedSource(DataSource):
         tokenizer: a folder written by `save_pretrained` of a transformers tokenizer.
         seq_len: T, the maximum number of tokens in a row.
         text_field: the field with the text, on which a model is trained.
-        prompt_field: the field with a prompt that precedes this text, on which the model is not
-            trained.
+        prompt_field: the field with a prompt before this text, on which the model is not trained.
         messages_field: the field with a chat, a list of {role, content}; the assistant's turns are
             trained on.
         label_field: the field with the class of the text, for classification.
         num_classes: the number of classes, to which models refer.
-        vocab_size: the number of tokens, to which models with new weights refer. Default None:
-            models have their own.
+        vocab_size: the number of tokens, to which models with new weights refer.
+        cache: folder for what is made of the files.
     """
 
     tokenizer: str
@@ -35,9 +34,10 @@ class TokenizedSource(DataSource):
     label_field: str | None = None
     num_classes: PositiveInt | None = None
     vocab_size: PositiveInt | None = None
+    cache: NonEmptyText = "outputs/.tokens"
 
     def __post_init__(self) -> None:
-        self.tokenizer_folder = expanded(self.tokenizer)
+        self.tokenizer_folder, self.cache_folder = expanded(self.tokenizer), expanded(self.cache)
         self.fields = Fields(
             self.text_field, self.prompt_field, self.messages_field, self.label_field
         )
@@ -45,11 +45,7 @@ class TokenizedSource(DataSource):
     def check(self) -> None:
         self.fields.check()
         if not self.tokenizer_folder.is_dir():
-            raise ConfigError(
-                f"data.tokenizer={self.tokenizer_folder}: there is no such folder;"
-                " AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package"
-                " transformers writes one."
-            )
+            raise no_tokenizer(self.tokenizer_folder)
         if self.fields.label is not None and self.num_classes is None:
             raise ConfigError(
                 f"data.label_field={self.fields.label}: needs data.num_classes, the number of"

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from launcher.data.base import DataSource
-from launcher.data.files import find_files
+from launcher.data.files import check_files, find_files
 from launcher.data.windows import TokenWindows
 from launcher.errors import ConfigError
 from launcher.types import PositiveInt
@@ -27,8 +27,7 @@ class TokenData(DataSource):
             raw files of type `dtype`.
         val_files: the same for the held-out samples. Default null: none.
         seq_len: T, tokens of an input.
-        vocab_size: number of different tokens. A token id of at least this number is rejected when
-            it is read.
+        vocab_size: number of different tokens. A larger token id is an error when it is read.
         dtype: type of raw (not `.npy`) files, little-endian.
         predict: the same as files, for job=predict.
     """
@@ -41,13 +40,7 @@ class TokenData(DataSource):
     predict: str | list[str] | None = None
 
     def check(self) -> None:
-        # A model may be on another machine than its training data.
-        if self.predict is not None:
-            find_files("data.predict", self.predict)
-            return
-        find_files("data.files", self.files)
-        if self.val_files is not None:
-            find_files("data.val_files", self.val_files)
+        check_files(self)
 
     def train_dataset(self) -> TokenWindows:
         return self._windows("files", self.files)
@@ -61,30 +54,19 @@ class TokenData(DataSource):
     def _windows(self, name: str, patterns: str | list[str]) -> TokenWindows:
         files = find_files(f"data.{name}", patterns)
         windows = MappedWindows(files, self.seq_len, self.vocab_size, self.dtype, f"data.{name}")
-        if not len(windows):
-            raise ConfigError(
-                f"data.seq_len={self.seq_len}: none of the {len(files)} files of data.{name} holds"
-                f" the {self.seq_len + 1} tokens of one sample; use a smaller data.seq_len."
-            )
-        return windows
+        return windows.check(f"data.{name}")
 
 
 class MappedWindows(TokenWindows):
     """Windows of memory-mapped files. Only the paths are pickled for a worker."""
 
     def __init__(
-        self,
-        files: list[Path],
-        seq_len: int,
-        vocab_size: int,
-        dtype: str,
-        key: str = "data.files",
+        self, files: list[Path], seq_len: int, vocab_size: int, dtype: str, key: str = "data.files"
     ):
         sequences = [map_tokens(path, dtype, key) for path in files]
         super().__init__(sequences, seq_len, _fingerprint(sequences))
         self.arguments = (files, seq_len, vocab_size, dtype, key)
-        self.files, self.key = files, key
-        self.vocab_size = vocab_size
+        self.files, self.key, self.vocab_size = files, key, vocab_size
 
     def __reduce__(self) -> Any:
         return MappedWindows, self.arguments
@@ -92,15 +74,15 @@ class MappedWindows(TokenWindows):
     def read(self, indices: np.ndarray) -> np.ndarray:
         tokens = super().read(indices)
         largest = int(tokens.max())
-        if largest >= self.vocab_size and self.key == "data.predict":
-            raise ConfigError(
-                f"data.predict: the files hold token {largest}, and the model was trained with"
-                f" data.vocab_size={self.vocab_size}; use the tokenizer of its training data."
-            )
         if largest >= self.vocab_size:
+            fix = (
+                "use the tokenizer of the training data"
+                if self.key == "data.predict"
+                else f"set {largest + 1} or more"
+            )
             raise ConfigError(
-                f"data.vocab_size={self.vocab_size}: the files hold token {largest}; set"
-                f" {largest + 1} or more."
+                f"data.vocab_size={self.vocab_size}: the files of {self.key} hold token {largest};"
+                f" {fix}."
             )
         return tokens
 
@@ -114,17 +96,15 @@ def map_tokens(path: Path, dtype: str, key: str) -> np.ndarray:
             raise ConfigError(f"{key}: {path} is not a .npy file of tokens ({error}).") from error
         if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
             raise ConfigError(
-                f"{key}: {path} holds {tokens.dtype} of shape {list(tokens.shape)}; tokens are"
-                " one row of uint16 or uint32, as `python -m launcher.data.write_tokens` writes"
-                " them."
+                f"{key}: {path} holds {tokens.dtype} of shape {list(tokens.shape)}; tokens are one"
+                " row of uint16 or uint32, see `python -m launcher.data.write_tokens`."
             )
     else:
         kind = np.dtype(dtype).newbyteorder("<")
         size = path.stat().st_size
         if size == 0 or size % kind.itemsize:
             raise ConfigError(
-                f"data.dtype={dtype}: {path} has {size} bytes, which is not a whole number of"
-                f" {dtype} tokens."
+                f"data.dtype={dtype}: {path} has {size} bytes, not a whole number of tokens."
             )
         tokens = np.memmap(path, dtype=kind, mode="r")
     # Slices of a memmap object are slow to make.

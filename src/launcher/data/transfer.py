@@ -29,14 +29,14 @@ def map_tensors(
 
 def on_device(batches: Iterable[object], device: torch.device) -> Iterator[Any]:
     """Yield the batches on `device`. The caller closes `batches`."""
-    if device.type == "cpu":
-        return iter(batches)
-    if device.type == "cuda":
-        return _prefetched(batches, device)
 
     def move(value: Any) -> object:
         return value.to(device)
 
+    if device.type == "cpu":
+        return iter(batches)
+    if device.type == "cuda":
+        return _prefetched(batches, device)
     return (map_tensors(batch, move, move) for batch in batches)
 
 

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
+
+from launcher.data.batched import BatchDataset
+from launcher.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class TokenWindows:
-    """Sample i is the i-th window of `seq_len` tokens, as (input, target shifted by one token).
+class TokenSamples(BatchDataset):
+    """Samples of `seq_len` tokens, as (input, target shifted by one token)."""
+
+    def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        import torch
+
+        tokens = torch.from_numpy(self.read(indices))
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    @abstractmethod
+    def read(self, indices: np.ndarray) -> np.ndarray:
+        """Read the samples, each with one more token: int64 [B, seq_len + 1]."""
+
+
+class TokenWindows(TokenSamples):
+    """Sample i is the i-th window of `seq_len` tokens.
 
     Windows of one sequence overlap only in the token that ends a target and begins the next input.
     A last part shorter than `seq_len + 1` is left out.
@@ -30,38 +48,27 @@ class TokenWindows:
         fingerprint: str,
         max_windows: int | None = None,
     ):
-        self.sequences = sequences
-        self.seq_len = seq_len
-        self.fingerprint = fingerprint
-        counts = [max(0, (len(sequence) - 1) // seq_len) for sequence in sequences]
+        self.sequences, self.seq_len, self.fingerprint = sequences, seq_len, fingerprint
         # Number of windows up to the end of each sequence.
-        self.ends = np.cumsum(counts)
+        self.ends = np.cumsum([max(0, (len(sequence) - 1) // seq_len) for sequence in sequences])
         self.count = int(self.ends[-1]) if len(self.ends) else 0
         self.size = self.count if max_windows is None else min(self.count, max_windows)
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"window {index} of {len(self)}")
-        inputs, targets = self.get_batch(np.array([index]))
-        return inputs[0], targets[0]
-
-    def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        import torch
-
-        tokens = torch.from_numpy(self.read(indices))
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    def check(self, key: str) -> Self:
+        """Raise a ConfigError for the files of a key that have no sample."""
+        if not self.size:
+            raise ConfigError(
+                f"data.seq_len={self.seq_len}: the files of {key} hold no sample of"
+                f" {self.seq_len + 1} tokens; use a smaller data.seq_len, or more files."
+            )
+        return self
 
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """Read the windows, each with one more token: int64 [B, T + 1]."""
-        length = self.seq_len
         if self.size < self.count:
             indices = indices * self.count // self.size
-        tokens = np.empty((len(indices), length + 1), dtype=np.int64)
+        tokens = np.empty((len(indices), self.seq_len + 1), dtype=np.int64)
         which = np.searchsorted(self.ends, indices, side="right").tolist()
         for row, (index, number) in enumerate(zip(indices.tolist(), which, strict=True)):
-            start = (index - (int(self.ends[number - 1]) if number else 0)) * length
-            tokens[row] = self.sequences[number][start : start + length + 1]
+            start = (index - (int(self.ends[number - 1]) if number else 0)) * self.seq_len
+            tokens[row] = self.sequences[number][start : start + self.seq_len + 1]
         return tokens

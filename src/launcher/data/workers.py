@@ -1,8 +1,7 @@
 """Worker processes for loading: torch's DataLoader, safe against signals, closed in bounded time.
 
-A scheduler signals the whole process group. A worker that died of it would fail the step after
-which the trainer saves. So workers ignore the signals that the trainer handles, from their first
-instruction on.
+A scheduler signals the whole process group, and a worker that died of it would fail the step after
+which the trainer saves. So workers ignore these signals from their first instruction on.
 """
 
 from __future__ import annotations
@@ -55,9 +54,7 @@ class Failure:
             self.error = pickle.dumps(other)
 
     def reraise(self) -> None:
-        error = pickle.loads(self.error)
-        error.__cause__ = WorkerTraceback(self.traceback)
-        raise error
+        raise pickle.loads(self.error) from WorkerTraceback(self.traceback)
 
 
 class GuardedFetch:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from launcher.data.encoding import no_tokenizer
 from launcher.data.files import find_files, hold_out
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded, path_argument, replace_file, replacing
@@ -34,14 +35,11 @@ Encode = Callable[[FileRange], Iterator[np.ndarray]]
 class TokenWriter:
     """Appends tokens to a .npy file, whose header gets the final length at the end.
 
-    numpy pads the header so that a growing length fits in the same space
-    (`GROWTH_AXIS_MAX_DIGITS`).
+    numpy pads the header so that a growing length fits in it (`GROWTH_AXIS_MAX_DIGITS`).
     """
 
     def __init__(self, path: Path, dtype: type[np.unsignedinteger[Any]]):
-        self.path = path
-        self.dtype = np.dtype(dtype)
-        self.count = 0
+        self.path, self.dtype, self.count = path, np.dtype(dtype), 0
 
     def __enter__(self) -> "TokenWriter":
         self._file = open(self.path, "wb")
@@ -68,14 +66,9 @@ class TokenWriter:
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
-def byte_encoder() -> tuple[Encode, int]:
-    """Return an encoder for which each byte is a token, and the size of its vocabulary."""
-
-    def encode(part: FileRange) -> Iterator[np.ndarray]:
-        for chunk in chunks(part):
-            yield np.frombuffer(chunk, dtype=np.uint8)
-
-    return encode, 256
+def encode_bytes(part: FileRange) -> Iterator[np.ndarray]:
+    for chunk in chunks(part):
+        yield np.frombuffer(chunk, dtype=np.uint8)
 
 
 def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
@@ -91,14 +84,9 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
         ) from error
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise ConfigError(
-            f"--tokenizer={folder}: has no tokenizer.json;"
-            " AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package"
-            " transformers writes one."
-        )
+        raise no_tokenizer(folder, "--tokenizer")
     tokenizer = Tokenizer.from_file(str(path))
-    # A stored truncation or padding is meant for a model's batches. Each chunk of text is encoded
-    # in full here.
+    # A stored truncation or padding is meant for a model's batches.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     end_id = None if end is None else tokenizer.token_to_id(end)
@@ -173,37 +161,17 @@ def write(out: Path, name: str, parts: Iterable[FileRange], encode: Encode, voca
 def parser() -> argparse.ArgumentParser:
     usage = argparse.ArgumentParser(
         prog="python -m launcher.data.write_tokens",
-        description=(
-            "Write token files for data=tokens: OUT/train.npy, OUT/val.npy and OUT/meta.json."
-        ),
+        description="Write OUT/train.npy, OUT/val.npy and OUT/meta.json for data=tokens.",
     )
-    usage.add_argument(
-        "out",
-        type=path_argument,
-        metavar="OUT",
-        help="folder to write to; it is created if it does not exist",
-    )
-    usage.add_argument(
-        "files", nargs="+", metavar="FILE", help="text files: paths or globs ('corpus/**/*.txt')"
-    )
-    usage.add_argument(
-        "--tokenizer",
-        type=path_argument,
-        metavar="FOLDER",
-        help="folder of a Hugging Face tokenizer (default: bytes, 256 tokens)",
-    )
-    usage.add_argument(
-        "--end",
-        metavar="TEXT",
-        help="with --tokenizer: token to write after each file, '<|endoftext|>'",
-    )
-    usage.add_argument(
-        "--val-fraction",
-        type=float,
-        default=0.05,
-        metavar="X",
-        help="share of the files, or of a single file, to hold out (default: 0.05)",
-    )
+    add = usage.add_argument
+    add("out", type=path_argument, metavar="OUT", help="folder to write to")
+    add("files", nargs="+", metavar="FILE", help="text files: paths or globs ('corpus/**/*.txt')")
+    tokenizer = "folder of a Hugging Face tokenizer (default: bytes, 256 tokens)"
+    add("--tokenizer", type=path_argument, metavar="FOLDER", help=tokenizer)
+    end = "with --tokenizer: token to write after each file, '<|endoftext|>'"
+    add("--end", metavar="TEXT", help=end)
+    share = "share of the files, or of a single file, to hold out (default: 0.05)"
+    add("--val-fraction", type=float, default=0.05, metavar="X", help=share)
     return usage
 
 
@@ -214,20 +182,18 @@ def run(arguments: list[str]) -> None:
     if options.end is not None and options.tokenizer is None:
         raise ConfigError(f"--end='{options.end}': bytes have no such token; set --tokenizer too.")
     files = find_files("FILE", options.files)
-    if options.tokenizer is None:
-        encode, vocab_size = byte_encoder()
-    else:
-        encode, vocab_size = tokenizer_encoder(expanded(options.tokenizer), options.end)
+    encode, vocab_size = (
+        (encode_bytes, 256)
+        if options.tokenizer is None
+        else tokenizer_encoder(expanded(options.tokenizer), options.end)
+    )
     train, held_out = divide(files, options.val_fraction)
     options.out.mkdir(parents=True, exist_ok=True)
     counts = {"train": write(options.out, "train", train, encode, vocab_size)}
     if held_out:
         counts["val"] = write(options.out, "val", held_out, encode, vocab_size)
-    meta = {
-        "vocab_size": vocab_size,
-        "tokenizer": str(options.tokenizer or "bytes"),
-        "tokens": counts,
-    }
+    tokenizer = str(options.tokenizer or "bytes")
+    meta = {"vocab_size": vocab_size, "tokenizer": tokenizer, "tokens": counts}
     replace_file(options.out / "meta.json", json.dumps(meta, indent=2).encode() + b"\n")
     for name, count in counts.items():
         print(f"{options.out / name}.npy: {count} tokens")

@@ -24,7 +24,6 @@ from launcher.config.lookup import nearest
 from launcher.config.resolve import as_yaml
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
-from launcher.config.sections import AUTO
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.micro_batch import is_out_of_memory
@@ -45,17 +44,13 @@ from launcher.train.build import logger
 from launcher.train.composed import Trainer
 
 LESS_MEMORY = (
-    "Less memory is needed with %strainer.activation_checkpointing=full; or strategy=fsdp on more"
-    " ranks."
+    "Less memory is needed with trainer.micro_batch_size=auto, which halves the samples of a pass"
+    " until they fit; trainer.activation_checkpointing=full; or strategy=fsdp on more ranks."
 )
-AUTO_SIZE = "trainer.micro_batch_size=auto, which halves the samples of a pass until they fit; "
 
 
 class AttemptLog:
-    """Keeps run.json up to date about one attempt.
-
-    `on_begin` is called on rank 0 once the attempt has begun.
-    """
+    """Keeps run.json up to date; `on_begin` is called on rank 0 once the attempt has begun."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, on_begin: Callable[[], None]):
         self.config, self.folder, self.on_begin = config, folder, on_begin
@@ -99,32 +94,31 @@ class AttemptLog:
 
     def _report_nearest(self) -> None:
         assert self.record is not None
-        if len(self.record.attempts) > 1 or is_in_sweep():
-            return
-        if (line := nearest(self.folder.path, self.record.data)) is not None:
+        is_first = len(self.record.attempts) == 1 and not is_in_sweep()
+        if is_first and (line := nearest(self.folder.path, self.record.data)):
             logger.info("%s", line)
 
     def _begin(self, trainer: Trainer | None) -> None:
         """Begin the attempt of a restored trainer, or of None after a crash, in run.json."""
         assert self.record is not None
+        if trainer is None:
+            step, micro_batch_size = self.record.step, None
+            strategy = str(self.config.plain["strategy"]["_target_"]).rpartition(".")[2]
+        else:
+            step, micro_batch_size = trainer.step, trainer.strategy.plan.micro_batch_size
+            strategy = trainer.strategy.name
         try:
             with self.folder.being_written():
                 self.folder.create()
                 with hydra_record(self.config, self.folder) as command:
                     self.record.begin_attempt(
-                        start_step=self.record.step if trainer is None else trainer.step,
+                        start_step=step,
                         max_steps=self.config.trainer.max_steps or 0,
                         world_size=self.ranks.world_size,
-                        strategy=(
-                            str(self.config.plain["strategy"]["_target_"]).rpartition(".")[2]
-                            if trainer is None
-                            else trainer.strategy.name
-                        ),
+                        strategy=strategy,
                         launched=self.launched,
                         machine=self.machine,
-                        micro_batch_size=(
-                            None if trainer is None else trainer.strategy.plan.micro_batch_size
-                        ),
+                        micro_batch_size=micro_batch_size,
                         command=command,
                         data_files=self.data_files,
                     )
@@ -156,11 +150,8 @@ class AttemptLog:
                 self.lock.release()
 
     def end(self, outcome: Outcome, step: int, **details: Any) -> None:
-        """Write the outcome on rank 0.
-
-        The main thread and a forced exit may both try to write it. The first one does, and the
-        other waits until it is written.
-        """
+        """Write the outcome on rank 0."""
+        # A forced exit may write it first. Then the main thread waits until it is written.
         with self._end:
             if self.record is None or not self.has_begun or self._has_ended:
                 return
@@ -205,8 +196,7 @@ class AttemptLog:
         if code == 1:
             logger.error("Failed at step %d: %s", self._step, reason)
             if is_out_of_memory(reason):
-                is_auto = self.config.trainer.micro_batch_size == AUTO
-                logger.error(LESS_MEMORY, "" if is_auto else AUTO_SIZE)
+                logger.error(LESS_MEMORY)
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _rejected(self, reason: str, code: int) -> None:
@@ -260,7 +250,7 @@ def saves(trainer: Trainer) -> bool:
 def hydra_record(config: RunConfig, folder: RunFolder) -> Iterator[RecordData]:
     """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, for Hydra's tools.
 
-    They get their names at the end of the context, unless it raises. Its value is for run.json.
+    They appear at the end of the context, unless it raises. Its value is for run.json.
     """
     texts = {"config.yaml": as_yaml(config.of_the_run)}
     if config.hydra is not None:
@@ -276,7 +266,7 @@ def hydra_record(config: RunConfig, folder: RunFolder) -> Iterator[RecordData]:
 
 
 def _sleep(seconds: float) -> None:
-    """Sleep while waiting for another machine's lock, until a signal."""
+    """Sleep until a signal, while another machine's lock is awaited."""
     time.sleep(seconds)
     signals.check()
 

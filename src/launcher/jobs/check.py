@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -28,12 +29,6 @@ class CheckJob:
     """
 
     def run(self, config: RunConfig) -> dict[str, object]:
-        """Check the run and print what it needs.
-
-        Raises:
-            TrainingError: there are errors; exit code 1.
-            ConfigError: a part cannot be built from the configuration.
-        """
         rank = ranks.Ranks.from_env().rank
         setup_logging(None, rank)
         trainer = trial_trainer(config)
@@ -50,17 +45,14 @@ class CheckJob:
             if config_error(error) is not None:
                 raise
             if not isinstance(error, TrainingError) or not watch.issues:
-                watch.issues.append(
-                    f"The step failed: {type(error).__name__}: {str(error).strip()}"
-                )
+                message = f"{type(error).__name__}: {str(error).strip()}"
+                watch.issues.append(f"The step failed: {message}")
                 # The other ranks may wait for this one in a collective call.
                 if ranks.world_size() > 1:
                     raise TrainingError(_summary(watch.issues)) from error
         finally:
             logging.getLogger("launcher").removeFilter(_no_skipped_step)
-        issues = sorted(
-            {issue for issues_of_rank in ranks.all_gather(watch.issues) for issue in issues_of_rank}
-        )
+        issues = sorted(set(chain.from_iterable(ranks.all_gather(watch.issues))))
         memory = max(ranks.all_gather(max_memory(trainer.device)))
         logger.info("Memory: %.2f GiB at its peak, on the rank that used most.", memory)
         trainer.strategy.teardown()
@@ -91,22 +83,15 @@ class _Watch(BaseHook):
         tensors = list(named_tensors(batch))
         if self._is_first:
             for name, tensor in tensors:
-                shape = f"[{', '.join(map(str, tensor.shape))}]"
-                logger.info(
-                    "%s: %s %s on %s",
-                    name,
-                    shape,
-                    str(tensor.dtype).removeprefix("torch."),
-                    tensor.device,
-                )
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                logger.info("%s: %s %s on %s", name, list(tensor.shape), dtype, tensor.device)
             logger.info("A step has %d micro-batches a rank.", trainer.gradient_accumulation_steps)
             self._is_first = False
         if not tensors:
             self.issues.append("The batch has no tensor.")
         for name, tensor in tensors:
-            self.issues += batch_faults(
-                name, tensor, self.vocab_size, self.num_classes, name == tensors[-1][0]
-            )
+            is_last = name == tensors[-1][0]
+            self.issues += batch_faults(name, tensor, self.vocab_size, self.num_classes, is_last)
         if self.issues:
             raise TrainingError("The batch has errors.")
 
@@ -122,16 +107,11 @@ class _Watch(BaseHook):
 
     def on_after_step(self, trainer: TrainerView) -> None:
         info = trainer.step_info
-        losses = [float(loss) for loss in info["loss"]]
-        loss = sum(losses) / len(losses)
+        loss = float(torch.stack(info["loss"]).mean())
         norm = None if info["grad_norm"] is None else float(info["grad_norm"])
         size = "" if norm is None else f", gradient norm {norm:.5g}"
-        logger.info(
-            "Loss %.5g%s, %.3f s for the step (the first one is slow).",
-            loss,
-            size,
-            info["step_time"],
-        )
+        time = f"{info['step_time']:.3f} s for the step (the first one is slow)"
+        logger.info("Loss %.5g%s, %s.", loss, size, time)
         if not math.isfinite(loss):
             self.issues.append(f"The loss is {loss}.")
         elif norm is not None and not math.isfinite(norm) and not self.scales:
@@ -160,9 +140,7 @@ def batch_faults(
         if bad := int((~tensor.isfinite()).sum()):
             yield f"{name} has {bad} values that are NaN or infinite, of {tensor.numel()}."
     elif tensor.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8):
-        key, size = (
-            ("model.vocab_size", vocab_size) if vocab_size else ("model.num_classes", num_classes)
-        )
+        key, size = ("vocab_size", vocab_size) if vocab_size else ("num_classes", num_classes)
         if not isinstance(size, int) or not (vocab_size or is_last):
             return
         values = tensor[tensor != IGNORED] if is_last else tensor
@@ -170,4 +148,5 @@ def batch_faults(
             yield f"{name}: all labels are {IGNORED}, which do not count."
         elif int(values.min()) < 0 or int(values.max()) >= size:
             low, high = int(values.min()), int(values.max())
-            yield f"{name} has values from {low} to {high}; {key}={size} allows 0 to {size - 1}."
+            allowed = f"model.{key}={size} allows 0 to {size - 1}"
+            yield f"{name} has values from {low} to {high}; {allowed}."

@@ -25,7 +25,6 @@ from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
 from launcher.rundir.holder import is_held
 from launcher.rundir.logs import console, setup_logging
-from launcher.train.composed import Trainer
 
 logger = logging.getLogger("launcher")
 POLL = 1.0
@@ -37,15 +36,10 @@ class EvaluateJob:
     """Computes the metrics of a checkpoint.
 
     Args:
-        checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
-            Default None: the weights.
+        checkpoint, weights, trust: see `launcher.jobs.stored_model.open_model`.
         split: val or test. It chooses the data, and is the first part of the metrics' names.
         follow: evaluate every checkpoint that the run has, and while a process trains it, every
             checkpoint that it saves. A checkpoint that was evaluated so before is left out.
-        trust: run whatever code the checkpoint's configuration names.
-    Raises:
-        ConfigError: `follow` with a checkpoint.
     """
 
     def __init__(
@@ -65,17 +59,10 @@ class EvaluateJob:
             )
 
     def run(self, config: RunConfig) -> dict[str, float]:
-        """Print the metrics: a table on a terminal, elsewhere a JSON line.
-
-        The line has the checkpoint, its step and the metrics. It is also appended to the run's
-        `evaluations.jsonl`.
-
-        Uses the checkpoint's configuration, see `config_for`.
+        """Print the metrics and append them to `evaluations.jsonl`.
 
         Returns:
             The metrics of the checkpoint that was evaluated last.
-        Raises:
-            ConfigError: there is no such checkpoint, it is damaged, or its data have no such set.
         """
         folder, ranks = config.folder, Ranks.from_env()
         setup_logging(None, ranks.rank)
@@ -83,27 +70,23 @@ class EvaluateJob:
             on_main(lambda: wait_for_checkpoint(folder))
         model = open_model(config, self.checkpoint, self.weights, self.trust)
         hook = self._opened(model)
-        if self.follow:
-            metrics = self._follow(model, hook, folder)
-        else:
-            metrics = self._evaluate(model, hook, folder)
+        evaluate = self._follow if self.follow else self._evaluate
+        metrics = evaluate(model, hook, folder)
         model.trainer.strategy.teardown()
         return metrics
 
     def _opened(self, model: StoredModel) -> EvaluationHook:
-        """Return the hook with the loaders of the chosen set."""
+        """Return the run's own hook, or a default one, with the loaders of the chosen set."""
         trainer = model.trainer
-        hook = _hook(trainer)
+        own = (hook for hook in trainer.hooks if isinstance(hook, EvaluationHook))
+        hook = next(own, None) or EvaluationHook()
         if self.split == "test":
             hook.loader, hook.max_samples = trainer.context.test_loader, None
         hook.bind(trainer.context)
         if not hook.open():
-            key, name = (
-                ("val_dataset", "validation") if self.split == "val" else ("test_dataset", "test")
-            )
             raise ConfigError(
-                f"job.split={self.split}: the data have no {name} set; set data.{key} or use other"
-                " data."
+                f"job.split={self.split}: the data have no such samples; set"
+                f" data.{self.split}_dataset or use other data."
             )
         return hook
 
@@ -118,27 +101,15 @@ class EvaluateJob:
         metrics = hook.measure(model.trainer)
         if metrics is None:
             raise signals.SignalExit(maximum(signals.received()))
-        found = {
-            name: value.values.tolist() if isinstance(value, Table) else value
-            for name, value in flatten(metrics, f"{self.split}/").items()
-        }
-        self._write(model, folder, {**(note or {}), **found})
-        return flatten(split_tables(metrics)[0])
-
-    def _write(self, model: StoredModel, folder: RunFolder, found: Mapping[str, object]) -> None:
         line = {"checkpoint": str(model.path), "step": model.step, "time": time.time()}
         if self.weights is not None:
             line["weights"] = self.weights
-        line |= found
+        line |= note or {}
+        for name, value in flatten(metrics, f"{self.split}/").items():
+            line[name] = value.values.tolist() if isinstance(value, Table) else value
         if Ranks.from_env().is_main:
-            with folder.being_written(), open(folder.path / "evaluations.jsonl", "a") as file:
-                file.write(json.dumps(line) + "\n")
-            if sys.stdout.isatty():
-                print_table(
-                    f"{folder.path.parent.name}/{folder.path.name}, {model.path.name}", line
-                )
-            else:
-                print(json.dumps(line), flush=True)
+            _write(folder, model.path.name, line)
+        return flatten(split_tables(metrics)[0])
 
     def _follow(
         self, model: StoredModel, hook: EvaluationHook, folder: RunFolder
@@ -168,6 +139,16 @@ class EvaluateJob:
         return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
+def _write(folder: RunFolder, checkpoint: str, line: dict[str, Any]) -> None:
+    """Append the line to `evaluations.jsonl`; print it, on a terminal as a table."""
+    with folder.being_written(), open(folder.path / "evaluations.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\n")
+    if sys.stdout.isatty():
+        print_table(f"{folder.path.parent.name}/{folder.path.name}, {checkpoint}", line)
+    else:
+        print(json.dumps(line), flush=True)
+
+
 class Following:
     """The checkpoints of a run still to be evaluated for a request, used on rank 0."""
 
@@ -177,11 +158,7 @@ class Following:
         self._manifest = ""
 
     def next_step(self) -> int | None:
-        """Return the step of a checkpoint that is to be evaluated, or None at the end.
-
-        Returns:
-            `WAITED` if there may be one later.
-        """
+        """Return the next step to evaluate, `WAITED` if there may be one later, None at the end."""
         # A checkpoint that is saved afterwards is seen the next time.
         is_trained = is_held(self.folder)
         done = self._done()
@@ -233,13 +210,6 @@ def _load(model: StoredModel, path: Path, weights: str | None) -> str | None:
         return str(error)
     model.step = model.trainer.state.step = stored.manifest.step
     return None
-
-
-def _hook(trainer: Trainer) -> EvaluationHook:
-    """Return the run's own hook, with its metrics and number of samples, or a default one."""
-    return next(
-        (hook for hook in trainer.hooks if isinstance(hook, EvaluationHook)), EvaluationHook()
-    )
 
 
 def print_table(title: str, line: dict[str, Any]) -> None:

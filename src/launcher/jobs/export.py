@@ -20,12 +20,9 @@ class ExportJob:
     """Writes full tensors by name, however they were sharded, and the checkpoint's configuration.
 
     Args:
-        checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
-            Default None: the weights.
+        checkpoint, weights, trust: see `launcher.jobs.stored_model.open_model`.
         dtype: convert floating-point tensors. Default None: they are not converted.
         max_shard_size: a larger Hugging Face model is written in several files.
-        trust: run whatever code the checkpoint's configuration names.
     """
 
     def __init__(
@@ -37,20 +34,11 @@ class ExportJob:
         trust: bool = False,
     ):
         if not SIZE.fullmatch(max_shard_size):
-            raise ConfigError(
-                f"job.max_shard_size={max_shard_size}: should be a size of files; e.g."
-                " job.max_shard_size=5GB."
-            )
+            raise ConfigError(f"job.max_shard_size={max_shard_size}: should be a size; e.g. 5GB.")
         self.checkpoint, self.trust = checkpoint, trust
         self.export = Export("job", weights, dtype, max_shard_size)
 
     def run(self, config: RunConfig) -> dict[str, object]:
-        """Write the export.
-
-        Raises:
-            ConfigError: there is no such checkpoint, it is damaged, or the command line contradicts
-                its model.
-        """
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
         # One process is enough.
@@ -60,11 +48,8 @@ class ExportJob:
         path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
         # Rejects a command line that contradicts it.
         config_for(config, path, self.trust, ["model"])
-        config_path = path / "config.yaml"
-        text = (
-            config_path.read_text()
-            if config_path.exists()
-            else signed_text(as_yaml(config.of_the_run))
-        )
+        stored = path / "config.yaml"
+        has_config = stored.exists()
+        text = stored.read_text() if has_config else signed_text(as_yaml(config.of_the_run))
         step, target = self.export.write(folder, path, text)
         return {"step": step, "path": str(target)}

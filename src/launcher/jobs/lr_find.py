@@ -76,11 +76,8 @@ def find_lr(
     factor = (end_lr / start_lr) ** (1 / (num_iterations - 1))
     test = _RangeTest(start_lr, factor, smoothing_factor, divergence_threshold)
     with _untouched(trainer):
-        trainer.hooks, trainer.lr_scheduler, trainer.state = (
-            [test],
-            None,
-            TrainState(num_iterations),
-        )
+        trainer.hooks, trainer.lr_scheduler = [test], None
+        trainer.state = TrainState(num_iterations)
         try:
             trainer.train()
         except TrainingError as error:
@@ -95,12 +92,8 @@ def find_lr(
 
 class _RangeTest(BaseHook):
     def __init__(self, start_lr: float, factor: float, smoothing: float, threshold: float):
-        self.start_lr, self.factor, self.smoothing, self.threshold = (
-            start_lr,
-            factor,
-            smoothing,
-            threshold,
-        )
+        self.start_lr, self.factor = start_lr, factor
+        self.smoothing, self.threshold = smoothing, threshold
         self.result = LRFinderResult()
         self._ratios: list[float] = []
 
@@ -120,9 +113,9 @@ class _RangeTest(BaseHook):
     def on_after_step(self, trainer: TrainerView) -> None:
         losses = self.result.losses
         loss = float(torch.stack(trainer.step_info["loss"]).mean())
-        losses.append(
-            loss if not losses else self.smoothing * loss + (1 - self.smoothing) * losses[-1]
-        )
+        if losses:
+            loss = self.smoothing * loss + (1 - self.smoothing) * losses[-1]
+        losses.append(loss)
         if not math.isfinite(losses[-1]):
             self._stop(trainer, f"the loss was {loss}")
         elif losses[-1] > self.threshold * min(losses) and min(losses) > 0:
@@ -182,16 +175,7 @@ class LRFindJob:
     """Trains on one process with a learning rate that grows from step to step.
 
     It suggests the rate at which the loss falls fastest. It writes `<folder>/<run name>-<run
-    id>.json` and `.png`, and no run.
-
-    Args:
-        start_lr, end_lr: the first and the last learning rate.
-        num_iterations: optimizer steps.
-        smoothing_factor: weight of each new loss in the moving average of losses; 1: no smoothing.
-        divergence_threshold: stop when the average is more than this many times its minimum so far.
-        folder: folder of the two files.
-    Raises:
-        ConfigError: the range is empty.
+    id>.json` and `.png`, and no run. See `find_lr` for the other arguments.
     """
 
     def __init__(
@@ -209,36 +193,25 @@ class LRFindJob:
             )
         if num_iterations < 2:
             raise ConfigError(f"job.num_iterations={num_iterations}: must be at least 2.")
-        self.range = {"start_lr": start_lr, "end_lr": end_lr, "num_iterations": num_iterations}
-        self.range |= {
-            "smoothing_factor": smoothing_factor,
-            "divergence_threshold": divergence_threshold,
-        }
+        self.range = (start_lr, end_lr, num_iterations, smoothing_factor, divergence_threshold)
         self.folder = Path(folder)
 
     def run(self, config: RunConfig) -> dict[str, object] | None:
-        """Find the learning rate, and write and print the result.
-
-        Returns:
-            `LRFinderResult.to_dict()`, or None on all ranks but the first.
-        """
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
         if not ranks.is_main:
             return None
         trainer = trial_trainer(_on_one_process(config, ranks.world_size))
         try:
-            result = find_lr(trainer, **self.range)  # type: ignore[arg-type]
+            result = find_lr(trainer, *self.range)
         except ValueError as error:
             raise ConfigError(f"job=lr_find: {error}") from error
         file = self.folder / f"{config.run.name}-{config.run.id}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, json.dumps(result.to_dict(), indent=1).encode())
-        written = [
-            str(file),
-            *([str(picture)] if (picture := _draw(result, file.with_suffix(".png"))) else []),
-        ]
-        _report(result, written)
+        logger.info("The curve is in %s.", file)
+        _draw(result, file.with_suffix(".png"))
+        _report(result)
         trainer.strategy.teardown()
         return result.to_dict()
 
@@ -255,43 +228,30 @@ def _on_one_process(config: RunConfig, world_size: int) -> RunConfig:
     return config.changed({"trainer.micro_batch_size": batch_size // world_size})
 
 
-def _report(result: LRFinderResult, written: list[str]) -> None:
+def _report(result: LRFinderResult) -> None:
     if result.stopped:
         logger.info("Stopped after %d steps: %s.", len(result.losses), result.stopped)
-    logger.info("The curve is in %s.", " and ".join(written))
     if result.suggested_lr is None:
-        logger.warning(
-            "No suggestion: the loss does not fall, or was not finite; see the curve, or set"
-            " job.end_lr."
-        )
+        logger.warning("No suggestion: the loss does not fall, or was not finite; set job.end_lr.")
     else:
         print(f"optimizer.lr={result.suggested_lr:.2g}", flush=True)
 
 
-def _draw(result: LRFinderResult, path: Path) -> Path | None:
-    """Return a picture of the curve, or None without matplotlib."""
+def _draw(result: LRFinderResult, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        logger.warning(
-            "No picture of the curve: it needs matplotlib; pip install 'torch-launcher[pictures]'."
-        )
-        return None
+        logger.warning("No picture: it needs matplotlib; pip install 'torch-launcher[pictures]'.")
+        return
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     axes.plot(result.lrs[: len(result.losses)], result.losses, color="tab:blue")
     axes.set(xscale="log", xlabel="learning rate", ylabel="loss (smoothed)")
     if result.suggested_lr is not None:
         loss = result.losses[result.lrs.index(result.suggested_lr)]
-        axes.plot(
-            [result.suggested_lr],
-            [loss],
-            "o",
-            color="tab:red",
-            label=f"suggested: {result.suggested_lr:.2g}",
-        )
+        label = f"suggested: {result.suggested_lr:.2g}"
+        axes.plot([result.suggested_lr], [loss], "o", color="tab:red", label=label)
         axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     save_figure(figure, path)
-    return path
+    logger.info("Its picture is in %s.", path)

@@ -48,11 +48,7 @@ def with_micro_batch_size(config: RunConfig, folder: RunFolder) -> RunConfig:
     if too_large:
         why += f", not with {' or '.join(map(str, too_large))}"
     logger.info("trainer.micro_batch_size=%s: %d (%s).", AUTO, size, why)
-    return with_size(config, size)
-
-
-def with_size(config: RunConfig, micro_batch_size: int) -> RunConfig:
-    return config.changed({"trainer.micro_batch_size": micro_batch_size})
+    return config.changed({"trainer.micro_batch_size": size})
 
 
 def halved(size: int, share: int) -> int:
@@ -77,10 +73,9 @@ def earlier_size(folder: RunFolder, share: int, world_size: int) -> tuple[int, b
 def first_error(config: RunConfig, folder: RunFolder, size: int) -> str:
     """Make two steps; return the first rank's out-of-memory error, or no text.
 
-    This rank's error is raised if it is another one, if `size` is 1, or if other ranks still wait
-    for this one in a collective.
+    It is raised if `size` is 1, or if other ranks still wait for this one in a collective.
     """
-    config = with_size(config, size).changed({"hooks": {}, "tracker": {}})
+    config = config.changed({"trainer.micro_batch_size": size, "hooks": {}, "tracker": {}})
     try:
         trainer = build_trainer(config, folder)
         try:

@@ -44,16 +44,11 @@ class PredictJob:
     """Writes the predictions of a checkpoint for new data.
 
     Args:
-        checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
-            Default None: the weights.
+        checkpoint, weights, trust: see `launcher.jobs.stored_model.open_model`.
         file: file of the predictions, *.jsonl. Default None: a file in the run's folder.
         columns: columns to write. Default None: all columns.
         batch_size: samples of a forward pass. Default None: the size of a micro-batch, else of a
             batch.
-        trust: run whatever code the checkpoint's configuration names.
-    Raises:
-        ConfigError: the file has another ending, or a column is unknown.
     """
 
     def __init__(
@@ -67,13 +62,8 @@ class PredictJob:
     ):
         if file is not None and Path(file).suffix != ENDING:
             raise ConfigError(f"job.file={file}: should end in {ENDING}.")
-        for column in columns or ():
-            if column not in COLUMNS:
-                raise ConfigError(
-                    f"job.columns: {column} is not a column; there are {', '.join(COLUMNS)}."
-                )
-        if columns is not None and not columns:
-            raise ConfigError("job.columns=[]: names no column; leave the key out for all.")
+        if columns is not None and (not columns or not set(columns) <= set(COLUMNS)):
+            raise ConfigError(f"job.columns={columns}: should name some of {', '.join(COLUMNS)}.")
         self.checkpoint, self.weights, self.trust = checkpoint, weights, trust
         self.file, self.batch_size = file, batch_size
         self.columns = None if columns is None else [name for name in COLUMNS if name in columns]
@@ -82,10 +72,6 @@ class PredictJob:
         """Write the predictions, which appear once they are complete.
 
         A line about them is printed, and added to the run's `predictions.jsonl`.
-
-        Raises:
-            ConfigError: there is no such checkpoint or no new data, or the model's `forward`
-                returns no logits.
         """
         folder, ranks = config.folder, Ranks.from_env()
         setup_logging(None, ranks.rank)
@@ -107,13 +93,8 @@ class PredictJob:
                 self._write(model.trainer, dataset, count, size, file)
             # Afterwards every rank has written its part.
             maximum(0)
-            line = {
-                "file": str(target),
-                "rows": count,
-                "checkpoint": str(model.path),
-                "step": model.step,
-                "request": request,
-            }
+            line = {"file": str(target), "rows": count, "checkpoint": str(model.path)}
+            line |= {"step": model.step, "request": request}
             on_main(lambda: _join(target, parts, ranks.world_size, log, line))
         model.trainer.strategy.teardown()
         return {"rows": count, "file": str(target)}
@@ -136,9 +117,9 @@ class PredictJob:
     def _target(self, config: RunConfig, folder: RunFolder) -> Path:
         if self.file is not None:
             return expanded(self.file).absolute()
-        named = config.plain["data"]["predict"]
-        named = named[0] if isinstance(named, list) else named
-        name = Path(named).stem if isinstance(named, str) else "predictions"
+        data = config.plain["data"]["predict"]
+        first = data[0] if isinstance(data, list) else data
+        name = Path(first).stem if isinstance(first, str) else "predictions"
         return folder.path.absolute() / "predictions" / f"{name.replace('*', '_')}{ENDING}"
 
     def _write(
@@ -172,53 +153,42 @@ class PredictJob:
         """Return the rows of a batch by column, with the samples as the first axis."""
         name = type(trainer.unwrapped_model).__name__
         logits, targets = records.get("logits"), records.get("targets")
-        if not isinstance(logits, Tensor):
+        if not isinstance(logits, Tensor) or logits.shape[:1] != (stop - start,):
             raise ConfigError(
-                f"job=predict: {name}.forward returns no `logits` in evaluation; add"
-                " {'logits': ..., 'targets': ...} to its records when the model is not training."
+                f"job=predict: {name}.forward returns no `logits` with a row for each sample in"
+                " evaluation; add {'logits': ..., 'targets': ...} to its records when the model is"
+                " not training."
             )
-        if logits.shape[:1] != (stop - start,):
-            raise ConfigError(
-                f"job=predict: {name}.forward returns logits of shape {tuple(logits.shape)} for"
-                f" {stop - start} samples; their first axis should be the samples."
-            )
-        found: dict[str, Tensor] = {"index": torch.arange(start, stop)}
+        columns = {"index": torch.arange(start, stop), "logits": logits}
         if isinstance(targets, Tensor):
             if not targets.is_floating_point() and logits.ndim == targets.ndim + 1:
-                found["prediction"] = logits.argmax(-1)
+                columns["prediction"] = logits.argmax(-1)
             if getattr(dataset, "has_targets", True) and targets.shape[:1] == logits.shape[:1]:
-                found["targets"] = targets
-        found["logits"] = logits
-        chosen = self.columns or [column for column in COLUMNS if column in found]
-        if missing := [column for column in chosen if column not in found]:
-            raise ConfigError(
-                f"job.columns: there is no {missing[0]} here; there are {', '.join(found)}."
-            )
-        return {column: _array(found[column]) for column in chosen}
+                columns["targets"] = targets
+        chosen = self.columns or [name for name in COLUMNS if name in columns]
+        if missing := [name for name in chosen if name not in columns]:
+            names = ", ".join(columns)
+            raise ConfigError(f"job.columns: there is no {missing[0]} here; there are {names}.")
+        return {name: _array(columns[name]) for name in chosen}
 
 
 def _new_samples(trainer: Trainer) -> tuple[object, int]:
     dataset = trainer.context.data.predict_dataset()
     if dataset is None:
-        raise ConfigError(
-            "job=predict: data.predict is not set; name the new data: data.predict=new.jsonl, or"
-            " runs predict RUN --data new.jsonl."
-        )
+        raise ConfigError("job=predict: names no new data; e.g. data.predict=new.jsonl.")
     count = None if is_stream(dataset) else length(dataset)
     if not count:
-        has = "no length" if count is None else "no samples"
         raise ConfigError(
-            f"data.predict: {type(dataset).__name__} has {has}; predictions need a map-style"
-            " dataset with at least one sample."
+            f"data.predict: {type(dataset).__name__} should be a map-style dataset with at least"
+            " one sample."
         )
     return dataset, count
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    tensor = tensor.detach()
-    if tensor.dtype in (torch.bfloat16, torch.float16):
-        tensor = tensor.float()
-    return np.ascontiguousarray(tensor.cpu().numpy())
+    is_half = tensor.dtype in (torch.bfloat16, torch.float16)
+    tensor = tensor.float() if is_half else tensor.detach()
+    return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 
 def _write_rows(file: BinaryIO, columns: dict[str, np.ndarray]) -> None:

@@ -47,28 +47,11 @@ def train(config: RunConfig) -> dict[str, object] | None:
             recorder = RecordHook(config.of_the_run, code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
-            fingerprint = getattr(
-                getattr(trainer.data_loader, "dataset", None), "fingerprint", None
-            )
-            machine = machine_state(
-                device_name(trainer.device),
-                torch.get_num_threads(),
-                cpu_kernels(),
-                fingerprint if isinstance(fingerprint, str) else None,
-            )
+            machine = _machine_of(trainer)
             trainer.context.texts[MACHINE] = OmegaConf.to_yaml(machine)
             log.take(trainer, described(machine))
             recorder.record, recorder.launched = log.record, log.launched
-            logger.info("Run %s", folder.path)
-            for line in start_lines(trainer, bool(config.trainer.compile)):
-                logger.info(line)
-            if not saves(trainer):
-                logger.warning(
-                    "hooks has no checkpointing: this run saves nothing, so it cannot be resumed,"
-                    " evaluated or exported, and the same command trains it again from step 0."
-                )
-            if warning := early_kill(config.plain["dispatch"].get("grace")):
-                logger.warning(warning)
+            _log_start(config, trainer)
             trainer.train()
             report_end(log, trainer)
     except signals.SignalExit:
@@ -83,15 +66,35 @@ def train(config: RunConfig) -> dict[str, object] | None:
     return trainer.state.metrics
 
 
+def _machine_of(trainer: Trainer) -> dict[str, object]:
+    dataset = getattr(trainer.data_loader, "dataset", None)
+    mark = getattr(dataset, "fingerprint", None)
+    data = mark if isinstance(mark, str) else None
+    device = device_name(trainer.device)
+    return machine_state(device, torch.get_num_threads(), cpu_kernels(), data)
+
+
+def _log_start(config: RunConfig, trainer: Trainer) -> None:
+    logger.info("Run %s", config.folder.path)
+    for line in start_lines(trainer, bool(config.trainer.compile)):
+        logger.info(line)
+    if not saves(trainer):
+        logger.warning(
+            "hooks has no checkpointing: this run saves nothing, and the same command trains it"
+            " again from step 0."
+        )
+    if warning := early_kill(config.plain["dispatch"].get("grace")):
+        logger.warning(warning)
+
+
 def report_end(log: AttemptLog, trainer: Trainer) -> None:
     if trainer.is_paused:
         log.end("paused", trainer.step, exit_code=0, reason=f"trainer.pause_at={trainer.pause_at}")
     else:
         log.end("completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
-    how = "Paused at step %d" if trainer.is_paused else "Completed at step %d"
-    logger.info(
-        f"{how}%s.", trainer.step, "" if log.record is None else f" after {time_taken(log.record)}"
-    )
+    how = "Paused" if trainer.is_paused else "Completed"
+    taken = "" if log.record is None else f" after {time_taken(log.record)}"
+    logger.info("%s at step %d%s.", how, trainer.step, taken)
     if log.record is not None:
         for line in end_lines(log.record, log.config.outputs, sys.stdout):
             logger.info(line)

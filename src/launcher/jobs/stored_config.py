@@ -14,7 +14,6 @@ from launcher.rundir.record_format import stored_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys from the command line, of where and how the job runs; all others are the checkpoint's."""
-QUOTE = "'"
 FIXED = ("model", "experiment")
 """Keys of the checkpoint that the command line must not contradict."""
 
@@ -24,11 +23,8 @@ def config_for(
 ) -> RunConfig:
     """Return the checkpoint's configuration, with the keys set on the command line (`data`, say).
 
-    Args:
-        config: the configuration of the command line.
-        checkpoint: the folder of the checkpoint.
-        trust: allow all code that the checkpoint's configuration names.
-        built: the nodes that the job builds. Default None: all.
+    With `trust`, its configuration may name any code. `built` are the nodes that the job builds;
+    None: all.
     """
     file = checkpoint / "config.yaml"
     # It was written by a trainer that was not composed.
@@ -43,19 +39,15 @@ def config_for(
     for override in map(parse, config.overrides):
         key, value = override.key_or_group, override.value()
         top, now, then = key.split(".")[0], get(composed, key), get(stored, key)
-        if (
-            override.is_delete()
-            or top in (*WHERE, "hydra")
-            or now == then
-            or (key == "trainer.micro_batch_size" and now == AUTO)
-            or _is_same_choice(key, value, now, then, checkpoint)
-        ):
+        is_auto = key == "trainer.micro_batch_size" and now == AUTO
+        if override.is_delete() or top in (*WHERE, "hydra") or now == then or is_auto:
+            continue
+        if _is_same_choice(key, value, now, then, checkpoint):
             continue
         if top in FIXED:
-            was = f"{key}={show(then).strip(QUOTE)}" if "." in key else f"another {key}"
+            was = f"{key}={show(then)}" if "." in key else f"another {key}"
             wrong.append(
-                f"{key}={show(value).strip(QUOTE)}: the checkpoint {checkpoint} has {was}; leave"
-                f" {key} out."
+                f"{key}={show(value)}: the checkpoint {checkpoint} has {was}; leave {key} out."
             )
         elif now is not None:
             merged = changed(merged, {key: now})

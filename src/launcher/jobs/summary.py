@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from torch import nn
 
 from launcher.config.command import task_overrides
@@ -51,24 +51,17 @@ def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
 
 def class_name(module: nn.Module) -> str:
     """Return a module's own class, from which `fully_shard` derives a class `FSDP...`."""
-    module_type = type(module)
-    return (
-        module_type.__bases__[-1].__name__
-        if hasattr(module, "set_requires_gradient_sync")
-        else module_type.__name__
-    )
+    is_sharded = hasattr(module, "set_requires_gradient_sync")
+    return (type(module).__bases__[-1] if is_sharded else type(module)).__name__
 
 
 def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, int]:
     """Count all parameters, and the trainable ones, except for those in `seen`."""
-    total = trainable = 0
-    for parameter in module.parameters():
-        if parameter not in seen:
-            seen.add(parameter)
-            # ZeRO 3 leaves an empty tensor.
-            size = int(getattr(parameter, "ds_numel", parameter.numel()))
-            total, trainable = total + size, trainable + size * parameter.requires_grad
-    return total, trainable
+    new = {parameter for parameter in module.parameters() if parameter not in seen}
+    seen |= new
+    # ZeRO 3 leaves an empty tensor.
+    sizes = {parameter: int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in new}
+    return sum(sizes.values()), sum(sizes[p] for p in new if p.requires_grad)
 
 
 def described(total: int, trainable: int) -> str:
@@ -81,35 +74,25 @@ def data_line(trainer: Trainer) -> str:
     assert plan.micro_batch_size is not None
     batch = plan.micro_batch_size * plan.grad_accum_steps * ranks
     samples = length(getattr(trainer.data_loader, "dataset", None))
-    known = (
-        "a stream"
-        if samples is None
-        else f"{plural(samples, 'sample')}, {samples / batch:,.4g} steps an epoch"
-    )
+    size = "a stream"
+    if samples is not None:
+        size = f"{plural(samples, 'sample')}, {samples / batch:,.4g} steps an epoch"
     factors = [f"{plan.micro_batch_size} a micro-batch"]
     factors += [f"{plan.grad_accum_steps} accumulated"] if plan.grad_accum_steps > 1 else []
     factors += [f"{ranks} ranks"] if ranks > 1 else []
-    return f"{known}, batch {batch}{' = ' + ' x '.join(factors) if len(factors) > 1 else ''}"
+    return f"{size}, batch {batch}{' = ' + ' x '.join(factors) if len(factors) > 1 else ''}"
 
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def hydra_node() -> Any:
-    from hydra.core.hydra_config import HydraConfig
-
-    return HydraConfig.get() if HydraConfig.initialized() else None
-
-
 def is_verbose() -> bool:
-    hydra = hydra_node()
-    return hydra is not None and hydra.verbose is True
+    return HydraConfig.initialized() and HydraConfig.get().verbose is True
 
 
 def is_in_sweep() -> bool:
-    hydra = hydra_node()
-    return hydra is not None and str(hydra.mode).endswith("MULTIRUN")
+    return HydraConfig.initialized() and str(HydraConfig.get().mode).endswith("MULTIRUN")
 
 
 def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
@@ -119,36 +102,29 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
         yield f"Best: {best['metric']} {show(float(best['value']))} at step {best['step']}"
     losses = sampled(folder.metrics_path, "train/loss", CURVE_WIDTH)
     if len(losses) > 1:
-        curve = sparkline(losses, CURVE_WIDTH)
-        yield (
-            f"Loss: {show(losses[0], 4)} to"
-            f" {show(losses[-1], 4)}{f'  {curve}' if encodable(curve, stream) else ''}"
-        )
+        curve = f"  {sparkline(losses, CURVE_WIDTH)}"
+        shown = curve if encodable(curve, stream) else ""
+        yield f"Loss: {show(losses[0], 4)} to {show(losses[-1], 4)}{shown}"
     if step := folder.newest_step():
         yield f"Checkpoint: {folder.checkpoints / f'step-{step:08d}'}"
     attempt = record.attempt
     if is_in_sweep() or (attempt is not None and attempt.slurm_job_id is not None):
         return
-    suffix = (
-        ""
-        if Path(outputs).absolute() == Path("outputs").absolute()
-        else f" --outputs {shlex.quote(outputs)}"
-    )
+    is_default = Path(outputs).absolute() == Path("outputs").absolute()
+    suffix = "" if is_default else f" --outputs {shlex.quote(outputs)}"
     # The id alone is ambiguous if a run of another name has the same configuration.
     run = shlex.quote(f"{record.data['name']}/{record.data['id']}")
     verbs = ("evaluate", "export") if record.state == "completed" else ("resume",)
-    works = {**dict.fromkeys(verbs, bool(step)), "plot": folder.metrics_path.exists()}
-    for verb in (verb for verb, is_possible in works.items() if is_possible):
+    possible = [*(verbs if step else ()), *(["plot"] if folder.metrics_path.exists() else ())]
+    for verb in possible:
         yield f"To {verb}: python -m launcher.runs {verb} {run}{suffix}"
 
 
 def time_taken(record: RunRecord) -> str:
     """Format the time of the newest and all attempts: `0:01:10 (0:03:05 in 2 attempts)`."""
+    parse = datetime.fromisoformat
     spans = [
-        max(
-            datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started),
-            timedelta(),
-        )
+        max(parse(attempt.ended) - parse(attempt.started), timedelta())
         for attempt in record.attempts
         if attempt.ended is not None
     ]

@@ -13,22 +13,14 @@ class TrainJob:
         value: whether the sweeper gets its best or its last value.
     """
 
-    def __init__(
-        self,
-        objective: str | None = None,
-        value: Literal["best", "last"] = "best",
-    ):
+    def __init__(self, objective: str | None = None, value: Literal["best", "last"] = "best"):
         self.objective, self.value = objective, value
 
     def run(self, config: RunConfig) -> dict[str, object] | None:
         """Train the run to its end.
 
         Returns:
-            The last value of each logged metric, for sweepers, or None for a run that was already
-            complete.
-        Raises:
-            signals.SignalExit: it was stopped by a signal, and the checkpoint is durable.
-            ConfigError: the run was rejected, and nothing was written.
+            The last value of each logged metric, or None for a run that was complete already.
         """
         from launcher.jobs.run_attempt import train
 

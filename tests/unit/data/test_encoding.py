@@ -25,23 +25,18 @@ def encode(folder, fields, record, num_classes=None):
     encoder = Encoder(folder, fields, num_classes)
     document = encoder(record, "a.jsonl, line 3")
     text = encoder.tokenizer.decode(document.ids.tolist())
-    targets = (
-        None
-        if document.is_target is None
-        else encoder.tokenizer.decode(document.ids[document.is_target].tolist())
-    )
-    return document, text, targets
+    chosen = document.ids[... if document.is_target is None else document.is_target]
+    return document, text, encoder.tokenizer.decode(chosen.tolist())
 
 
 def test_text_ends_with_the_end_token(folder):
     document, text, targets = encode(folder, Fields(), {"text": "an option"})
-    assert (text, targets, document.label) == ("an option</s>", None, None)
+    assert text == targets == "an option</s>" and document.label is None
 
 
 def test_a_prompt_is_no_target(folder):
-    _, text, targets = encode(
-        folder, Fields(prompt="question"), {"question": "an option? ", "text": "yes"}
-    )
+    record = {"question": "an option? ", "text": "yes"}
+    _, text, targets = encode(folder, Fields(prompt="question"), record)
     assert (text, targets) == ("an option? yes</s>", "yes</s>")
 
 
@@ -52,47 +47,22 @@ def test_the_answers_of_a_chat_are_targets(folder):
 
 
 def test_a_label_belongs_to_the_whole_text(folder):
-    document, text, _ = encode(
-        folder, Fields(label="kind"), {"text": "an option", "kind": 2}, num_classes=3
-    )
+    record = {"text": "an option", "kind": 2}
+    document, text, _ = encode(folder, Fields(label="kind"), record, num_classes=3)
     assert (text, document.label, document.is_target) == ("an option", 2, None)
 
 
 @pytest.mark.parametrize(
     ("fields", "record", "sentence"),
     [
-        (
-            Fields(),
-            {"body": "a"},
-            r"^data\.text_field=text: a\.jsonl, line 3: has no such field; it has body\.",
-        ),
-        (Fields(), {"text": 3}, r"^data\.text_field=text: .*should be text, and is of type int\."),
+        (Fields(), {"body": "a"}, r"^data\.text_field=text: a\.jsonl, line 3: .*it has body"),
+        (Fields(), {"text": 3}, r"^data\.text_field=text: .*should be text"),
         (Fields(prompt="q"), {"text": "a"}, r"^data\.prompt_field=q: .*line 3: has no such field"),
-        (
-            Fields(label="k"),
-            {"text": "a", "k": "good"},
-            r"^data\.label_field=k: .*should be a whole number",
-        ),
-        (
-            Fields(label="k"),
-            {"text": "a", "k": 2},
-            r"^data\.num_classes=2: a\.jsonl, line 3 has the label 2;",
-        ),
-        (
-            Fields(messages="m"),
-            {"m": "hello"},
-            r"^data\.messages_field=m: .*should be a list of messages",
-        ),
-        (
-            Fields(messages="m"),
-            {"m": [{"content": "a"}]},
-            r"^data\.messages_field=m: .*has a message without a role",
-        ),
-        (
-            Fields(messages="m"),
-            {"m": [{"role": "user"}]},
-            r"^data\.messages_field: .*the chat template rejects it",
-        ),
+        (Fields(label="k"), {"text": "a", "k": "good"}, r"^data\.label_field=k: "),
+        (Fields(label="k"), {"text": "a", "k": 2}, r"^data\.num_classes=2: .*has the label 2;"),
+        (Fields(messages="m"), {"m": "hello"}, r"^data\.messages_field=m: .*a list of messages"),
+        (Fields(messages="m"), {"m": [{"content": "a"}]}, r"^data\.messages_field: .*without a"),
+        (Fields(messages="m"), {"m": [{"role": "user"}]}, r"^data\.messages_field: .*rejects it"),
     ],
 )
 def test_a_bad_record_is_named(folder, fields, record, sentence):
@@ -109,19 +79,11 @@ def test_a_template_that_changes_earlier_turns_is_rejected(folder):
         encoder({"m": CHAT}, "a, line 1")
 
 
-def test_fields_that_exclude_each_other():
-    with pytest.raises(ConfigError, match=r"^data\.label_field: data\.prompt_field is set too"):
-        Fields(prompt="a", label="b").check()
-    Fields(messages="a").check()
-
-
 def test_a_folder_without_a_tokenizer_or_chat_template(tmp_path):
     with pytest.raises(ConfigError, match=r"^data\.tokenizer=.*: has no tokenizer; AutoTokenizer"):
         Encoder(tmp_path, Fields(), None)
     write_tokenizer(tmp_path, chat=False)
-    with pytest.raises(
-        ConfigError, match=r"^data\.messages_field=m: the tokenizer of .* has no chat template"
-    ):
+    with pytest.raises(ConfigError, match=r"^data\.messages_field=m: .* no chat template"):
         Encoder(tmp_path, Fields(messages="m"), None)
 
 

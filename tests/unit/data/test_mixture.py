@@ -14,22 +14,14 @@ from launcher.data.mixture import MixtureData
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
+from support.batches import take
 from support.composition import composed, run_of, validate
 
 POINTS = "support.modules.Points"
+VAL = {"_target_": POINTS, "size": 6}
 SOURCES = {
-    "web": {
-        "_target_": POINTS,
-        "size": 30,
-        "weight": 3,
-        "val_dataset": {"_target_": POINTS, "size": 6},
-    },
-    "code": {
-        "_target_": POINTS,
-        "size": 9,
-        "weight": 1,
-        "val_dataset": {"_target_": POINTS, "size": 3},
-    },
+    "web": {"_target_": POINTS, "size": 30, "weight": 3, "val_dataset": VAL},
+    "code": {"_target_": POINTS, "size": 9, "weight": 1, "val_dataset": VAL | {"size": 3}},
 }
 
 
@@ -63,9 +55,8 @@ def test_a_run_that_was_stopped_equals_one_that_was_not(tmp_path: Path) -> None:
     assert train(tmp_path / "parts", 9, stages) == whole
     last = whole[-1]
     assert {"val/web/loss", "val/code/loss", "val/loss"} <= last.keys()
-    assert last["val/loss"] == pytest.approx(
-        (6 * last["val/web/loss"] + 3 * last["val/code/loss"]) / 9
-    )
+    mean = (6 * last["val/web/loss"] + 3 * last["val/code/loss"]) / 9
+    assert last["val/loss"] == pytest.approx(mean)
 
 
 def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path: Path) -> None:
@@ -85,12 +76,9 @@ def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path: Path) -> N
 def test_stop_ends_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     lines = train(tmp_path, 50, "data.exhausted=stop")
-    end = (
-        mixture(exhausted="stop")
-        .train_dataset()
-        .order(int(composed(["data=mixture", "data.sources={}"]).seed), True)
-    )
-    assert lines[-1]["samples"] == (end.end() or 0) // 4 * 4 < 200
+    seed = int(composed(["data=mixture", "data.sources={}"]).seed)
+    order = mixture(exhausted="stop").train_dataset().order(seed, True)
+    assert lines[-1]["samples"] == (order.end() or 0) // 4 * 4 < 200
     assert "has no samples for another step (data.exhausted=stop)" in caplog.text
 
 
@@ -98,23 +86,10 @@ def test_stop_ends_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_ranks_and_workers_see_the_samples_of_one_process(world_size: int, workers: int) -> None:
     dataset = mixture().train_dataset()
     expected = [dataset[int(index)][0].item() for index in dataset.order(3, True).indices(8, 16)]
-    batches = [
-        iter(
-            ResumableLoader(
-                dataset,
-                seed=3,
-                micro_batch_size=8 // world_size,
-                rank=rank,
-                world_size=world_size,
-                num_workers=workers,
-                samples=8,
-            )
-        )
-        for rank in range(world_size)
-    ]
-    seen = [x.item() for _ in range(2) for batch in batches for x in next(batch)[0]]
-    for batch in batches:
-        batch.close()  # type: ignore[attr-defined]
+    options: Any = {"seed": 3, "micro_batch_size": 8 // world_size, "samples": 8}
+    options |= {"world_size": world_size, "num_workers": workers}
+    parts = [take(ResumableLoader(dataset, rank=rank, **options), 2) for rank in range(world_size)]
+    seen = [x.item() for step in range(2) for batches in parts for x in batches[step][0]]
     assert seen == expected
 
 
@@ -135,31 +110,13 @@ def test_a_fork_resumes_with_the_weights_that_it_has_had() -> None:
     ("options", "message"),
     [
         ({"sources": {}}, r"data.sources=\{\}: names no source"),
-        (
-            {"sources": {"web": {"_target_": POINTS, "size": 3, "weight": 0}}},
-            "data.sources: all weights are 0",
-        ),
-        (
-            {"stages": [{"at": 3, "weights": {"x": 1}}]},
-            r"data.stages\[0\].weights.x: there is no such source",
-        ),
-        (
-            {"stages": [{"at": -1, "weights": {}}]},
-            r"data.stages\[0\].at=-1: should be a whole number",
-        ),
-        ({"stages": [{"at": 3}]}, r"data.stages\[0\]: should have the keys at and weights"),
-        (
-            {"stages": [{"at": 3, "weights": {"web": "much"}}]},
-            r"data.stages\[0\].weights.web=much: should be a number",
-        ),
-        (
-            {"stages": [{"at": 3, "weights": {}}, {"at": 3, "weights": {}}]},
-            "data.stages: at=3 follows at=3",
-        ),
-        (
-            {"stages": [{"at": 3, "weights": {}}], "stage_unit": "tokens"},
-            "is in tokens, and data.seq_len is null",
-        ),
+        ({"sources": {"web": SOURCES["web"] | {"weight": 0}}}, "data.sources: all weights are 0"),
+        ({"stages": [{"at": 3, "weights": {"x": 1}}]}, r"data.stages\[0\].weights.x: "),
+        ({"stages": [{"at": -1, "weights": {}}]}, r"data.stages\[0\].at=-1: "),
+        ({"stages": [{"at": 3}]}, r"data.stages\[0\]: "),
+        ({"stages": [{"at": 3, "weights": {"web": "x"}}]}, r"data.stages\[0\].weights.web=x: "),
+        ({"stages": [{"at": 3, "weights": {}}] * 2}, "data.stages: at=3 follows at=3"),
+        ({"stages": [{"at": 3, "weights": {}}], "stage_unit": "tokens"}, "data.seq_len is null"),
     ],
 )
 def test_sources_and_stages_that_make_no_sense_are_rejected(
@@ -170,9 +127,8 @@ def test_sources_and_stages_that_make_no_sense_are_rejected(
 
 
 def test_stages_in_tokens_begin_with_the_first_sample_after_them() -> None:
-    schedule = mixture(
-        stages=[{"at": 33, "weights": {"web": 5}}], stage_unit="tokens", seq_len=16
-    ).schedule()
+    stages = [{"at": 33, "weights": {"web": 5}}]
+    schedule = mixture(stages=stages, stage_unit="tokens", seq_len=16).schedule()
     assert schedule == [(0, {"web": 3.0, "code": 1.0}), (3, {"web": 5.0, "code": 1.0})]
 
 

@@ -19,7 +19,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from launcher import BaseHook, CheckpointingHook
-from launcher.data.plain import PlainLoader, resumable
+from launcher.data.plain import resumable
 from support.toy import Toy
 
 SIZE, STEPS = 10, 9
@@ -89,24 +89,15 @@ LOADERS: dict[str, Callable[[Any], DataLoader[Any]]] = {
     "without batches": lambda data: DataLoader(data, batch_size=None, shuffle=True),
     "weighted": lambda data: DataLoader(data, 4, sampler=WeightedRandomSampler(range(1, 11), SIZE)),
     "with replacement": lambda data: DataLoader(
-        data,
-        4,
-        sampler=RandomSampler(data, replacement=True, num_samples=40, generator=numbered(3)),
+        data, 4, sampler=RandomSampler(data, True, num_samples=40, generator=numbered(3))
     ),
     "numpy": lambda data: DataLoader(data, 4, sampler=Drawn()),
     "counts its epochs": lambda data: DataLoader(data, 4, sampler=Counts()),
-    "counts its epochs, 2 workers": lambda data: DataLoader(
-        data, 4, sampler=Counts(), num_workers=2
-    ),
     "draws as it goes": lambda data: DataLoader(data, 4, sampler=Lazy()),
-    "distributed": lambda data: DataLoader(data, 2, sampler=DistributedSampler(data, 2, 1)),
     "distributed batch_sampler": lambda data: DataLoader(
         data, batch_sampler=BatchSampler(DistributedSampler(data, 2, 1), 2, False)
     ),
     "2 workers": lambda data: DataLoader(data, 4, shuffle=True, num_workers=2),
-    "2 persistent workers": lambda data: DataLoader(
-        data, 4, shuffle=True, num_workers=2, persistent_workers=True, generator=numbered(7)
-    ),
     "a persistent worker, global generator": lambda data: DataLoader(
         data, 4, shuffle=True, num_workers=1, persistent_workers=True
     ),
@@ -178,29 +169,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) ->
         assert actual == expected, kill_at
         assert weights(resumed) == weights(whole)
         if again.num_workers == 0:  # nothing was loaded to be dropped
-            used = [
-                row
-                for step in range(kill_at, STEPS + 1)
-                for batch in actual[step]
-                for row in np.atleast_2d(batch)
-            ]
-            assert data.loaded == [int(index) for index, _ in used]
-
-
-@pytest.mark.parametrize("name", [name for name in LOADERS if "worker" not in name])
-def test_plain_loader_gives_the_batches_of_its_loader(name: str) -> None:
-    torch.manual_seed(3)
-    np.random.seed(3)
-    expected = [
-        [batch.tolist() for batch in loader]
-        for loader in [LOADERS[name](Numbers())]
-        for _ in range(2)
-    ]
-    torch.manual_seed(3)
-    np.random.seed(3)
-    loader = resumable(LOADERS[name](Numbers()), logging.getLogger())
-    assert isinstance(loader, PlainLoader)
-    assert [[batch.tolist() for batch in loader] for _ in range(2)] == expected
+            batches = [batch for step in range(kill_at, STEPS + 1) for batch in actual[step]]
+            assert data.loaded == [int(row[0]) for batch in batches for row in np.atleast_2d(batch)]
 
 
 class Stateful(DataLoader[Any]):
@@ -259,7 +229,7 @@ def test_another_loader_starts_the_epoch_again(
     train(tmp_path, DataLoader(Numbers(), 4), actual, kill_at=3)
     with caplog.at_level("WARNING"):
         train(tmp_path, DataLoader(Numbers(), 5), actual)
-    assert "from [10, 3] to [10, 2] (samples, batches an epoch)" in caplog.text
+    assert "from batches=3 to 2" in caplog.text
     assert [row[0] for row in actual[3][0]] == [0, 1, 2, 3, 4]
 
 
@@ -277,14 +247,8 @@ class OwnIteration(DataLoader[Any]):
     ("make", "reason"),
     [
         (lambda: DataLoader(Stream(), 4), "its dataset is iterable"),
-        (
-            lambda: OwnIteration(Numbers(), 4),
-            "OwnIteration is not a plain DataLoader and has no state_dict()",
-        ),
-        (
-            lambda: DataLoader(Numbers(), 4, num_workers=1, in_order=False),
-            "in_order=False lets workers decide",
-        ),
+        (lambda: OwnIteration(Numbers(), 4), "OwnIteration is not a plain DataLoader"),
+        (lambda: DataLoader(Numbers(), 4, num_workers=1, in_order=False), "in_order=False"),
         (lambda: [torch.ones(2, 2)] * 20, "list is not a plain DataLoader"),
     ],
 )
@@ -294,11 +258,7 @@ def test_loader_that_cannot_resume_exactly_is_reported_once(
     train(tmp_path, make(), {}, kill_at=3)
     assert "data loader" not in caplog.text
     train(tmp_path, make(), {})
-    assert [
-        reason in record.getMessage()
-        for record in caplog.records
-        if "data loader" in record.getMessage()
-    ] == [True]
+    assert [reason in text for text in caplog.messages if "data loader" in text] == [True]
 
 
 @pytest.mark.parametrize("make", [LOADERS["2 workers"], partial(Stateful, num_workers=2)])
@@ -308,27 +268,20 @@ def test_random_numbers_of_workers_are_mentioned_at_the_resume(
     train(tmp_path, make(Numbers()), {}, kill_at=3)
     with caplog.at_level("INFO"):
         train(tmp_path, make(Numbers()), {})
-    assert (
-        caplog.text.count("draws in a worker are not repeated; with num_workers=0 they are.") == 1
-    )
+    assert caplog.text.count("draws in a worker are not repeated") == 1
 
 
 @pytest.mark.parametrize(
     ("sampler", "num_workers", "warns"), [(Lazy, 2, True), (Lazy, 0, False), (Counts, 2, False)]
 )
 def test_sampler_that_draws_while_workers_load_ahead_is_named_at_the_resume(
-    sampler: type[Drawn],
-    num_workers: int,
-    warns: bool,
-    tmp_path: Path,
+    sampler: type[Drawn], num_workers: int, warns: bool, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-) -> None:
+) -> None:  # fmt: skip
     def loader() -> DataLoader[Any]:
         return DataLoader(Numbers(), 2, sampler=sampler(), num_workers=num_workers)
 
     train(tmp_path, loader(), {}, kill_at=3)
     assert "global generators" not in caplog.text
     train(tmp_path, loader(), {})
-    assert (
-        "The sampler draws from the global generators while workers load ahead" in caplog.text
-    ) is warns
+    assert ("The sampler draws from the global generators" in caplog.text) is warns

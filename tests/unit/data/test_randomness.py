@@ -2,7 +2,6 @@
 nothing of it."""
 
 import random
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 from launcher.data import EvaluationLoader, ResumableLoader
 from launcher.process.rng import seed_host
+from support import batches
 
 
 class Augmented:
@@ -28,11 +28,7 @@ def take(count, **options):
     loader = ResumableLoader(
         Augmented(), **({"seed": 3, "micro_batch_size": 2, "seed_samples": True} | options)
     )
-    batches = iter(loader)
-    try:
-        return torch.cat(list(islice(batches, count)))
-    finally:
-        batches.close()
+    return torch.cat(batches.take(loader, count))
 
 
 def test_the_same_for_any_workers_ranks_and_starts():

@@ -53,17 +53,11 @@ def test_rows_of_a_saved_dataset(tmp_path):
     rows = datasets.Dataset.from_list(ROWS)
     datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(tmp_path / "both")
     folder = tmp_path / "both" / "train"
-    assert [record for record, _ in read_saved(folder, ["text"])] == [
-        {"text": "one"},
-        {"text": "two"},
+    assert list(read_saved(folder, ["text"])) == [
+        ({"text": "one"}, f"{folder}, row 1"),
+        ({"text": "two"}, f"{folder}, row 2"),
     ]
-    assert [where for _, where in read_saved(folder, ["text"])] == [
-        f"{folder}, row 1",
-        f"{folder}, row 2",
-    ]
-    with pytest.raises(
-        ConfigError, match=r"both: has the splits train, test; name one: .*both/train\.$"
-    ):
+    with pytest.raises(ConfigError, match=r"both: has the splits train, test"):
         list(read_saved(tmp_path / "both", ["text"]))
     with pytest.raises(ConfigError, match=r"has no column body"):
         list(read_saved(folder, ["body"]))

@@ -100,10 +100,6 @@ def test_whole_documents_are_packed_in_order_and_fit(lengths, seq_len):
     first, last = pack_whole(starts, ends, seq_len)
     assert ((last - first) <= seq_len).all() and (last > first).all()
     covered = [place for a, b in zip(first, last, strict=True) for place in range(a, b)]
-    assert covered == [
-        p for s, n in zip(starts, lengths, strict=True) for p in range(s, s + min(n, seq_len))
-    ]
-    assert all(
-        b - a <= seq_len and (b in ends or b - a == seq_len)
-        for a, b in zip(first, last, strict=True)
-    )
+    documents = zip(starts, lengths, strict=True)
+    assert covered == [p for s, n in documents for p in range(s, s + min(n, seq_len))]
+    assert all(b in ends or b - a == seq_len for a, b in zip(first, last, strict=True))

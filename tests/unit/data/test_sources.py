@@ -17,7 +17,7 @@ from launcher.data.digits import DigitsData, load_digits
 from launcher.data.files import find_files, hold_out
 from launcher.data.synthetic import SyntheticData
 from launcher.data.table import TableData
-from launcher.data.text import TextData, standard_library
+from launcher.data.text import STANDARD_LIBRARY, TextData
 from launcher.data.tokens import TokenData
 from launcher.errors import ConfigError
 from support.paths import ROOT
@@ -51,56 +51,28 @@ sys.exit(bool({"torch", "sklearn", "scipy"} & set(sys.modules)))
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "name, given",
-    [
-        ("text", {}),
-        ("tokens", {"files": "train.npy"}),
-        ("digits", {}),
-        ("synthetic", {}),
-        ("custom", {"dataset": {"_target_": "torch.utils.data.TensorDataset"}}),
-        *(
-            (name, {"files": "a", "tokenizer": "b", "cache": "c"})
-            for name in ("jsonl", "parquet", "datasets")
-        ),
-    ],
-)
-def test_every_configuration_makes_its_source(name, given):
-    config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), given)
-    source = instantiate(config)
-    assert type(source).__name__.lower().startswith(name.removesuffix("s"))
-    assert (
-        source.batch_size == config.batch_size
-        and source.num_workers == 0
-        and source.shuffle is True
-    )
-
-
 # Files
 
 
-def test_files_are_sorted_and_each_there_once(corpus):
+def test_files_are_sorted_and_each_there_once(corpus, monkeypatch):
     found = find_files("data.files", [f"{corpus}/**/*.txt", str(corpus / "00.txt")])
     assert len(found) == 21 and found == sorted(found)
-
-
-def test_relative_patterns(corpus, monkeypatch):
     monkeypatch.chdir(corpus)
     assert [path.name for path in find_files("data.files", "0[12].txt")] == ["01.txt", "02.txt"]
 
 
-def test_bad_files_are_sentences(corpus, monkeypatch):
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        ("no/*.txt", r"^data.files='no/\*.txt': matches no file"),
+        ("deeper", "^data.files='deeper': is a folder"),
+        ([], "names no file"),
+    ],
+)
+def test_bad_files_are_sentences(corpus, monkeypatch, patterns, message):
     monkeypatch.chdir(corpus)
-    with pytest.raises(
-        ConfigError, match=r"^data.files='no/\*.txt': matches no file \(looked in .*\)\.$"
-    ):
-        find_files("data.files", "no/*.txt")
-    with pytest.raises(
-        ConfigError, match=r"^data.files='deeper': is a folder; name the files in it, e.g. "
-    ):
-        find_files("data.files", "deeper")
-    with pytest.raises(ConfigError, match="names no file"):
-        find_files("data.files", [])
+    with pytest.raises(ConfigError, match=message):
+        find_files("data.files", patterns)
 
 
 @pytest.mark.parametrize(
@@ -136,22 +108,18 @@ def test_text_holds_files_out(corpus):
     assert inputs == whole[: len(inputs)] and targets == whole[1 : len(inputs) + 1]
     held_out, _ = text(source.val_dataset())
     assert held_out == b"09 a line of text\n19 a line of text\n"[: len(held_out)]
+    source.val_fraction = 0
+    assert source.val_dataset() is None and source.val_loader() is None
 
 
 def test_text_validates_on_a_few_samples_spread_over_what_is_held_out(corpus):
-    whole = TextData(
-        batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1
-    ).val_dataset()
-    few = TextData(
-        batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1, val_samples=3
-    ).val_dataset()
-    assert (len(whole), len(few)) == (8, 3)
+    options = {"batch_size": 2, "files": f"{corpus}/*.txt", "seq_len": 4, "val_fraction": 0.1}
+    whole, few, more = (
+        TextData(**options, val_samples=count).val_dataset() for count in (None, 3, 99)
+    )
+    assert (len(whole), len(few), len(more)) == (8, 3, 8)
     for index, place in enumerate([0, 2, 5]):
         assert few[index][0].equal(whole[place][0]) and few[index][1].equal(whole[place][1])
-    more = TextData(
-        batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1, val_samples=99
-    )
-    assert len(more.val_dataset()) == 8
 
 
 def test_text_of_one_file_holds_its_end_out(tmp_path):
@@ -162,21 +130,17 @@ def test_text_of_one_file_holds_its_end_out(tmp_path):
     assert text(source.val_dataset())[0] == bytes(range(150, 195))
 
 
-def test_text_without_validation(corpus):
-    source = TextData(batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0)
-    assert source.val_dataset() is None and source.val_loader() is None
-    assert len(source.train_dataset()) == (20 * 18 - 1) // 4
-
-
 def test_too_little_text_is_a_sentence(tmp_path):
     (tmp_path / "one.txt").write_text("short")
-    with pytest.raises(ConfigError, match=r"^data.seq_len=128: the files hold 5 bytes in all"):
+    with pytest.raises(ConfigError, match=r"^data\.seq_len=128: the files of data\.files"):
         TextData(batch_size=2, files=str(tmp_path / "one.txt")).train_dataset()
 
 
 def test_default_text_is_the_standard_library():
     source = TextData(batch_size=32)
-    assert {"argparse.py", "typing.py"} <= {path.name for path in standard_library()}
+    assert {"argparse.py", "typing.py"} <= {
+        path.name for path in find_files("data.files", STANDARD_LIBRARY)
+    }
     assert len(source.train_dataset()) > 10_000 and 200 < len(source.val_dataset()) < 5_000
     assert source.train_dataset().fingerprint == TextData(batch_size=8).train_dataset().fingerprint
 
@@ -208,11 +172,7 @@ def test_token_windows_of_several_files(token_files):
     source = TokenData(batch_size=2, files=f"{token_files}/*.npy", seq_len=4, vocab_size=80_000)
     dataset = source.train_dataset()
     inputs, targets = dataset.get_batch(np.array([3, 0, 1, 2]))
-    assert (
-        inputs.dtype == targets.dtype == torch.int64
-        and inputs.is_contiguous()
-        and targets.is_contiguous()
-    )
+    assert inputs.dtype == torch.int64 and inputs.is_contiguous() and targets.is_contiguous()
     assert inputs[:, 0].tolist() == [70_004, 0, 4, 70_000]
     assert torch.equal(targets, inputs + 1)
     assert len(dataset) == 4 and dataset[2][0].tolist() == [70_000, 70_001, 70_002, 70_003]
@@ -240,24 +200,12 @@ def test_tokens_are_mapped_and_not_pickled(token_files):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (
-            {"files": "a.npy", "vocab_size": 8},
-            r"^data.vocab_size=8: the files hold token 9; set 10 or more\.$",
-        ),
-        (
-            {"files": "a.npy", "seq_len": 10},
-            "^data.seq_len=10: none of the 1 files of data.files holds the 11 tokens",
-        ),
+        ({"files": "a.npy", "vocab_size": 8}, r"^data.vocab_size=8: .* set 10 or more\.$"),
+        ({"files": "a.npy", "seq_len": 10}, "^data.seq_len=10: .*no sample of 11 tokens"),
         ({"files": "float.npy"}, "holds float64 of shape"),
         ({"files": "fake.npy"}, "is not a .npy file of tokens"),
         ({"files": "raw.bin", "dtype": "uint32", "seq_len": 4}, None),
-        (
-            {"files": "odd.bin"},
-            (
-                "^data.dtype=uint16: .*odd.bin has 3 bytes, which is not a whole number of uint16"
-                " tokens"
-            ),
-        ),
+        ({"files": "odd.bin"}, "^data.dtype=uint16: .*odd.bin has 3 bytes"),
         ({"files": "c.npy"}, "^data.files='.*c.npy': matches no file"),
     ],
 )
@@ -282,11 +230,8 @@ def test_digits():
     train, val = source.train_dataset(), source.val_dataset()
     assert (len(train), len(val)) == (1438, 359)
     inputs, targets = train.get_batch(np.arange(5))
-    assert (
-        inputs.shape == (5, 64)
-        and inputs.dtype == torch.float32
-        and 0 <= inputs.min() < inputs.max() <= 1
-    )
+    assert inputs.shape == (5, 64) and inputs.dtype == torch.float32
+    assert 0 <= inputs.min() < inputs.max() <= 1
     assert targets.tolist() == [0, 1, 2, 3, 5] and val.targets[0] == 4
     assert set(val.targets.tolist()) == set(range(10))
 
@@ -301,10 +246,7 @@ def test_digits_are_those_of_scikit_learn(monkeypatch):
 
 def test_digits_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(
-        ConfigError,
-        match=r"^data=digits: needs scikit-learn, .* pip install 'torch-launcher\[digits\]'",
-    ):
+    with pytest.raises(ConfigError, match=r"^data=digits: .* 'torch-launcher\[digits\]'"):
         DigitsData(batch_size=32).train_dataset()
 
 
@@ -357,10 +299,6 @@ def test_custom_datasets_are_made_late(importable):
     source = instantiate(config)
     with pytest.raises(Exception, match="no_such_module"):
         source.train_dataset()
-    config.dataset = node("Squares", size=9, scale=2)
-    config.val_dataset = node("Squares", size=3)
-    source = instantiate(config)
-    assert source.train_dataset().scale == 2 and source.val_dataset().size == 3
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -375,14 +313,6 @@ def test_custom_batches_and_augmentation(importable, num_workers):
     assert set(batches[0]) == {"x", "noise"} and batches[0]["noise"].shape == (3,)
     for ours, alone in zip(batches[2:], take(0, samples=6), strict=False):
         assert torch.equal(ours["x"], alone["x"]) and torch.equal(ours["noise"], alone["noise"])
-
-
-def test_custom_collate(importable):
-    config = OmegaConf.load(CONF / "custom.yaml")
-    config.dataset = node("Squares", size=6)
-    config.collate_fn = node("join", sign=-1, _partial_=True)
-    config.shuffle, config.batch_size = False, 3
-    assert list(islice(instantiate(config).train_loader(seed=0), 2)) == [-(0 + 1 + 2), -(3 + 4 + 5)]
 
 
 @pytest.mark.parametrize("name", [None, "more"])
@@ -416,12 +346,7 @@ def test_workers_of_a_hugging_face_stream_are_named(
     datasets = pytest.importorskip("datasets")
     stream = datasets.Dataset.from_dict({"x": [1.0, 2.0]}).to_iterable_dataset()
     CustomData(dataset=stream, batch_size=2, num_workers=num_workers).train_loader(seed=0)
-    assert (
-        caplog.text.count(
-            f"data.num_workers={num_workers}: a shuffled stream of Hugging Face's datasets"
-        )
-        == warnings
-    )
+    assert caplog.text.count(f"data.num_workers={num_workers}: a shuffled stream") == warnings
 
 
 def test_new_data_of_each_source(tmp_path, importable):
@@ -430,7 +355,7 @@ def test_new_data_of_each_source(tmp_path, importable):
     source = TextData(batch_size=2, seq_len=16, **new)
     source.check()
     assert len(source.predict_dataset()) == 3
-    with pytest.raises(ConfigError, match=r"data\.predict=.*: the files hold 50 bytes, too few"):
+    with pytest.raises(ConfigError, match=r"^data\.seq_len=50: the files of data\.predict"):
         TextData(batch_size=2, seq_len=50, **new).predict_dataset()
     assert TextData(batch_size=2).predict_dataset() is None
     np.save(tmp_path / "new.npy", np.arange(50, dtype=np.uint16))
@@ -438,7 +363,7 @@ def test_new_data_of_each_source(tmp_path, importable):
     tokens = TokenData(batch_size=2, seq_len=16, vocab_size=50, **new)
     tokens.check()
     assert len(tokens.predict_dataset()) == 3
-    with pytest.raises(ConfigError, match=r"data\.predict: the files hold token 32, and the model"):
+    with pytest.raises(ConfigError, match=r"^data\.vocab_size=20: .*data\.predict hold token 32"):
         TokenData(batch_size=2, seq_len=16, vocab_size=20, **new).predict_dataset()[1]
     custom = CustomData(dataset=Squares(9), batch_size=3, predict=Squares(4))
     assert len(custom.predict_dataset()) == 4
@@ -448,22 +373,22 @@ def test_new_data_of_each_source(tmp_path, importable):
         CustomData(dataset=Squares(9), batch_size=3, predict="new.csv").predict_dataset()
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "tokens"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "npy"])
 @pytest.mark.parametrize("key", ["files", "val_files", "predict"])
 def test_a_message_about_a_file_names_the_key_of_the_file(tmp_path, kind, key):
-    good = {"csv": "x,y\n1,2\n3,4\n", "jsonl": '{"x": 1, "y": 2}\n' * 2, "tokens": ""}[kind]
-    bad = {"csv": "z\n1\n", "jsonl": "no JSON\n", "tokens": ""}[kind]
-    ending = "npy" if kind == "tokens" else kind
+    good, bad = {
+        "csv": ("x,y\n1,2\n3,4\n", "z\n1\n"),
+        "jsonl": ('{"x": 1, "y": 2}\n' * 2, "no JSON\n"),
+        "npy": ("", ""),
+    }[kind]
     for name, content in (("good", good), ("bad", bad)):
-        (tmp_path / f"{name}.{ending}").write_text(content)
-    if kind == "tokens":
+        (tmp_path / f"{name}.{kind}").write_text(content)
+    files = {"files": f"{tmp_path}/good.{kind}"} | {key: f"{tmp_path}/bad.{kind}"}
+    if kind == "npy":
         np.save(tmp_path / "good.npy", np.zeros(50, dtype=np.uint16))
-    files = {"files": f"{tmp_path}/good.{ending}"} | {key: f"{tmp_path}/bad.{ending}"}
-    source = (
-        TokenData(batch_size=2, vocab_size=9, seq_len=4, **files)
-        if kind == "tokens"
-        else TableData(batch_size=1, target="y", features=["x"], **files)
-    )
-    with pytest.raises(ConfigError, match=rf"^data\.{key}: {tmp_path}/bad\.{ending}"):
+        source = TokenData(batch_size=2, vocab_size=9, seq_len=4, **files)
+    else:
+        source = TableData(batch_size=1, target="y", features=["x"], **files)
+    with pytest.raises(ConfigError, match=rf"^data\.{key}: {tmp_path}/bad\.{kind}"):
         read = {"files": "train_dataset", "val_files": "val_dataset", "predict": "predict_dataset"}
         getattr(source, read[key])()

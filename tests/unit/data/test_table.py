@@ -22,9 +22,8 @@ def write(folder: Path, kind: str, rows: list[list[float]] = ROWS) -> Path:
         lines = [",".join(map(str, row)) for row in [COLUMNS, *rows]]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
     elif kind == "jsonl":
-        path.write_text(
-            "".join(json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in rows)
-        )
+        records = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
     else:
         pyarrow = pytest.importorskip("pyarrow")
         from pyarrow import parquet
@@ -62,8 +61,8 @@ MISTAKES = {
     "a short row": ([[1]], {}, "line 2: area is None"),
     "no row": ([], {}, "the files have no rows."),
     "no such column": (ROWS, {"target": "prize"}, "no column prize; it has rooms, area, price."),
-    "a class": (ROWS, {"num_classes": 2}, "data.target=price: has the value 2; with"),
-    "the target": (ROWS, {"features": ["price"]}, "columns other than the target price."),
+    "a class": (ROWS, {"num_classes": 2}, "data.target=price: has the value 2, not"),
+    "the target": (ROWS, {"features": ["price"]}, "columns other than price."),
     "no features": (ROWS, {"features": []}, "should name columns"),
     "a number of features": (ROWS, {"num_features": 3}, "is the number of data.features, 2"),
 }
@@ -76,12 +75,6 @@ def test_mistakes_name_the_place(tmp_path: Path, mistake: str) -> None:
     with pytest.raises(ConfigError) as error:
         source(path, **settings).train_dataset()
     assert said in str(error.value)
-
-
-def test_an_unknown_ending(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").touch()
-    with pytest.raises(ConfigError, match=r"should end in \.csv, \.parquet, \.jsonl"):
-        source(tmp_path / "a.txt")
 
 
 def test_one_line_trains_on_a_table(tmp_path: Path) -> None:
@@ -97,15 +90,8 @@ def test_one_line_trains_on_a_table(tmp_path: Path) -> None:
 
 
 def test_features_that_are_not_named_are_one_sentence() -> None:
-    config = composed(
-        [
-            f"data.files='{__file__}'",
-            "data=table",
-            "data.target=a",
-            "model=mlp",
-            "data.num_classes=2",
-        ]
-    )
+    words = ["data=table", "data.target=a", "model=mlp", "data.num_classes=2"]
+    config = composed([f"data.files='{__file__}'", *words])
     with pytest.raises(ConfigError) as error:
         validate(config)
     (sentence,) = error.value.messages

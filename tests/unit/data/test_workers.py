@@ -160,11 +160,7 @@ class Faulty:
 @pytest.mark.parametrize(
     "error, kind, message",
     [
-        (
-            ValueError("sample 3 has no label"),
-            ValueError,
-            "^sample 3 has no label\ndata: Faulty.3. raised it.$",
-        ),
+        (ValueError("no label"), ValueError, "^no label\ndata: Faulty.3. raised it.$"),
         (ConfigError("data.files='x': a sentence."), ConfigError, "^data.files='x': a sentence.$"),
         (OddError("shard-7", 12), Exception, "shard-7:12 is broken\ndata: Faulty.3. raised it.$"),
     ],

@@ -35,11 +35,6 @@ SYNC = (
     [
         ({}, {}, []),
         ({"acc": F1}, TENSORBOARD, []),
-        (
-            {"acc": F1 | {"num_classes": 3}},
-            {"tensorboard": {**TENSORBOARD["tensorboard"], "path": "u"}},
-            [],
-        ),
         ({"acc": F1, "f1": F1, "f2": F1}, {}, [f"{METRICS}.f1, {METRICS}.f2: {COMPUTES}"]),
         ({}, TENSORBOARD | MLFLOW, [SYNC]),
         ({"f1": F1}, MLFLOW, [f"{METRICS}.f1: {COMPUTES}", SYNC]),

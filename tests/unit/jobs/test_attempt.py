@@ -75,15 +75,11 @@ def test_a_save_that_ends_during_a_forced_exit_does_not_end_it(
     assert done.returncode == (1 if was_forced else 143), done.stderr
     assert "Traceback" not in done.stderr and ("forced exit" in done.stderr) == was_forced
     assert calls.count("requeue 6") == (not answer.endswith("REQUEUE"))
-    assert [each["cause"] for each in restarts["6"]["requeues"]] == [
-        REASONS[answer].split()[0].rstrip(",")
-    ]
+    causes = [each["cause"] for each in restarts["6"]["requeues"]]
+    assert causes == [REASONS[answer].split()[0].rstrip(",")]
     (attempt,) = record["attempts"]
-    assert (record["state"], attempt["outcome"], attempt["signal"]) == (
-        "preempted",
-        "preempted",
-        "SIGTERM",
-    )
+    ended_as = record["state"], attempt["outcome"], attempt["signal"]
+    assert ended_as == ("preempted", "preempted", "SIGTERM")
     assert attempt["reason"].partition(";")[0] == REASONS[answer]
     if point in ("the cause is asked for", *MAIN_FIRST):
         assert (record["step"], attempt["end_step"], attempt["exit_code"]) == (4, 4, 143)
