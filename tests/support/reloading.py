@@ -42,7 +42,7 @@ def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> di
     check_full_weights(trainer, whole)
     result = {"tensors": {name: sha(tensor) for name, tensor in whole.items()}}
     result |= {
-        "rng": sha(trainer.resumed_rng["torch"]),
+        "rng": sha(trainer.restored["rng"]["torch"]),
         "samples": trainer.samples,
         "step": trainer.step,
     }

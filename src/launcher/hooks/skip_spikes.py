@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 import torch
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import TrainerView
+from launcher.hooks.interval import IntervalHook
 from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
@@ -16,7 +17,7 @@ STEADY = 1e-3
 outliers."""
 
 
-class SkipSpikesHook(BaseHook):
+class SkipSpikesHook(IntervalHook):
     """Skips the updates whose loss or gradient norm is an outlier.
 
     An outlier is more than `sigmas` standard deviations above the mean of the last `window`
@@ -104,19 +105,10 @@ class SkipSpikesHook(BaseHook):
 
     def _to(self, device: torch.device) -> None:
         if self._values.device != device:
-            names = ("_values", "_is_judged", "_accepted", "_in_row", "_skipped", "_last")
-            for name in names:
+            for name in "_values", "_is_judged", "_accepted", "_in_row", "_skipped", "_last":
                 setattr(self, name, getattr(self, name).to(device))
 
-    def on_after_step(self, trainer: TrainerView) -> None:
-        if trainer.step % self.interval == 0:
-            self._log(trainer)
-
-    def on_last_step(self, trainer: TrainerView) -> None:
-        if trainer.step % self.interval:
-            self._log(trainer)
-
-    def _log(self, trainer: TrainerView) -> None:
+    def report(self, trainer: TrainerView) -> None:
         skipped, last = torch.stack([self._skipped, self._last]).tolist()
         trainer.log({"spikes": {"skipped": skipped}})
         if skipped > self._reported:
@@ -131,9 +123,9 @@ class SkipSpikesHook(BaseHook):
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         counters = torch.stack([self._accepted, self._in_row, self._skipped, self._last])
-        state_dict["skip_spikes"] = {
-            "values": self._values.clone(), "counters": counters, "reported": self._reported
-        }  # fmt: skip
+        values = self._values.clone()
+        saved = {"values": values, "counters": counters, "reported": self._reported}
+        state_dict["skip_spikes"] = saved
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get("skip_spikes")

@@ -1,13 +1,14 @@
 """Means over the steps of an interval, for the progress and logging hooks."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
 
-from launcher.hooks.base import BaseHook, Records, StepInfo, TrainerView
+from launcher.hooks.base import Records, StepInfo, TrainerView
+from launcher.hooks.interval import IntervalHook
 from launcher.hooks.records import key_average, to_numbers
 from launcher.process import ranks
 from launcher.process.lanes import Lanes
@@ -35,43 +36,33 @@ class Stats(NamedTuple):
     skipped."""
 
 
-class StatsHook(BaseHook):
+class StatsHook(IntervalHook):
     """Collects each step's `step_info` and reads it, which makes the host wait, once an interval.
 
     Args:
-        report: function called with the trainer and the means, after every `interval` steps and
-            after the last.
         interval: in optimizer steps.
         sync: use means over all ranks, not over this rank only.
     """
 
-    def __init__(
-        self, report: Callable[[TrainerView, Stats], None], interval: PositiveInt, sync: bool
-    ):
-        self.report, self.interval, self.sync = report, interval, sync
+    def __init__(self, interval: PositiveInt, sync: bool):
+        self.interval, self.sync = interval, sync
         self._steps: list[StepInfo] = []
 
     def on_after_step(self, trainer: TrainerView) -> None:
         self._steps.append(trainer.step_info)
-        if trainer.state.step % self.interval == 0:
-            self._report(trainer)
+        super().on_after_step(trainer)
 
-    def on_last_step(self, trainer: TrainerView) -> None:
-        if self._steps:
-            self._report(trainer)
-
-    def _report(self, trainer: TrainerView) -> None:
+    def report(self, trainer: TrainerView) -> None:
         lanes = trainer.strategy.lanes
         _share_records(self._steps, lanes)
         stats = means(self._steps, trainer.optimizer.param_groups)
         if self.sync and trainer.strategy.ranks.is_distributed:
-            # Hooks with the same interval share these too, so they are gathered once.
-            last = self._steps[-1]
-            if "means_over_ranks" not in last or last["means_over_ranks"].steps != stats.steps:
-                last["means_over_ranks"] = _over_ranks(stats, averages_losses=lanes is None)
-            stats = last["means_over_ranks"]
+            stats = _over_ranks(stats, averages_losses=lanes is None)
         self._steps.clear()
-        self.report(trainer, stats)
+        self.report_means(trainer, stats)
+
+    def report_means(self, trainer: TrainerView, stats: Stats) -> None:
+        raise NotImplementedError
 
     # An interrupted interval continues in the next attempt, so that its means are the same.
     def state(self, trainer: TrainerView) -> dict[str, Any]:
@@ -115,38 +106,25 @@ def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
 
 
 def means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> Stats:
-    """Compute means over consecutive steps. Hooks with the same interval share them."""
-    last = steps[-1]
-    if "means" not in last or last["means"].steps != len(steps):
-        last["means"] = _means(steps, param_groups)
-    stats: Stats = last["means"]
-    return stats
-
-
-def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, object]]) -> Stats:
+    """Compute means over consecutive steps."""
     values, count = _values(steps), len(steps)
-    losses, norms, records, memory = (
-        values[name] for name in ("losses", "norms", "records", "memory")
-    )
+    losses, norms = values["losses"], values["norms"]
     step_times, data_times = zip(*values["times"], strict=True)
-    total = sum(losses)
+    # A group may have been added since.
+    groups = enumerate(zip(param_groups, steps[-1].get("lr", ()), strict=False))
     return Stats(
-        count,
-        total / count,
-        sum(norms) / len(norms) if norms else None,
-        sum(step_times) / count,
-        sum(data_times) / count,
-        values["retries"] / count,
-        max(memory) if memory else None,
-        key_average(records) if records else {},
-        # A group may have been added since.
-        {
-            str(group.get("name", f"group_{i}")): float(rate)
-            for i, (group, rate) in enumerate(
-                zip(param_groups, steps[-1].get("lr", ()), strict=False)
-            )
+        steps=count,
+        loss=sum(losses) / count,
+        grad_norm=sum(norms) / len(norms) if norms else None,
+        step_time=sum(step_times) / count,
+        data_time=sum(data_times) / count,
+        non_finite_grad_retry_count=values["retries"] / count,
+        max_memory=max(values["memory"], default=None),
+        records=key_average(values["records"]),
+        learning_rates={
+            str(group.get("name", f"group_{i}")): float(rate) for i, (group, rate) in groups
         },
-        0 if math.isfinite(total) else _unexplained(losses, norms),
+        unexplained=_unexplained(losses, norms),
     )
 
 
@@ -156,10 +134,8 @@ def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
     They are python numbers, since a mean of tensors would round differently once some have been
     restored from a checkpoint.
     """
-    losses = [
-        loss[0] if len(loss) == 1 else torch.stack(loss).mean()
-        for loss in [info["loss"] for info in steps]
-    ]
+    per_step = [info["loss"] for info in steps]
+    losses = [loss[0] if len(loss) == 1 else torch.stack(loss).mean() for loss in per_step]
     norms = [info["grad_norm"] for info in steps if info["grad_norm"] is not None]
     numbers = _numbers(losses + norms)
     return {

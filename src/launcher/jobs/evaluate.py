@@ -96,8 +96,7 @@ class EvaluateJob:
         hook = _hook(trainer)
         if self.split == "test":
             hook.loader, hook.max_samples = trainer.context.test_loader, None
-        hook.bind(trainer.context)
-        if not hook.open():
+        if not hook.open(trainer.context):
             key, name = (
                 ("val_dataset", "validation") if self.split == "val" else ("test_dataset", "test")
             )

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.hooks.jsonl import JsonlHook, append, encoded
+from launcher.hooks.jsonl import JsonlHook, encoded
+from launcher.hooks.line_file import append
 from launcher.hooks.logging import LoggingHook
 from launcher.hooks.media import MediaHook
 from launcher.rundir.step_lines import drop_lines_after

@@ -100,8 +100,10 @@ class Means(LoggingHook):
 
     def __init__(self, interval: int):
         super().__init__(interval)
-        self.report = lambda trainer, stats: self.losses.append(stats.loss)
         self.losses: list[float] = []
+
+    def report_means(self, trainer: Any, stats: Any) -> None:
+        self.losses.append(stats.loss)
 
 
 def test_hooks_of_one_class_keep_their_own_state(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hooks.jsonl import append
+from launcher.hooks.line_file import append
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.step_lines import drop_lines_after, dropped_path, keep_lines_after
 from launcher.trackers.lines import MetricsReader
