@@ -123,8 +123,6 @@ class StepInfo(TypedDict, total=False):
     lr: list[float | torch.Tensor]
     """Learning rate of each parameter group in this step."""
     non_finite_grad_retry_count: int
-    has_all: bool
-    """True if `records` are the records of all ranks, as with lanes."""
     max_memory: float
     """GiB; only with `MemoryHook`."""
 

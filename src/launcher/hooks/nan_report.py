@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -49,9 +49,7 @@ class NanReportHook(BaseHook):
         self._skipped = trainer.state.skipped_steps
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        self._batches = {
-            step: batches for step, batches in self._batches.items() if step == trainer.step - 1
-        }
+        self._batches = {trainer.step - 1: self._batches.get(trainer.step - 1, [])}
 
     def on_batch(self, trainer: TrainerView, batch: object) -> None:
         self._batches.setdefault(trainer.step, []).append(batch)
@@ -66,9 +64,8 @@ class NanReportHook(BaseHook):
             self._report(trainer)
 
     def on_error(self, trainer: TrainerView, error: Exception) -> None:
-        if isinstance(error, TrainingError) and trainer.step_info.get(
-            "non_finite_grad_retry_count"
-        ):
+        has_retried = trainer.step_info.get("non_finite_grad_retry_count")
+        if isinstance(error, TrainingError) and has_retried:
             self._report(trainer)
 
     def _is_search_for_a_scale(self, trainer: TrainerView) -> bool:
@@ -89,14 +86,14 @@ class NanReportHook(BaseHook):
             if any(findings):
                 return
         trainer.logger.warning(
-            "Step %d: repeated with the present weights, every output and gradient is finite.",
+            "Step %d: repeated with the current weights, every output and gradient is finite.",
             trainer.step,
         )
 
     def _repeat(self, trainer: TrainerView, batches: list[object]) -> str | None:
         """Describe this rank's first non-finite value. All ranks make the same passes."""
         model = unwrap(trainer.model)
-        finding = _in_batches(batches) or _in_weights(model)
+        finding = _in_inputs(model, batches)
         with _unchanged(model), uncompiled():
             with torch.no_grad():
                 for batch in batches:
@@ -115,19 +112,13 @@ class NanReportHook(BaseHook):
             if loss is not None:
                 # This is done without a loss scale.
                 loss.backward()
-        bad = [
-            n
-            for n, p in model.named_parameters()
-            if p.grad is not None and not local(p.grad).isfinite().all()
-        ]
+        grads = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
+        bad = [name for name, grad in grads if not local(grad).isfinite().all()]
         trainer.strategy.zero_grad()
-        if gradients:
-            return gradients[0]
-        return (
-            f"the gradient of {', '.join(bad[:3])} is not finite; the gradient of every output is."
-            if bad
-            else None
-        )
+        if bad and not gradients:
+            names = ", ".join(bad[:3])
+            return f"the gradient of {names} is not finite; the gradient of every output is."
+        return next(iter(gradients), None)
 
 
 @contextmanager
@@ -192,12 +183,9 @@ def _forward_hooks(
             handle.remove()
 
 
-def _in_batches(batches: list[Any]) -> str | None:
-    text = _not_finite(batches)
-    return f"the batch has {text}." if text else None
-
-
-def _in_weights(model: torch.nn.Module) -> str | None:
+def _in_inputs(model: torch.nn.Module, batches: list[object]) -> str | None:
+    if text := _not_finite(batches):
+        return f"the batch has {text}."
     for name, tensor in model.named_parameters():
         if text := _not_finite(local(tensor)):
             return f"the weight {name} has {text}."
@@ -222,6 +210,5 @@ def _not_finite(values: object) -> str | None:
 
 
 def _largest(values: object) -> float:
-    return max(
-        (float(tensor.abs().max()) for tensor in _tensors(values) if tensor.numel()), default=0.0
-    )
+    largest = [float(tensor.abs().max()) for tensor in _tensors(values) if tensor.numel()]
+    return max(largest, default=0.0)

@@ -16,7 +16,6 @@ from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 from launcher.trackers.base import (
     NOT_ENDED,
-    Limit,
     Line,
     Names,
     Tracker,
@@ -27,12 +26,7 @@ from launcher.trackers.base import (
 )
 
 DEFAULT_EXPERIMENT = "launcher"
-RUN_TAG, STEP_TAG, STATE_TAG, MODEL_TAG = (
-    "launcher.run",
-    "launcher.step",
-    "launcher.state",
-    "launcher.model",
-)
+RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
 NAMES = "names"
 """Key of MLflow's names of metrics in the run's folder."""
 BATCH = "batch"
@@ -65,21 +59,9 @@ class MlflowTracker(Tracker):
         tags: the run's tags.
         config_exclude: keys of the configuration that are not sent.
         artifacts: artifacts that are sent when the run is complete.
-        registered_model_name: register the model of a complete run under this name.
-        model: the artifact that is registered.
-        alias: the registered version's alias.
     """
 
-    library, extra = "mlflow", "mlflow"
-    limits = (
-        Limit("experiment", r".{1,500}", "1 to 500 characters"),
-        Limit("registered_model_name", r"(?!\.\.?$)[^/:]{1,250}", "a name without / and :"),
-        Limit(
-            "alias",
-            r"(?i:(?!latest$|v\d+$)[\w-]{1,255})",
-            "letters, digits, _ and -, and not latest or a version such as v1",
-        ),
-    )
+    library = extra = "mlflow"
 
     def __init__(
         self,
@@ -89,15 +71,10 @@ class MlflowTracker(Tracker):
         tags: dict[str, object] | None = None,
         config_exclude: list[str] | None = None,
         artifacts: list[Literal["best", "last", "export"]] | None = None,
-        registered_model_name: str | None = None,
-        model: Literal["best", "last", "export"] = "best",
-        alias: str | None = "best",
     ):
         self.tracking_uri, self.experiment, self.name = tracking_uri, experiment, name
         self.tags, self.config_exclude = dict(tags or {}), config_exclude or []
-        self.registered_model_name, self.model, self.alias = registered_model_name, model, alias
-        registered = [model] if registered_model_name else []
-        self.artifacts = list(dict.fromkeys([*(artifacts or []), *registered]))
+        self.artifacts = artifacts or []
         self._is_reported = False
         self.not_sent: dict[str, str] = {}
 
@@ -106,9 +83,8 @@ class MlflowTracker(Tracker):
         for tag in self.tags:
             if clean(tag) != tag:
                 raise ConfigError(f"{key}.tags.{tag}: MLflow rejects this name; use {clean(tag)}.")
-        if (self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite").startswith(
-            "sqlite"
-        ):
+        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite"
+        if uri.startswith("sqlite"):
             self.require(key, "sqlalchemy")
 
     def open(self) -> int:
@@ -137,13 +113,11 @@ class MlflowTracker(Tracker):
         if not lines:
             return
         for line, item in media(lines, "image"):
-            self._client.log_artifact(
-                self._id, self.run.folder.path / item["path"], f"images/{line['step']}"
-            )
+            path = self.run.folder.path / item["path"]
+            self._client.log_artifact(self._id, path, f"images/{line['step']}")
         for line, item in media(lines, "text"):
-            self._client.log_text(
-                self._id, item["text"], f"texts/{line['step']}/{clean(item['key'])}.txt"
-            )
+            path = f"texts/{line['step']}/{clean(item['key'])}.txt"
+            self._client.log_text(self._id, item["text"], path)
         stored = self.run.stored("mlflow")
         name = Names(clean, stored.setdefault(NAMES, {}))
         rows = [
@@ -195,9 +169,8 @@ class MlflowTracker(Tracker):
     def uri(self) -> str:
         """Return the tracking server. It is stored in the run's folder, for other machines."""
         stored = self.run.stored("mlflow")
-        chosen = (
-            self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or stored.get("tracking_uri")
-        )
+        own = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        chosen = own or stored.get("tracking_uri")
         if chosen and chosen != stored.get("tracking_uri"):
             self.run.store("mlflow", {**stored, "tracking_uri": chosen})
         return str(chosen) if chosen else f"sqlite:///{self._outputs / 'mlflow.db'}"
@@ -225,13 +198,14 @@ class MlflowTracker(Tracker):
         tags = {
             RUN_TAG: self.run.stored("mlflow")["id"],
             "launcher.folder": str(self.run.folder.path.absolute()),
-            **({"launcher.sweep": self.run.sweep} if self.run.sweep else {}), **self.tags,
-        }  # fmt: skip
+        }
+        if self.run.sweep:
+            tags["launcher.sweep"] = self.run.sweep
         started = (self.run.record.get("attempts") or [{}])[0].get("started")
         return self._client.create_run(
             self._experiment(),
             run_name=self.name or self.run.label,
-            tags=tags,
+            tags=tags | self.tags,
             start_time=started and int(datetime.fromisoformat(started).timestamp() * 1000),
         )
 
@@ -256,8 +230,6 @@ class MlflowTracker(Tracker):
             return
         self._client.log_artifacts(self._id, str(path.resolve()), which)
         self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
-        if self.registered_model_name and which == self.model:
-            self._register(which, path.resolve())
         self.run.store("mlflow", {**sent, which: path.resolve().name})
 
     def _description(self, which: str) -> str:
@@ -269,27 +241,6 @@ class MlflowTracker(Tracker):
             "python_function", loader_module=LOADER, python_version=platform.python_version()
         )
         return str(model.to_yaml())
-
-    def _register(self, which: str, path: Path) -> None:
-        """Register the artifact once, even if an earlier try was interrupted."""
-        from mlflow.exceptions import MlflowException
-
-        name = self.registered_model_name
-        try:
-            self._client.get_registered_model(name)
-        except MlflowException:
-            self._client.create_registered_model(name)
-        version_id = f"{self._id}/{path.name}"
-        same = self._client.search_model_versions(f"tags.`{MODEL_TAG}` = '{version_id}'")
-        version = next((version for version in same if version.name == name), None)
-        if version is None:
-            source = f"runs:/{self._id}/{which}"
-            version = self._client.create_model_version(
-                name, source, self._id, {MODEL_TAG: version_id}
-            )
-        if self.alias:
-            self._client.set_registered_model_alias(name, self.alias, version.version)
-        logger.info("MLflow: registered %s, version %s", name, version.version)
 
 
 def clean(name: str) -> str:

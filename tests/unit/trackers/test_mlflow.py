@@ -110,7 +110,7 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
 ):
     import mlflow.tracking
 
-    options = {"artifacts": ["export"], "registered_model_name": "classifier", "model": "export"}
+    options = {"artifacts": ["export"]}
     for number in range(60):
         mine = WrittenRun(tmp_path / "name" / f"run{number:04}")
         mine.folder.export.mkdir()
@@ -137,10 +137,9 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
                 10,
                 20,
             ], number
-        assert len(client.search_model_versions(f"run_id='{stored.run_id}'")) == 1, number
         if not was_killed:
             break
-    assert not was_killed and number > 30
+    assert not was_killed and number > 20
 
 
 def test_a_batch_that_was_interrupted_is_sent_to_its_own_server_only(run, client, tmp_path):
@@ -209,16 +208,13 @@ def test_options(run, client, tmp_path, monkeypatch):
     run.end()
     options = {
         "experiment": "mine", "name": "n", "tags": {"team": "a"},
-        "config_exclude": ["paths", "run"],
-        "registered_model_name": "classifier", "model": "export", "alias": "champion",
+        "config_exclude": ["paths", "run"], "artifacts": ["export"],
     }  # fmt: skip
     mirror(run, "completed", **options)
     mirror(run, "completed", **options)  # adds nothing
     stored = only_run(client, "mine")
     assert (stored.info.run_name, stored.data.tags["team"]) == ("n", "a")
     assert sorted(stored.data.params) == ["optimizer.betas", "optimizer.lr"]
-    (version,) = client.search_model_versions("name='classifier'")
-    assert client.get_model_version_by_alias("classifier", "champion").version == version.version
     artifacts = Path(stored.info.artifact_uri.removeprefix("file://"))
     assert artifacts.is_relative_to(tmp_path / "mlflow-artifacts" / "mine")
     assert (artifacts / "export" / "model.safetensors").read_bytes() == b"weights"
@@ -317,16 +313,7 @@ def test_what_mlflow_rejects_is_named_and_the_rest_is_sent(run, client):
     assert message.startswith("Tracker mlflow: not sent, since the service rejects it: train/bad (")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tags": {"a//b": 1}}, "t.tags.a//b: MLflow rejects this name; use a/b."),
-        ({"registered_model_name": "a/b"}, "t.registered_model_name='a/b': should be a name"),
-        ({"alias": "v2"}, "t.alias='v2': should be letters, digits, _ and -, and not latest"),
-        ({"experiment": "e" * 501}, "t.experiment='eee"),
-    ],
-)
-def test_what_a_run_as_a_whole_needs_is_checked_at_the_start(options, message):
-    MlflowTracker(tags={"a.b/c": 1}, alias="best", registered_model_name="m").check("t")
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        MlflowTracker(**options).check("t")
+def test_a_tag_that_mlflow_rejects_is_found_at_the_start():
+    MlflowTracker(tags={"a.b/c": 1}).check("t")
+    with pytest.raises(ConfigError, match=r"^t.tags.a//b: .* use a/b\.$"):
+        MlflowTracker(tags={"a//b": 1}).check("t")

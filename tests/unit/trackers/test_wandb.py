@@ -316,22 +316,11 @@ def test_the_group_is_the_sweep(tmp_path):
     run.lock.release()
 
 
-def test_a_missing_key_is_one_sentence():
-    with pytest.raises(ConfigError) as rejected:
-        WandbTracker().check("tracker.wandb")
-    assert (
-        str(rejected.value)
-        == "tracker.wandb: no API key for api.wandb.ai; run `wandb login`, set WANDB_API_KEY, or"
-        " use "
-        "tracker.wandb.mode=offline and send the run later with launcher.runs sync."
-    )
-
-
 def test_a_key_from_any_place_will_do(tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir()
     (home / ".netrc").write_text("machine other.org\n login user\n password x\n")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"^tracker.wandb: no API key for api.wandb.ai; run"):
         WandbTracker().check("tracker.wandb")
     WandbTracker(settings={"base_url": "https://other.org"}).check("tracker.wandb")
     (home / ".config" / "wandb").mkdir(parents=True)
@@ -355,24 +344,3 @@ def test_offline_needs_a_key_only_to_sync(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert WandbTracker().waits_for_sync
     assert not WandbTracker(mode="online").waits_for_sync
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"tags": ["short", "t" * 65]}, "tags"),
-        ({"tags": [""]}, "tags"),
-        ({"name": "n" * 129}, "name"),
-        ({"group": "g" * 129}, "group"),
-        ({"project": "p" * 129}, "project"),
-        ({"project": "a/b"}, "project"),
-        ({"tags": None}, "tags"),
-    ],
-)
-def test_texts_that_the_server_rejects_are_found_before_training(monkeypatch, options, key):
-    longest = {"tags": ["t" * 64], "name": "n" * 128, "group": "g" * 128, "project": "p" * 128}
-    WandbTracker(mode="offline", **longest).check("tracker.wandb")
-    if options == {"tags": None}:
-        monkeypatch.setenv("WANDB_TAGS", "a," + "t" * 65)
-    with pytest.raises(ConfigError, match=rf"tracker\.wandb\.{key}='.*: should be 1 to "):
-        WandbTracker(mode="offline", **options).check("tracker.wandb")
