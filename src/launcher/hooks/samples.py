@@ -136,17 +136,14 @@ class SamplesHook(IntervalHook):
 def vocabulary(trainer: TrainerView) -> int:
     """Return the size of the model's vocabulary. All ranks must call it."""
     try:
-        scores = next_scores(trainer, [0])
-        problem = None if scores.dim() == 1 else "it returns no scores [B, T, vocabulary]"
+        return len(next_scores(trainer, [0]))
     except Exception as error:
-        problem = f"it raises {type(error).__name__}: {reason(error)}"
-    if problem is None:
-        return len(scores)
-    raise ConfigError(
-        f"hooks.samples: needs a language model, and {type(unwrap(trainer.model)).__name__}.logits"
-        f" is not one's: for tokens [1, 1] {problem}; choose one, such as model=gpt, or leave the"
-        " hook out."
-    )
+        name = type(unwrap(trainer.model)).__name__
+        raise ConfigError(
+            f"hooks.samples: needs a language model, whose logits(tokens [B, T]) returns scores"
+            f" [B, T, vocabulary]; {name}.logits raises {type(error).__name__}: {reason(error)}."
+            " Choose one, such as model=gpt, or leave the hook out."
+        ) from error
 
 
 def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
@@ -161,6 +158,8 @@ def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
         trainer.strategy.forward_context(),
     ):
         scores: torch.Tensor = model(input)
+    if scores.dim() != 3:
+        raise ValueError(f"it returns scores of shape {tuple(scores.shape)}")
     return scores[0, -1].float().cpu()
 
 

@@ -10,7 +10,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from launcher import BaseHook, CheckpointingHook, EmaHook, EvaluationHook, FunctionHook
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import ConfigError
 from support.toy import GOOD, Recorder, Toy
 
 
@@ -193,11 +193,6 @@ def test_two_hooks(tmp_path: Path) -> None:
         Toy([EmaHook(0.9), EmaHook(0.9), CheckpointingHook(1)], 1, tmp_path / "b").train()
     with pytest.raises(ConfigError, match="only one hook can replace the weights"):
         Toy([EmaHook(0.9, evaluate=True), EmaHook(0.5, evaluate=True)], 1, tmp_path / "c").train()
-
-
-def test_the_model_of_averages_exists_in_training_only() -> None:
-    with pytest.raises(TrainingError, match="training has not started"):
-        _ = EmaHook(0.9).ema_model
 
 
 @pytest.mark.parametrize("warmup", [0, 3])

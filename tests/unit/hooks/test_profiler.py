@@ -31,7 +31,6 @@ def test_a_run_that_fails_within_the_window_leaves_its_trace(tmp_path: Path) -> 
     def fail(trainer: object) -> None:
         raise RuntimeError("broken")
 
-    hook = ProfilerHook(start=0)
     with pytest.raises(RuntimeError, match="broken"):
         Toy(
             [ProfilerHook(start=0), FunctionHook(on_before_optimizer_step=fail)], 5, tmp_path

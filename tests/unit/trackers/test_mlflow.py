@@ -244,10 +244,6 @@ def test_a_run_that_waits_in_a_queue(run, client):
     assert opened(run)[1] == -1 and only_run(client).info.run_name == "name/abcd1234"
 
 
-def test_names_that_mlflow_takes():
-    assert clean("val/f1@0.5[x],y z:w") == "val/f1_0.5_x__y z:w"
-
-
 @given(st.lists(st.text(alphabet="a./_ (é\n", max_size=9) | st.text(max_size=300), unique=True))
 def test_each_name_is_accepted_and_no_two_are_one(names: list[str]) -> None:
     name = Names(clean, {})
