@@ -16,7 +16,7 @@ from launcher.hooks.records import flatten, to_number
 from launcher.process import ranks
 from launcher.rundir.folder import place_of
 from launcher.rundir.metrics import last_step
-from launcher.rundir.step_lines import drop_lines_after, keep_lines_after
+from launcher.rundir.step_lines import drop_lines_after
 from launcher.types import NonEmptyText
 
 
@@ -27,17 +27,14 @@ class JsonlHook(BaseHook):
 
     Args:
         path: relative to the workspace. Outside it, the file is in a folder `<name>/<id>` there.
-        keep_dropped: keep the lines that a resume drops in a hidden file next to it. A tracker that
-            already has them can find out whether they are computed again with the same values.
     """
 
     def __init__(
         self,
         path: NonEmptyText = "metrics.jsonl",
         clock: Callable[[], float] = time.time,
-        keep_dropped: bool = False,
     ):
-        self.path, self.keep_dropped, self._clock = Path(path), keep_dropped, clock
+        self.path, self._clock = Path(path), clock
         self._file = LineFile(self.path, encoded)
         self._count = self._last = 0
         """Number of lines in the file, and the step of its last one."""
@@ -53,8 +50,6 @@ class JsonlHook(BaseHook):
             return
         trainer.context.check_lock()
         last = self._file.last_written(trainer.step)
-        if self.keep_dropped:
-            keep_lines_after(self.path, last)
         self._count = drop_lines_after(self.path, last)
         self._last = last_step(self.path)
         self._report_missing(trainer)
