@@ -1,6 +1,7 @@
 """Interface of a tracker, and the run that it mirrors."""
 
 import json
+import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from launcher.rundir.record_format import AttemptData, RecordData, stored_record
 Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has the lines of media.jsonl with the same step, if there are
 any."""
+logger = logging.getLogger("launcher.trackers")
 NO_METRICS = ("step", "time", "attempt", "samples", "epoch", "media")
 NOT_ENDED = ("running", "queued", "paused")
 NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
@@ -163,6 +165,20 @@ class Tracker(ABC):
                 f" 'torch-launcher[{self.extra}]'."
             )
 
+    def find_artifact(self, which: str, sent: str | None) -> Path | None:
+        """Return the folder of the artifact `best`, `last` or `export` with its real name.
+
+        It is None if there is none, or if it has the name of the one that was sent.
+        """
+        folder, checkpoint = self.run.folder, LATEST if which == "last" else which
+        path: Path | None = folder.export
+        if which != "export":
+            path = checkpoint_path(folder.checkpoints, checkpoint)
+        if path is None or not path.is_dir():
+            logger.warning("The run has no %s to send as an artifact.", which)
+            return None
+        return None if path.resolve().name == sent else path.resolve()
+
     @abstractmethod
     def open(self) -> int:
         """Connect, also again after any method has failed; return the last step it has, or -1."""
@@ -189,13 +205,6 @@ def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, An
     return (
         (line, item) for line in lines for item in line.get("media", ()) if item.get("kind") == kind
     )
-
-
-def artifact_folder(folder: RunFolder, which: str) -> Path | None:
-    """Return the folder that is sent as the artifact `best`, `last` or `export`, if it exists."""
-    checkpoint = LATEST if which == "last" else which
-    path = folder.export if which == "export" else checkpoint_path(folder.checkpoints, checkpoint)
-    return path if path is not None and path.is_dir() else None
 
 
 def config_without(config: Mapping[str, object], keys: Iterable[str]) -> dict[str, Any]:

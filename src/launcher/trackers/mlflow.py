@@ -19,7 +19,6 @@ from launcher.trackers.base import (
     Line,
     Names,
     Tracker,
-    artifact_folder,
     config_without,
     media,
     numbers,
@@ -221,16 +220,11 @@ class MlflowTracker(Tracker):
             self._send_accepted(params[start : start + PARAMS], "params")
 
     def _send_artifact(self, which: str) -> None:
-        path = artifact_folder(self.run.folder, which)
-        if path is None:
-            logger.warning("MLflow: the run has no %s to send as an artifact.", which)
-            return
-        sent = self.run.stored("mlflow")
-        if sent.get(which) == path.resolve().name:
-            return
-        self._client.log_artifacts(self._id, str(path.resolve()), which)
-        self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
-        self.run.store("mlflow", {**sent, which: path.resolve().name})
+        stored = self.run.stored("mlflow")
+        if (path := self.find_artifact(which, stored.get(which))) is not None:
+            self._client.log_artifacts(self._id, str(path), which)
+            self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
+            self.run.store("mlflow", {**stored, which: path.name})
 
     def _description(self, which: str) -> str:
         """Return the file MLmodel, which makes a folder a model for `mlflow.pyfunc.load_model`."""

@@ -19,9 +19,7 @@ from launcher.trackers.base import (
     NOT_ENDED,
     Line,
     Tracker,
-    artifact_folder,
     config_without,
-    media,
     numbers,
 )
 
@@ -172,24 +170,27 @@ class WandbTracker(Tracker):
         return wandb.Settings(**settings | self.settings)
 
     def write(self, lines: list[Line]) -> None:
-        import wandb
-
         for line in lines:
             values: dict[str, Any] = {
                 key: line[key] for key in ("step", "samples", "epoch", "attempt") if key in line
             }
             values |= numbers(line)
-            for _, item in media([line], "image"):
-                values[item["key"]] = self._image(self.run.folder.path / item["path"])
-            for _, item in media([line], "histogram"):
-                values[item["key"]] = wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
-            for _, item in media([line], "text"):
-                values[item["key"]] = wandb.Html(f"<pre>{html.escape(item['text'])}</pre>")
+            for item in line.get("media", ()):
+                values[item["key"]] = self._media(item)
             self._wandb_run.log(
                 values | {"_timestamp": line["time"]}, step=line["step"], commit=True
             )
             self._step = line["step"]
         self._send_log()
+
+    def _media(self, item: dict[str, Any]) -> object:
+        import wandb
+
+        if item["kind"] == "image":
+            return self._image(self.run.folder.path / item["path"])
+        if item["kind"] == "histogram":
+            return wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
+        return wandb.Html(f"<pre>{html.escape(item['text'])}</pre>")
 
     def close(self, state: str) -> None:
         run = self._wandb_run
@@ -201,8 +202,9 @@ class WandbTracker(Tracker):
             )
         sent = self._stored.get("artifacts", {})
         for which in self.artifacts if state == "completed" else ():
-            if (alias := self._send_artifact(which, sent.get(which))) is not None:
-                sent = {**sent, which: alias}
+            if (path := self.find_artifact(which, sent.get(which))) is not None:
+                self._send_artifact(which, path)
+                sent = {**sent, which: path.name}
         end = [self.run.attempt.get("number"), state]
         if self.alerts and state in ENDED_EARLY and self._stored.get("end") != end:
             self._alert(state)
@@ -299,27 +301,16 @@ class WandbTracker(Tracker):
             stored = self.run.stored("wandb")
             self._stored = self.run.store("wandb", {**stored, "log_bytes": self._log_start})
 
-    def _send_artifact(self, which: str, sent: str | None) -> str | None:
-        """Begin to send an artifact, for which `finish` waits, unless it was sent before.
-
-        Returns:
-            The name of the checkpoint, or `export`, or None if there is nothing to send.
-        """
+    def _send_artifact(self, which: str, path: Path) -> None:
+        """Begin to send an artifact, for which `finish` waits."""
         import wandb
 
-        path = artifact_folder(self.run.folder, which)
-        if path is None:
-            logger.warning("W&B: the run has no %s to send as an artifact.", which)
-            return None
-        alias = "export" if which == "export" else path.resolve().name
-        if sent == alias:
-            return None
         name = re.sub(r"[^\w.-]", "-", f"{self.run.name}-{self.run.id}-{which}")
-        artifact = wandb.Artifact(name, type="model", metadata={"run": self.run.label, "of": alias})
+        metadata = {"run": self.run.label, "of": path.name}
+        artifact = wandb.Artifact(name, type="model", metadata=metadata)
         # It is sent from its place.
-        artifact.add_dir(str(path.resolve()), policy="immutable")
-        self._wandb_run.log_artifact(artifact, aliases=[*dict.fromkeys([which, alias])])
-        return alias
+        artifact.add_dir(str(path), policy="immutable")
+        self._wandb_run.log_artifact(artifact, aliases=[*dict.fromkeys([which, path.name])])
 
     def _alert(self, state: str) -> None:
         attempt, record = self.run.attempt, self.run.record

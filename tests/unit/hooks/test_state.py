@@ -84,17 +84,6 @@ def test_trainloops_ema_resumes_as_if_uninterrupted(tmp_path: Path, ema_first: b
     assert all(torch.equal(resumed[name], straight[name]) for name in straight)
 
 
-def test_a_hook_that_is_new_starts_from_the_restored_model(tmp_path: Path) -> None:
-    Training(tmp_path, [checkpointing()], 2).train()
-    ema = EmaHook()
-    trainer = Training(tmp_path, [ema, checkpointing()], 2)
-    trainer.train()
-    for average, p in zip(
-        ema.ema_model.module.parameters(), trainer.model.parameters(), strict=True
-    ):
-        assert torch.equal(average, p)
-
-
 class Means(LoggingHook):
     """A logging hook whose reports are kept."""
 

@@ -40,11 +40,6 @@ def test_the_newest_line_waits_until_a_later_one_exists(folder):
     assert lines.after == 30
 
 
-def test_lines_that_the_tracker_holds_are_not_read_again(folder):
-    write(folder, 0, 10, 20)
-    assert steps(MetricsReader(folder, 10).read(final=True)) == [20]
-
-
 def test_half_a_line_waits_for_its_end_and_garbage_is_skipped(folder):
     write(folder, 0, 10)
     append(folder.metrics_path, b'{"step": 20, "ti')
@@ -53,16 +48,6 @@ def test_half_a_line_waits_for_its_end_and_garbage_is_skipped(folder):
     append(folder.metrics_path, b'me": 1.0}\nno json\n[1]\n{"step": "x"}\n')
     write(folder, 30)
     assert steps(lines.read(final=True)) == [20, 30]
-
-
-def test_a_resume_that_drops_lines_sends_none_again(folder):
-    write(folder, *range(0, 60, 10))
-    lines = MetricsReader(folder, -1)
-    assert steps(lines.read()) == [0, 10, 20, 30, 40]
-    drop_lines_after(folder.metrics_path, 20)
-    assert lines.read(final=True) == []
-    write(folder, 30, 40, 50, 60)
-    assert steps(lines.read(final=True)) == [50, 60]
 
 
 def test_a_held_line_that_was_dropped_is_not_sent(folder):

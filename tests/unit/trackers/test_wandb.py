@@ -14,20 +14,6 @@ from support.pictures import png
 from support.tracked import WrittenRun
 from support.wandb_server import WandbServer
 
-VARIABLES = (
-    "API_KEY",
-    "PROJECT",
-    "ENTITY",
-    "RUN_GROUP",
-    "TAGS",
-    "MODE",
-    "RUN_ID",
-    "BASE_URL",
-    "CONFIG_DIR",
-    "SERVICE",
-    "IDENTITY_TOKEN_FILE",
-)
-
 
 @pytest.fixture(scope="module")
 def shared_server():
@@ -46,8 +32,8 @@ def server(shared_server, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path, monkeypatch):
-    for name in VARIABLES:
-        monkeypatch.delenv(f"WANDB_{name}", raising=False)
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("NETRC", raising=False)
 
