@@ -78,7 +78,7 @@ class TrainState:
 
 @dataclass
 class RunContext:
-    """What a run provides to its hooks, as `trainer.context`."""
+    """Everything that a run provides to its hooks, as `trainer.context`."""
 
     val_loader: Callable[..., Iterable[Any] | None] | None = None
     """Makes this rank's validation loader; returns None if there is no validation set.

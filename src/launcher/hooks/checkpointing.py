@@ -94,8 +94,6 @@ class CheckpointingHook(BaseHook):
         best_mode: Literal["auto", "min", "max"] = "auto",
         remote: NonEmptyText | None = None,
     ):
-        if isinstance(interval, int) and interval < 1:
-            raise ValueError(f"interval={interval}: should be at least 1.")
         if not isinstance(exit_code, int) and exit_code != "128+signal":
             raise ValueError(f"exit_code={exit_code!r}: should be '128+signal' or a number.")
         if "://" in str(path):

@@ -81,21 +81,21 @@ class SkipSpikesHook(IntervalHook):
         # With lanes, each rank has the losses of all.
         if trainer.strategy.lanes is None:
             loss = ranks.sum_over_ranks(loss) / ranks.world_size()
-        present = torch.stack([loss, norm.float()])
+        current = torch.stack([loss, norm.float()])
         filled = self._accepted.clamp(max=self.window)
         is_filled = torch.arange(self.window, device=norm.device) < filled
         count = filled.clamp(min=1)
         mean = (self._values * is_filled).sum(1) / count
         variance = ((self._values - mean[:, None]).square() * is_filled).sum(1) / count
         deviation = torch.maximum(variance.sqrt(), STEADY * mean.abs())
-        is_above = (present > mean + self.sigmas * deviation) & self._is_judged
-        is_finite = present.isfinite().all()
+        is_above = (current > mean + self.sigmas * deviation) & self._is_judged
+        is_finite = current.isfinite().all()
         can_skip = (self._accepted >= self.warmup) & (self._in_row < self.max_in_row)
         is_spike: torch.Tensor = is_finite & can_skip & is_above.any()
         is_accepted = is_finite & ~is_spike
 
         at = (self._accepted % self.window).view(1)
-        kept = torch.where(is_accepted, present[:, None], self._values.index_select(1, at))
+        kept = torch.where(is_accepted, current[:, None], self._values.index_select(1, at))
         self._values = self._values.index_copy(1, at, kept)
         self._accepted = self._accepted + is_accepted
         self._skipped = self._skipped + is_spike

@@ -166,9 +166,11 @@ class Tracker(ABC):
             )
 
     def find_artifact(self, which: str, sent: str | None) -> Path | None:
-        """Return the folder of the artifact `best`, `last` or `export` with its real name.
+        """Return the folder of an artifact, unless it was sent before.
 
-        It is None if there is none, or if it has the name of the one that was sent.
+        Args:
+            which: best, last or export.
+            sent: name of the folder that was sent.
         """
         folder, checkpoint = self.run.folder, LATEST if which == "last" else which
         path: Path | None = folder.export

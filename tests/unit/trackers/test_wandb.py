@@ -166,8 +166,8 @@ def test_a_server_that_hangs_is_left_after_a_while(run, server):
     tracker.close("running")
 
 
-def test_steps_that_the_server_refused_are_reported_and_sent_again(run, server, monkeypatch):
-    """wandb drops the rest of a history after such a refusal, and `finish` does not raise."""
+def test_steps_that_the_server_rejected_are_reported_and_sent_again(run, server, monkeypatch):
+    """wandb drops the rest of a history after such a rejection, and `finish` does not raise."""
     monkeypatch.setattr("launcher.trackers.wandb.ARRIVAL_CHECKS", 1)
     run.log(*range(0, 30, 10))
     run.folder.log_path().write_text("first\n")
