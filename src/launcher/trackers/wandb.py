@@ -218,8 +218,8 @@ class WandbTracker(Tracker):
     def _check_arrival(self) -> None:
         """Compare the last step that the server has with the last one that was sent.
 
-        After a rejection (HTTP 403, say), wandb drops the rest of a run's history, and `finish` does
-        not report it.
+        After a rejection (HTTP 403, say), wandb drops the rest of a run's history, and `finish`
+        does not report it.
         """
         import wandb
 
