@@ -80,10 +80,11 @@ class JsonlHook(BaseHook):
         return self.path.absolute().parent.name
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        if ranks.rank() != 0:
-            return
+        # On all ranks, since reading a sharded tensor is collective.
         values = {name: to_number(value) for name, value in flatten(records).items()}
         numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+        if ranks.rank() != 0:
+            return
         if dry_run:
             trainer.logger.info("Would write to %s: %s", self.path, numbers)
             return
