@@ -26,6 +26,10 @@ from launcher.trackers.base import (
 
 DEFAULT_EXPERIMENT = "launcher"
 RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
+MODEL_TAG = "launcher.model"
+MODEL_NAME = r"(?!\.\.?$)[^/:]{1,250}"
+ALIAS = r"(?i:(?!latest$|v\d+$)[\w-]{1,255})"
+"""What MLflow accepts as a model's name and as an alias."""
 NAMES = "names"
 """Key of MLflow's names of metrics in the run's folder."""
 BATCH = "batch"
@@ -58,6 +62,9 @@ class MlflowTracker(Tracker):
         tags: the run's tags.
         config_exclude: keys of the configuration that are not sent.
         artifacts: artifacts that are sent when the run is complete.
+        registered_model_name: register the model of a complete run under this name.
+        model: the artifact that is registered.
+        alias: the registered version's alias.
     """
 
     library = extra = "mlflow"
@@ -70,10 +77,15 @@ class MlflowTracker(Tracker):
         tags: dict[str, object] | None = None,
         config_exclude: list[str] | None = None,
         artifacts: list[Literal["best", "last", "export"]] | None = None,
+        registered_model_name: str | None = None,
+        model: Literal["best", "last", "export"] = "best",
+        alias: str | None = "best",
     ):
         self.tracking_uri, self.experiment, self.name = tracking_uri, experiment, name
         self.tags, self.config_exclude = dict(tags or {}), config_exclude or []
-        self.artifacts = artifacts or []
+        self.registered_model_name, self.model, self.alias = registered_model_name, model, alias
+        registered = [model] if registered_model_name else []
+        self.artifacts = list(dict.fromkeys([*(artifacts or []), *registered]))
         self._is_reported = False
         self.not_sent: dict[str, str] = {}
 
@@ -82,6 +94,14 @@ class MlflowTracker(Tracker):
         for tag in self.tags:
             if clean(tag) != tag:
                 raise ConfigError(f"{key}.tags.{tag}: MLflow rejects this name; use {clean(tag)}.")
+        name, alias = self.registered_model_name, self.alias
+        if name is not None and not re.fullmatch(MODEL_NAME, name):
+            raise ConfigError(f"{key}.registered_model_name={name!r}: use a name without / and :.")
+        if alias is not None and not re.fullmatch(ALIAS, alias):
+            raise ConfigError(
+                f"{key}.alias={alias!r}: use letters, digits, _ and -, and neither latest nor a"
+                " version such as v1."
+            )
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite"
         if uri.startswith("sqlite"):
             self.require(key, "sqlalchemy")
@@ -224,6 +244,8 @@ class MlflowTracker(Tracker):
         if (path := self.find_artifact(which, stored.get(which))) is not None:
             self._client.log_artifacts(self._id, str(path), which)
             self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
+            if self.registered_model_name and which == self.model:
+                self._register(which, path)
             self.run.store("mlflow", {**stored, which: path.name})
 
     def _description(self, which: str) -> str:
@@ -235,6 +257,27 @@ class MlflowTracker(Tracker):
             "python_function", loader_module=LOADER, python_version=platform.python_version()
         )
         return str(model.to_yaml())
+
+    def _register(self, which: str, path: Path) -> None:
+        """Register the artifact once, even if an earlier try was interrupted."""
+        from mlflow.exceptions import MlflowException
+
+        name = self.registered_model_name
+        try:
+            self._client.get_registered_model(name)
+        except MlflowException:
+            self._client.create_registered_model(name)
+        version_id = f"{self._id}/{path.name}"
+        same = self._client.search_model_versions(f"tags.`{MODEL_TAG}` = '{version_id}'")
+        version = next((version for version in same if version.name == name), None)
+        if version is None:
+            source = f"runs:/{self._id}/{which}"
+            version = self._client.create_model_version(
+                name, source, self._id, {MODEL_TAG: version_id}
+            )
+        if self.alias:
+            self._client.set_registered_model_alias(name, self.alias, version.version)
+        logger.info("MLflow: registered %s, version %s", name, version.version)
 
 
 def clean(name: str) -> str:

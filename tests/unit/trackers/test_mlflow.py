@@ -110,7 +110,7 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
 ):
     import mlflow.tracking
 
-    options = {"artifacts": ["export"]}
+    options = {"artifacts": ["export"], "registered_model_name": "classifier", "model": "export"}
     for number in range(60):
         mine = WrittenRun(tmp_path / "name" / f"run{number:04}")
         mine.folder.export.mkdir()
@@ -137,6 +137,7 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
                 10,
                 20,
             ], number
+        assert len(client.search_model_versions(f"run_id='{stored.run_id}'")) == 1, number
         if not was_killed:
             break
     assert not was_killed and number > 20
@@ -208,13 +209,16 @@ def test_options(run, client, tmp_path, monkeypatch):
     run.end()
     options = {
         "experiment": "mine", "name": "n", "tags": {"team": "a"},
-        "config_exclude": ["paths", "run"], "artifacts": ["export"],
+        "config_exclude": ["paths", "run"],
+        "registered_model_name": "classifier", "model": "export", "alias": "champion",
     }  # fmt: skip
     mirror(run, "completed", **options)
     mirror(run, "completed", **options)  # adds nothing
     stored = only_run(client, "mine")
     assert (stored.info.run_name, stored.data.tags["team"]) == ("n", "a")
     assert sorted(stored.data.params) == ["optimizer.betas", "optimizer.lr"]
+    (version,) = client.search_model_versions("name='classifier'")
+    assert client.get_model_version_by_alias("classifier", "champion").version == version.version
     artifacts = Path(stored.info.artifact_uri.removeprefix("file://"))
     assert artifacts.is_relative_to(tmp_path / "mlflow-artifacts" / "mine")
     assert (artifacts / "export" / "model.safetensors").read_bytes() == b"weights"
@@ -309,7 +313,15 @@ def test_what_mlflow_rejects_is_named_and_the_rest_is_sent(run, client):
     assert message.startswith("Tracker mlflow: not sent, since the service rejects it: train/bad (")
 
 
-def test_a_tag_that_mlflow_rejects_is_found_at_the_start():
-    MlflowTracker(tags={"a.b/c": 1}).check("t")
-    with pytest.raises(ConfigError, match=r"^t.tags.a//b: .* use a/b\.$"):
-        MlflowTracker(tags={"a//b": 1}).check("t")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tags": {"a//b": 1}}, r"^t.tags.a//b: .* use a/b\.$"),
+        ({"registered_model_name": "a/b"}, r"^t\.registered_model_name='a/b': "),
+        ({"alias": "v2"}, r"^t\.alias='v2': "),
+    ],
+)
+def test_names_that_mlflow_rejects_are_found_at_the_start(options, message):
+    MlflowTracker(tags={"a.b/c": 1}, registered_model_name="m").check("t")
+    with pytest.raises(ConfigError, match=message):
+        MlflowTracker(**options).check("t")
