@@ -3,15 +3,11 @@
 import json
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from shlex import split
 
-import pytest
-
 from support import runner
 from support.runner import launch, run_folder, stop_at
-from support.webhook import Webhook
 
 TINY = split(
     "model=mlp data=digits device=cpu trainer.max_steps=20 hooks.logging.interval=2"
@@ -54,26 +50,13 @@ def test_a_missing_library_rejects_the_run(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("run.json"))
 
 
-def test_a_killed_run_is_reported_and_its_url_is_stored_nowhere(tmp_path: Path) -> None:
-    """The follower outlives the run; what has been said is not said again."""
-    pytest.importorskip("apprise")
-    words = ("-m", "launcher", f"paths.outputs={tmp_path}", *TINY, "tracker=[notify]")
-    with Webhook() as webhook:
-        env = {**runner.ENVIRONMENT, "NOTIFY_URL": webhook.url}
-        process = runner.start(*words, *stop_at(9, signum="SIGKILL", group=False), env=env)
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-        until(lambda: webhook.titles == ["stale"])
-        process = runner.start(*words, env=env)
-        output, _ = process.communicate()
-        assert process.returncode == 0, output
-        until(lambda: webhook.titles == ["stale", "completed"])
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) > 10 and not [path for path in files if b"hunter2" in path.read_bytes()]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not holds():
+def test_the_follower_of_a_killed_run_marks_it_as_killed(tmp_path: Path) -> None:
+    command = ("-m", "launcher", f"paths.outputs={tmp_path}", *TINY, FILES)
+    stop = stop_at(9, signum="SIGKILL", group=False)
+    process = runner.start(*command, *stop, env=runner.ENVIRONMENT)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    state, deadline = run_folder(tmp_path) / "tracked.state", time.monotonic() + 300
+    while not (state.exists() and state.read_text() == "killed"):
         assert time.monotonic() < deadline
         time.sleep(0.02)

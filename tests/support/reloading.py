@@ -44,7 +44,7 @@ def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> di
     whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in live.items()}
     check_full_weights(trainer, whole)
     result = {"tensors": {name: sha(tensor) for name, tensor in whole.items()}}
-    result |= {"rng": sha(trainer.resumed_rng["torch"])}
+    result |= {"rng": sha(trainer.restored["rng"]["torch"])}
     result |= {"samples": trainer.samples, "step": trainer.step}
     taken: list[str] = []
     forward = trainer.forward

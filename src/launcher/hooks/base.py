@@ -78,7 +78,7 @@ class TrainState:
 
 @dataclass
 class RunContext:
-    """Context that a run provides to its hooks before training starts."""
+    """Everything that a run provides to its hooks, as `trainer.context`."""
 
     val_loader: Callable[..., Iterable[Any] | None] | None = None
     """Makes this rank's validation loader; returns None if there is no validation set.
@@ -123,20 +123,15 @@ class StepInfo(TypedDict, total=False):
     lr: list[float | torch.Tensor]
     """Learning rate of each parameter group in this step."""
     non_finite_grad_retry_count: int
-    has_all: bool
-    """True if `records` are the records of all ranks, as with lanes."""
     max_memory: float
     """GiB; only with `MemoryHook`."""
-    means: Any
-    means_over_ranks: Any
-    """The `hooks.stats.Stats` of the steps up to this one, once a hook has computed them."""
 
 
 class TrainerView(Protocol):
     """The trainer as hooks see it."""
 
+    context: RunContext
     state: TrainState
-    grad_clip: float | None
     gradient_accumulation_steps: int
     workspace: Path | None
     device: torch.device
@@ -149,11 +144,10 @@ class TrainerView(Protocol):
     hooks: list["BaseHook"]
     step_info: StepInfo
     restored: dict[str, Any] | None
-    """State for every `on_load_state_dict`, set in `on_restore` by the hook that loads it."""
+    """`training_state`, the states of `hooks` and `rng`, set by the hook that loads them."""
     resumed_from: Path | None
     is_fork: bool
     """True at the first launch of a fork, when `resumed_from` is a checkpoint of another run."""
-    resumed_rng: dict[str, Any] | None
 
     @property
     def source(self) -> Any:
@@ -220,9 +214,6 @@ class BaseHook:
     runs_first: ClassVar[bool] = False
     """True if this hook is called before the others, which read what it adds to
     `trainer.step_info`."""
-
-    def bind(self, context: RunContext) -> None:
-        """Receive the run's context. Called once, before any other method."""
 
     def on_start(self, trainer: TrainerView) -> None:
         """Change model, optimizer or loader here: they are built, and nothing is restored yet."""

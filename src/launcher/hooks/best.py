@@ -63,16 +63,14 @@ class Best:
 
     def check(self, trainer: Any) -> None:
         """End the run if the metric cannot come any more after a complete step."""
-        names = trainer.state.metrics
-        if self._was_logged or len(names) == self._num_checked:
+        if self._was_logged or len(trainer.state.metrics) == self._num_checked:
             return
-        self._num_checked, names = len(names), _logged(trainer)
+        self._num_checked, names = len(trainer.state.metrics), _logged(trainer)
         if choices := meant(self.metric, names):
             raise ConfigError(
                 f"{self._key}={self.metric}: is not logged; choose one of {', '.join(choices)}."
             )
-        has_evaluated = any(name.startswith("val/") for name in names)
-        if has_evaluated and not self._is_reported:
+        if _has_evaluated(names) and not self._is_reported:
             self._is_reported = True
             trainer.logger.warning(
                 "%s=%s: has not been logged so far, unlike %s. If no hook logs it, the run fails at"
@@ -92,8 +90,8 @@ class Best:
         # This attempt had nothing left to do.
         if self._was_logged or not (names or self._is_restored):
             return
-        has_group = any(name.startswith("val/") for name in names)
-        if not needs_validation and self.metric.startswith("val/") and not has_group:
+        needs_validation |= not self.metric.startswith("val/")
+        if not needs_validation and not _has_evaluated(names):
             return
         logged = f"logged were {', '.join(names)}" if names else "choose one that is"
         raise TrainingError(
@@ -113,6 +111,10 @@ class Best:
 
 def _logged(trainer: Any) -> list[str]:
     return sorted(name for name, value in trainer.state.metrics.items() if value is not None)
+
+
+def _has_evaluated(names: list[str]) -> bool:
+    return any(name.startswith("val/") for name in names)
 
 
 def check_keeps_best(best: Best | None, key: str) -> None:

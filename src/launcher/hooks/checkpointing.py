@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.config.checks import parse_signal, signal_issue
 from launcher.config.matters_from import always, never
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
+from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
 from launcher.hooks.records import show
@@ -93,43 +94,31 @@ class CheckpointingHook(BaseHook):
         best_mode: Literal["auto", "min", "max"] = "auto",
         remote: NonEmptyText | None = None,
     ):
-        if isinstance(interval, int) and interval < 1:
-            raise ValueError(f"interval={interval}: should be at least 1.")
         if not isinstance(exit_code, int) and exit_code != "128+signal":
             raise ValueError(f"exit_code={exit_code!r}: should be '128+signal' or a number.")
-        self.interval = Interval(interval, "hooks.checkpointing.interval")
-        self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
         if "://" in str(path):
             raise ConfigError(
                 f"hooks.checkpointing.path={path}: is a URL; use hooks.checkpointing.remote={path}."
             )
-        self.path, self.load, self.remote = path, load, remote
         if remote is not None:
             open_remote(remote)
+        self.interval = Interval(interval, "hooks.checkpointing.interval")
+        self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
+        self.path, self.load, self.remote = path, load, remote
         self.exit_signals, self.exit_code = signal_list(exit_signals), exit_code
-        self.exit_delay = (
-            exit_delay.total_seconds() if isinstance(exit_delay, timedelta) else exit_delay
-        )
+        self.exit_delay = exit_delay
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
-        self.texts: dict[str, str] = {}
         self._handlers: dict[int, object] = {}
-        self._run: str | None = None
-        """The run's name, stored in each checkpoint."""
         self._built: dict[str, tuple[int, ...]] = {}
-        self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
-        self._shared, self._leaves = RunContext().shared, RunContext().leaves
-        self.saved_at = self._in_flight = self._observed_at = -1
+        self.saved_at = self._observed_at = -1
+        """Steps of the newest save and of the newest value of the best metric."""
         self._improved = self._is_postponed = self._is_checked = False
-        self._times = RunContext().times
-        self._best_saved: dict[str, object] | None = None
-        self._best_in_flight: dict[str, object] | None = None
+        self._best_saved: tuple[float | None, int] = (None, 0)
+        """Value and step of the best checkpoint that is durable."""
+        self._best_in_flight: tuple[float | None, int] | None = None
 
     # ------------------------------------------------------------------------------------ restoring
-    def bind(self, context: RunContext) -> None:
-        self.texts, self._check_lock, self._fork = context.texts, context.check_lock, context.fork
-        self._times, self._shared, self._leaves = context.times, context.shared, context.leaves
-
     def on_start(self, trainer: TrainerView) -> None:
         self.interval.check(trainer)
         trainer.state.best = self.best
@@ -138,25 +127,24 @@ class CheckpointingHook(BaseHook):
             handlers = signals.install(self.exit_signals)
             # `python -m launcher` keeps its handlers until it ends.
             self._handlers = handlers if theirs else {}
+        context = trainer.context
         self.store = self._store(trainer)
-        self.store.check_lock = self._check_lock
+        self.store.check_lock = context.check_lock
         self.resuming = CheckpointRestorer(
-            self.store, self.load, self._fork, self.texts.get("config.yaml"), self._shared
+            self.store, self.load, context.fork, context.texts.get("config.yaml"), context.shared
         )
         snapshot = trainer.strategy.snapshot()
         check_storable(snapshot.tensors, snapshot.meta, type(trainer.optimizer).__name__)
-        leaves, folder = self._leaves, (trainer.workspace or Path()).parent
-        retention = replace(self.retention, awaited=lambda: awaited(folder, leaves))
+        folder = (trainer.workspace or Path()).parent
+        retention = replace(self.retention, awaited=lambda: awaited(folder, context.leaves))
         self.saver = Saver(self.store, trainer.strategy.ranks, retention, self.write_timeout)
 
     def _store(self, trainer: TrainerView) -> CheckpointStore:
         workspace = trainer.workspace or Path()
         root = place_of(trainer.workspace, self.path)
-        names: list[str] = []
-        if trainer.workspace is not None:
-            self._run = run_name(workspace)
-            if "config.yaml" in self.texts or not root.is_relative_to(workspace):
-                names = run_names(workspace)
+        is_outside = not root.is_relative_to(workspace)
+        has_names = is_outside or "config.yaml" in trainer.context.texts
+        names = run_names(workspace) if trainer.workspace is not None and has_names else []
         link = None if trainer.workspace is None else RunFolder(workspace).checkpoints
         if self.remote is not None:
             return RemoteStore(root, run_url(self.remote, workspace), trainer.logger, link, names)
@@ -170,59 +158,53 @@ class CheckpointingHook(BaseHook):
             self.saved_at = trainer.step
         # The source files as they were imported: a later edit is not part of this attempt.
         current = imported_sources()
-        has_report = "config.yaml" in self.texts  # of `launcher.hooks.record`
+        has_report = "config.yaml" in trainer.context.texts  # of `launcher.hooks.record`
         if checkpoint is not None and trainer.strategy.ranks.is_main and not has_report:
             for message in source_changes(stored_sources(checkpoint), current):
                 trainer.logger.warning("Changed since the checkpoint: %s", message)
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        # The checkpoint's best value belongs to another run.
-        is_fork = self.resuming.choice.is_fork
-        if (
-            self.best is not None
-            and not is_fork
-            and (saved := state_dict.get("checkpointing", {}).get("best"))
-        ):
-            self.best.load(saved)
-            self._best_saved = self.best.state()
-            is_own = trainer.strategy.ranks.is_main and self.saved_at == trainer.step
-            if is_own and self.best.value is not None and self.best.step == trainer.step:
-                # The process was killed between this save and its link.
-                self.store.mark_best(trainer.step)
+        saved = state_dict.get("checkpointing", {}).get("best")
+        # A fork's checkpoint has the best value of another run.
+        if self.best is None or not saved or self.resuming.choice.is_fork:
+            return
+        self.best.load(saved)
+        self._best_saved = (self.best.value, self.best.step)
+        if self.best.value is not None and self.best.step == trainer.step == self.saved_at:
+            # The process may have been killed between this save and its link.
+            self._mark_best(trainer)
 
     def on_ready(self, trainer: TrainerView) -> None:
         self.resuming.abandon_later(trainer)
         if self.resuming.choice.is_shared and trainer.strategy.ranks.is_main:
-            self._shared.take_over(trainer.workspace, self.store)
+            trainer.context.shared.take_over(trainer.workspace, self.store)
 
     # ----------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        if self.best is None or dry_run:
+        best, step = self.best, trainer.step
+        if best is None or dry_run or not best.observe(records):
             return
-        if not self.best.observe(records):
-            return
-        step, before, at = trainer.step, self.best.value, self.best.step
         self._observed_at = step
-        if step > 0 and not trainer.update_was_skipped() and self.best.update(step):
-            # A signal may have interrupted the evaluation of a step that is saved.
-            has_saved = self.saved_at == step and not self.saver.in_flight
-            self._improved = not has_saved
-            value = self.best.value
-            assert value is not None
-            if has_saved:
-                self._best_saved = self.best.state()
-                if trainer.strategy.ranks.is_main:
-                    self.store.mark_best(step)
-            trainer.logger.info(
-                "Step %d: %s %s is the best so far%s.",
-                step,
-                self.best.metric,
-                show(value),
-                "" if before is None else f" (before: {show(before)} at step {at})",
-            )
+        value, at = best.value, best.step
+        if step == 0 or trainer.update_was_skipped() or not best.update(step):
+            return
+        # A signal may have interrupted the evaluation of a step that is saved.
+        self._improved = self.saved_at != step or self.saver.in_flight
+        if not self._improved:
+            self._best_saved = (best.value, best.step)
+            self._mark_best(trainer)
+        before = "" if value is None else f" (before: {show(value)} at step {at})"
+        assert best.value is not None
+        trainer.logger.info(
+            "Step %d: %s %s is the best so far%s.", step, best.metric, show(best.value), before
+        )
+
+    def _mark_best(self, trainer: TrainerView) -> None:
+        if trainer.strategy.ranks.is_main:
+            self.store.mark_best(trainer.step)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        signum, step = trainer.stop_signal, trainer.state.step
+        signum, step = trainer.stop_signal, trainer.step
         ends = bool(signum) or trainer.is_paused or trainer.state.is_at_end()
         if ends:
             # A failed save of this step is tried again below.
@@ -252,16 +234,17 @@ class CheckpointingHook(BaseHook):
         return (
             self.interval.is_due(trainer, step)
             or self.retention.is_permanent(step)
-            or step in self._leaves
+            or step in trainer.context.leaves
             or self._improved
             or self._is_postponed
         )
 
+    # ----------------------------------------------------------------------------------------- save
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
         """Save, unless a broken state would replace the last good checkpoint."""
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
         if not self._is_postponed:
-            with self._times.measured("saving"):
+            with trainer.context.times.measured("saving"):
                 self._save(trainer, wait)
         elif not was_postponed or wait:
             trainer.logger.warning(
@@ -278,7 +261,7 @@ class CheckpointingHook(BaseHook):
         payload = self._payload(trainer)
         self._warn_of_lost_tensors(trainer)
         if self._improved and self.best is not None:
-            self._improved, self._best_in_flight = False, self.best.state()
+            self._improved, self._best_in_flight = False, (self.best.value, self.best.step)
         started = time.perf_counter()
         try:
             self.saver.save(payload, wait=wait or not self.asynchronous)
@@ -289,16 +272,12 @@ class CheckpointingHook(BaseHook):
                     f"The checkpoint of step {trainer.step} could not be written: {error}"
                 ) from error
             return
-        self.saved_at = self._in_flight = trainer.step
+        seconds = time.perf_counter() - started
+        self.saved_at = trainer.step
         if not self.saver.in_flight:
-            self._await(trainer)
+            self._note_saved(trainer)
         done = "copied, being written" if self.saver.in_flight else "saved"
-        trainer.logger.info(
-            "Step %d: checkpoint %s after %.2f s.",
-            trainer.step,
-            done,
-            time.perf_counter() - started,
-        )
+        trainer.logger.info("Step %d: checkpoint %s after %.2f s.", trainer.step, done, seconds)
 
     def _warn_of_lost_tensors(self, trainer: TrainerView) -> None:
         """Name at the first save the tensors that a resume would reject."""
@@ -312,7 +291,7 @@ class CheckpointingHook(BaseHook):
             )
 
     def _payload(self, trainer: TrainerView) -> Payload:
-        strategy = trainer.strategy
+        strategy, workspace = trainer.strategy, trainer.workspace
         training_state = trainer.training_state()
         hooks = hook_states(trainer, training_state)
         snapshot = strategy.snapshot()
@@ -322,52 +301,58 @@ class CheckpointingHook(BaseHook):
         rank_state = {"rng": rng_state(), "hooks": hooks}
         if strategy.ranks.world_size > 1:
             rank_state["data_loader"] = training_state["data_loader"]
-        payload = Payload(
+        manifest = Manifest(
             step=trainer.step,
-            manifest=Manifest(
-                step=trainer.step,
-                world_size=strategy.ranks.world_size,
-                strategy=strategy.name,
-                checkpoint_format=strategy.checkpoint_format,
-                samples=trainer.samples,
-                run=self._run,
-            ),
-            tensors=snapshot.tensors | tensors,
-            parts=snapshot.parts | parts,
-            rank_state=rank_state,
-            global_state={**snapshot.meta, "training_state": training_state},
-            texts=with_sources(self.texts),
-            is_best=self._improved,
+            world_size=strategy.ranks.world_size,
+            strategy=strategy.name,
+            checkpoint_format=strategy.checkpoint_format,
+            samples=trainer.samples,
+            run=None if workspace is None else run_name(workspace),
         )
+        tensors = snapshot.tensors | tensors
         # An optimizer has its state after its first update.
         if not self._is_checked and not trainer.state.skipped_in_row:
             self._is_checked = True
             state = snapshot.meta | rank_state | {"training_state": training_state}
-            check_storable(payload.tensors, state, type(trainer.optimizer).__name__)
-        return payload
+            check_storable(tensors, state, type(trainer.optimizer).__name__)
+        return Payload(
+            step=trainer.step,
+            manifest=manifest,
+            tensors=tensors,
+            parts=snapshot.parts | parts,
+            rank_state=rank_state,
+            global_state={**snapshot.meta, "training_state": training_state},
+            texts=with_sources(trainer.context.texts),
+            is_best=self._improved,
+        )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["checkpointing"] = {} if self.best is None else {"best": self.best.state()}
 
-    # ------------------------------------------------------------------------------------------ end
-    def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
+    def _await(self, trainer: TrainerView) -> None:
         """Wait for the current save. A failure is logged, and a later save tries again."""
+        self._end_save(trainer, self.saver.finish)
+
+    def _end_save(self, trainer: TrainerView, wait: Callable[[], None]) -> None:
+        if not self.saver.in_flight:
+            return
         try:
-            with self._times.measured("saving"):
-                getattr(self.saver, finish)()
+            with trainer.context.times.measured("saving"):
+                wait()
         except SaveFailed as error:
             self._report(trainer, error)
         else:
-            self._best_saved, self._best_in_flight = self._best_in_flight or self._best_saved, None
-            if self._in_flight >= 0:
-                step, self._in_flight = self._in_flight, -1
-                trainer.fire("on_checkpoint_saved", self.store.root / step_name(step))
+            self._note_saved(trainer)
+
+    def _note_saved(self, trainer: TrainerView) -> None:
+        self._best_saved, self._best_in_flight = self._best_in_flight or self._best_saved, None
+        trainer.fire("on_checkpoint_saved", self.store.root / step_name(self.saved_at))
 
     def _report(self, trainer: TrainerView, error: SaveFailed) -> None:
-        self.saved_at = self._in_flight = -1
+        self.saved_at = -1
         if self._best_in_flight is not None and self.best is not None and not self._improved:
             # The best checkpoint must exist on disk.
-            self.best.load(self._best_saved or {**self._best_in_flight, "value": None})
+            self.best.value, self.best.step = self._best_saved
         self._best_in_flight = None
         trainer.logger.error(
             "The checkpoint could not be written: %s. Training continues; the previous one is"
@@ -375,18 +360,20 @@ class CheckpointingHook(BaseHook):
             error,
         )
 
+    # ------------------------------------------------------------------------------------------ end
     def _leave(self, trainer: TrainerView, signum: int) -> None:
-        if self.exit_delay:
-            trainer.logger.info("Saved; leaving in %g s.", self.exit_delay)
-            deadline.progress(self.exit_delay)
-            time.sleep(self.exit_delay)
-        raise signals.SignalExit(
-            signum, None if isinstance(self.exit_code, str) else self.exit_code
-        )
+        delay = self.exit_delay
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        if seconds:
+            trainer.logger.info("Saved; leaving in %g s.", seconds)
+            deadline.progress(seconds)
+            time.sleep(seconds)
+        code = None if isinstance(self.exit_code, str) else self.exit_code
+        raise signals.SignalExit(signum, code)
 
     def on_close(self, trainer: TrainerView) -> None:
-        if getattr(self, "saver", None) is not None:
-            self._await(trainer, "close")
+        if hasattr(self, "saver"):
+            self._end_save(trainer, self.saver.close)
         signals.restore(self._handlers)
 
 

@@ -37,21 +37,15 @@ class EarlyStoppingHook(BaseHook):
         self._reason: str | None = None
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        if dry_run or not self.best.observe(records):
-            return
-        if self.best.update(trainer.step):
-            self.misses = 0
-            return
-        self.misses += 1
-        self._stop_if_due(trainer)
+        if not dry_run and self.best.observe(records):
+            self.misses = 0 if self.best.update(trainer.step) else self.misses + 1
+            self._stop_if_due(trainer)
 
     def _stop_if_due(self, trainer: TrainerView) -> None:
         if self.misses >= self.patience and trainer.state.stop_reason is None:
-            best = (
-                "a finite value"
-                if self.best.value is None
-                else f"{self.best.value:.6g} (step {self.best.step})"
-            )
+            best = "a finite value"
+            if self.best.value is not None:
+                best = f"{self.best.value:.6g} (step {self.best.step})"
             self._reason = (
                 f"{self.best.metric} has not improved on {best} in {self.misses} evaluations"
             )

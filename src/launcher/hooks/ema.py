@@ -1,6 +1,6 @@
 """Exponential moving averages of the weights."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -43,8 +43,6 @@ class EmaHook(BaseHook):
             `AveragedModel`. With "initial", it averages them with the initial weights.
         evaluate: evaluate the average of the first decay instead of the weights. `val/` metrics,
             the best checkpoint and early stopping then use the average.
-    Raises:
-        ConfigError: `decay` is empty, has a value twice, or one that is not between 0 and 1.
     """
 
     needs: ClassVar = {"evaluate=true": "evaluation", "evaluate=false": "checkpointing"}
@@ -61,14 +59,9 @@ class EmaHook(BaseHook):
         evaluate: bool = False,
         start: Literal["first_update", "initial"] = "first_update",
     ):
-        self.decays = [
-            float(value) for value in (decay if isinstance(decay, Sequence) else [decay])
-        ]
-        if (
-            not self.decays
-            or len(set(self.decays)) < len(self.decays)
-            or not all(0 <= value <= 1 for value in self.decays)
-        ):
+        self.decays = list(map(float, decay if isinstance(decay, Sequence) else [decay]))
+        are_distinct = 0 < len(self.decays) == len(set(self.decays))
+        if not are_distinct or not all(0 <= value <= 1 for value in self.decays):
             raise ConfigError(
                 f"hooks.ema.decay={decay}: must be one or several different numbers from 0 to 1."
             )
@@ -76,21 +69,15 @@ class EmaHook(BaseHook):
             raise ConfigError(
                 f"hooks.ema.name={name}: must be a word other than model and optimizer; e.g. ema."
             )
-        self.use_buffers, self.name, self.interval, self.warmup = (
-            use_buffers,
-            name,
-            interval,
-            warmup,
-        )
+        self.use_buffers, self.name = use_buffers, name
+        self.interval, self.warmup, self.start = interval, warmup, start
         self.device = torch.device(device) if device is not None else None
-        self.evaluate, self.start = evaluate, start
-        self._updates = 0
-        self._updated_at = 0
+        self.evaluate = evaluate
+        self._updates = self._updated_at = 0
         self._model: torch.nn.Module
         self._weights: dict[str, torch.Tensor] = {}
         self._averages: dict[float, list[torch.Tensor]] = {}
         self._restored: set[str] = set()
-        self._staging: _Staging | None = None
         self._kept: list[torch.Tensor] = []
         self._module: AveragedModel | None = None
 
@@ -111,18 +98,16 @@ class EmaHook(BaseHook):
         """
         self._model = trainer.model
         self._weights = averaged_tensors(trainer.model, self.use_buffers, stored)
-        shards = [local(tensor) for tensor in self._weights.values()]
-        if self.device is not None and any(
-            shard.device.type != self.device.type for shard in shards
-        ):
-            self._staging = _Staging(shards, self.device)
         self._averages = {
             decay: [
                 torch.empty_like(shard, dtype=_wide(shard.dtype), device=self.device)
-                for shard in shards
+                for shard in self._shards()
             ]
             for decay in self.decays
         }
+
+    def _shards(self) -> list[torch.Tensor]:
+        return [local(tensor) for tensor in self._weights.values()]
 
     def on_before_train(self, trainer: TrainerView) -> None:
         """Set averages that were not restored to the current weights."""
@@ -133,33 +118,20 @@ class EmaHook(BaseHook):
     def on_after_step(self, trainer: TrainerView) -> None:
         if trainer.step == self._updated_at or trainer.step % self.interval:
             return
-        self._settle()
         self._updated_at = trainer.step
-        decays = {decay: self._present(decay) for decay in self.decays}
+        # In the dtype and on the device of the averages.
+        pairs = zip(self._shards(), self._averages[self.decays[0]], strict=True)
+        weights = [weight.to(average) for weight, average in pairs]
+        for decay, averages in self._averages.items():
+            get_ema_multi_avg_fn(self._current(decay))(averages, weights, 0)
         self._updates += 1
-        if self._staging is not None:
-            self._staging.begin(decays)
-        else:
-            self._average(decays, [local(tensor) for tensor in self._weights.values()])
 
-    def _present(self, decay: float) -> float:
+    def _current(self, decay: float) -> float:
         """Return the decay of the next update."""
         if self._updates == 0 and self.start == "first_update":
             return 0.0
         limit = (1 + self._updates) / (self.warmup + self._updates) if self.warmup else 1.0
         return min(decay, limit) ** self.interval
-
-    def _average(self, decays: Mapping[float, float], weights: list[torch.Tensor]) -> None:
-        for decay, averages in self._averages.items():
-            same = [
-                weight.to(average.dtype) for weight, average in zip(weights, averages, strict=True)
-            ]
-            get_ema_multi_avg_fn(decays[decay])(averages, same, 0)
-
-    def _settle(self) -> None:
-        """Complete an update whose weights are being copied to the host."""
-        if self._staging is not None and (pending := self._staging.take()) is not None:
-            self._average(*pending)
 
     # ----------------------------------------------------------------------------------- evaluation
     @torch.no_grad()
@@ -168,15 +140,13 @@ class EmaHook(BaseHook):
             return
         # This hook may come after the hook that evaluates.
         self.on_after_step(trainer)
-        self._settle()
-        weights = [local(tensor) for tensor in self._weights.values()]
-        self._kept = [weight.clone() for weight in weights]
-        _copy(weights, self._averages[self.decays[0]])
+        self._kept = [weight.clone() for weight in self._shards()]
+        _copy(self._shards(), self._averages[self.decays[0]])
 
     @torch.no_grad()
     def on_evaluation_end(self, trainer: TrainerView) -> None:
         if self._kept:
-            _copy([local(tensor) for tensor in self._weights.values()], self._kept)
+            _copy(self._shards(), self._kept)
             self._kept = []
 
     @property
@@ -186,34 +156,29 @@ class EmaHook(BaseHook):
         Raises:
             TrainingError: training has not started, or the weights are sharded.
         """
-        if not self._weights or any(map(is_sharded, self._weights.values())):
-            why = (
-                "the weights are sharded; use evaluate=True"
-                if self._weights
-                else "training has not started"
+        if not self._weights:
+            raise TrainingError("EmaHook.ema_model does not exist: training has not started.")
+        if any(map(is_sharded, self._weights.values())):
+            raise TrainingError(
+                "EmaHook.ema_model does not exist: the weights are sharded; use evaluate=True."
             )
-            raise TrainingError(f"EmaHook.ema_model does not exist: {why}.")
-        self._settle()
         model = unwrap(self._model)
         if self._module is None:
             self._module = AveragedModel(model, device=self.device)
-            tensors = dict(self._module.module.named_parameters()) | dict(
-                self._module.module.named_buffers()
-            )
+            inner = self._module.module
+            tensors = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
             for name, average in zip(self._weights, self._averages[self.decays[0]], strict=True):
                 tensors[name].data = average
-        for (name, buffer), present in zip(
-            self._module.module.named_buffers(), model.buffers(), strict=True
-        ):
+        buffers = zip(self._module.module.named_buffers(), model.buffers(), strict=True)
+        for (name, buffer), current in buffers:
             if name not in self._weights:
-                buffer.copy_(present)
+                buffer.copy_(current)
         return self._module
 
     # ---------------------------------------------------------------------------------------- state
     def state_tensors(self, trainer: TrainerView) -> dict[str, ShardedLike]:
         if not self._weights:
             self._prepare(trainer)
-        self._settle()
         return {
             f"{self.name}/{decay!r}/{name}": ShardedLike(average, weight)
             for decay, averages in self._averages.items()
@@ -231,7 +196,7 @@ class EmaHook(BaseHook):
         decays = {name.split("/")[1] for name in self._restored}
         if missing := sorted({name.split("/")[1] for name in tensors} - decays):
             trainer.logger.warning(
-                "The checkpoint has no average of decay %s: it starts from the present weights.",
+                "The checkpoint has no average of decay %s: it starts from the current weights.",
                 ", ".join(missing),
             )
 
@@ -241,35 +206,6 @@ class EmaHook(BaseHook):
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get(self.name, {})
         self._updates, self._updated_at = saved.get("updates", 0), saved.get("updated_at", 0)
-
-
-class _Staging:
-    """Copies the weights to the host. Training does not wait for the copy."""
-
-    def __init__(self, shards: list[torch.Tensor], device: torch.device):
-        self._shards = shards
-        pinned = device.type == "cpu" and shards[0].device.type == "cuda"
-        self._copies = [
-            torch.empty_like(shard, device=device, pin_memory=pinned) for shard in shards
-        ]
-        self._event = torch.cuda.Event() if pinned else None
-        self._decays: Mapping[float, float] | None = None
-
-    @torch.no_grad()
-    def begin(self, decays: Mapping[float, float]) -> None:
-        for copy, shard in zip(self._copies, self._shards, strict=True):
-            copy.copy_(shard, non_blocking=self._event is not None)
-        if self._event is not None:
-            self._event.record()
-        self._decays = decays
-
-    def take(self) -> tuple[Mapping[float, float], list[torch.Tensor]] | None:
-        decays, self._decays = self._decays, None
-        if decays is None:
-            return None
-        if self._event is not None:
-            self._event.synchronize()
-        return decays, self._copies
 
 
 def averaged_tensors(

@@ -16,7 +16,6 @@ from launcher.hooks.metrics import Metrics, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.hooks.sample_means import BatchOrder, SampleMeans
 from launcher.process import ranks, signals
-from launcher.process.times import Times
 from launcher.rundir.folder import RunFolder
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -63,48 +62,39 @@ class EvaluationHook(BaseHook):
             raise ValueError(
                 "max_samples limits the run's own validation set; limit your loader instead."
             )
-        self.interval, self.loader, self.max_samples, self.at_start = (
-            interval,
-            loader,
-            max_samples,
-            at_start,
-        )
+        self.interval, self.loader, self.max_samples = interval, loader, max_samples
+        self.at_start, self.test = at_start, test
         self._interval = Interval(interval, "hooks.evaluation.interval")
         self.metrics = Metrics(metrics or {})
-        self.test, self._test_loader = test, RunContext().test_loader
         self._batches: dict[str, Iterable[object]] = {}
         self._test_batches: dict[str, Iterable[object]] = {}
         self._done_at = -1
-        self._times = Times()
 
-    def bind(self, context: RunContext) -> None:
-        self._times, self._test_loader = context.times, context.test_loader
+    def open(self, context: RunContext) -> bool:
+        """Make the loaders; return whether there is a validation set."""
+        loaders = self.loader if isinstance(self.loader, Mapping) else {"": self.loader}
         if self.loader is None and context.val_loader is not None:
             limit = {} if self.max_samples is None else {"max_samples": self.max_samples}
             unnamed = partial(context.val_loader, **limit)
-            self.loader = {"": unnamed} | {
-                name: partial(unnamed, name=name) for name in context.val_names
-            }
-
-    def open(self) -> bool:
-        """Make the loaders; return whether there is a validation set."""
-        loaders = self.loader if isinstance(self.loader, Mapping) else {"": self.loader}
+            loaders = {"": unnamed} | {n: partial(unnamed, name=n) for n in context.val_names}
         made = {name: loader() for name, loader in loaders.items() if loader is not None}
         self._batches = {name: batches for name, batches in made.items() if batches is not None}
         return bool(self._batches)
 
     def on_before_train(self, trainer: TrainerView) -> None:
         self._interval.check(trainer)
-        if not self.open():
+        if not self.open(trainer.context):
             trainer.logger.info("There is no validation set, so there are no val/ metrics.")
         if self.test is not None:
-            self._open_test(trainer, f"{TEST}={self.test}")
+            self._open_test(trainer)
 
-    def _open_test(self, trainer: TrainerView, chosen: str) -> None:
-        batches = None if self._test_loader is None else self._test_loader()
+    def _open_test(self, trainer: TrainerView) -> None:
+        loader = trainer.context.test_loader
+        batches = None if loader is None else loader()
         if batches is None:
             raise ConfigError(
-                f"{chosen}: the data have no test set; set data.test_dataset, or leave it out."
+                f"{TEST}={self.test}: the data have no test set; set data.test_dataset, or leave it"
+                " out."
             )
         if self.test == "best":
             check_keeps_best(trainer.state.best, TEST)
@@ -163,7 +153,7 @@ class EvaluationHook(BaseHook):
         """Call `measure` between the events that let hooks change the weights."""
         trainer.fire("on_evaluation_start")
         try:
-            with self._times.measured("evaluating"):
+            with trainer.context.times.measured("evaluating"):
                 return self.measure(trainer, batches, step)
         finally:
             trainer.fire("on_evaluation_end")

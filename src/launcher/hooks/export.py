@@ -7,7 +7,7 @@ from launcher.checkpoint.export import Export
 from launcher.checkpoint.find import find_checkpoint
 from launcher.config.matters_from import never
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, RunContext, TrainerView
+from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.best import best_step, check_keeps_best
 from launcher.process import ranks
 from launcher.rundir.folder import RunFolder
@@ -38,14 +38,9 @@ class ExportHook(BaseHook):
     ):
         self.checkpoint = checkpoint
         self.export = Export(KEY, weights, dtype)
-        self._check_lock, self._is_composed = RunContext().check_lock, False
-
-    def bind(self, context: RunContext) -> None:
-        self._check_lock = context.check_lock
-        self._is_composed = "config.yaml" in context.texts
 
     def on_before_train(self, trainer: TrainerView) -> None:
-        if not self._is_composed:
+        if "config.yaml" not in trainer.context.texts:
             raise ConfigError(f"{KEY}: exports runs with a configuration; leave it out.")
         if self.checkpoint == "best":
             check_keeps_best(trainer.state.best, f"{KEY}.checkpoint")
@@ -55,10 +50,10 @@ class ExportHook(BaseHook):
         if self.checkpoint == "best":
             step = best_step(trainer.state.best, f"{KEY}.checkpoint")
         folder = RunFolder(trainer.workspace or Path())
-        ranks.on_main(lambda: self._write(folder, step))
 
-    def _write(self, folder: RunFolder, step: int) -> None:
-        path = find_checkpoint(folder.checkpoints, step, f"{KEY}.checkpoint")
-        text = (path / "config.yaml").read_text()
-        self._check_lock()
-        self.export.write(folder, path, text)
+        def write() -> None:
+            path = find_checkpoint(folder.checkpoints, step, f"{KEY}.checkpoint")
+            trainer.context.check_lock()
+            self.export.write(folder, path, (path / "config.yaml").read_text())
+
+        ranks.on_main(write)

@@ -50,33 +50,18 @@ class Fork:
     ) -> None:
         """Load the checkpoint, without the parts in `without`."""
         before, now = _parts(stored.path / "config.yaml"), _parts(self.config)
-        takes_optimizer, takes_data = "optimizer" not in self.without, "data" not in self.without
-        is_other = (
-            before["optimizer"] != now["optimizer"] or before["scheduler"] != now["scheduler"]
-        )
-        if (is_other or not takes_optimizer) and not trainer.strategy.has_plain_tensors:
-            raise ConfigError(
-                f"{KEY}={self.source}: under strategy={trainer.strategy.name} a fork has the"
-                " optimizer and schedule of its source; leave them as they are, or start from the"
-                " weights with run.init_from."
-            )
-        if (is_other or not takes_optimizer) and isinstance(trainer.optimizer, OptimizerParts):
-            raise ConfigError(
-                f"{KEY}={self.source}: with several optimizers a fork has the optimizers and"
-                " schedules of its source; leave them as they are, or start from the weights with"
-                " run.init_from."
-            )
-        if takes_optimizer and _target(before["optimizer"]) != _target(now["optimizer"]):
-            raise ConfigError(
-                f"{KEY}={self.source}: its optimizer is {_target(before['optimizer'])}, and this"
-                f" run's {_target(now['optimizer'])}; add run.fork_without=[optimizer]."
-            )
+        takes_optimizer = "optimizer" not in self.without
+        has_own_settings = not takes_optimizer or before != now
+        if has_own_settings:
+            self._check_takes_settings(trainer)
+        if takes_optimizer:
+            self._check_same_optimizer(_target(before["optimizer"]), _target(now["optimizer"]))
         own_groups = [
-            {key: value for key, value in g.items() if key != "params"}
-            for g in trainer.optimizer.param_groups
+            {key: value for key, value in group.items() if key != "params"}
+            for group in trainer.optimizer.param_groups
         ]
         state = dict(stored.meta["training_state"])
-        if takes_data:
+        if "data" not in self.without:
             state |= {"data_loader": own_position(state, rank_state)}
         elif hasattr(trainer.source, "state_dict"):
             state |= {"data_loader": trainer.source.state_dict(), "epoch": 0}
@@ -86,10 +71,29 @@ class Fork:
         else:
             names = [*model_tensors(trainer.model), *tied_names(trainer.model)]
             trainer.strategy.load_weights(RenamingReader(stored, names))
-        if is_other or not takes_optimizer:
+        if has_own_settings:
             has_schedule = None not in (state["lr_scheduler"], trainer.lr_scheduler)
             _set_groups(trainer, own_groups, keeps_rates=has_schedule)
         trainer.restore_schedule(state)
+
+    def _check_same_optimizer(self, before: str, now: str) -> None:
+        if before != now:
+            raise ConfigError(
+                f"{KEY}={self.source}: its optimizer is {before}, and this run's {now}; add"
+                " run.fork_without=[optimizer]."
+            )
+
+    def _check_takes_settings(self, trainer: TrainerView) -> None:
+        problem = None
+        if not trainer.strategy.has_plain_tensors:
+            problem = f"under strategy={trainer.strategy.name}"
+        elif isinstance(trainer.optimizer, OptimizerParts):
+            problem = "with several optimizers"
+        if problem is not None:
+            raise ConfigError(
+                f"{KEY}={self.source}: {problem} a fork has the optimizer and schedule of its"
+                " source; leave them as they are, or start from the weights with run.init_from."
+            )
 
 
 def own_position(training_state: Settings, rank_state: Settings | None) -> Any:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -81,11 +82,7 @@ class RenamingReader:
             ("", ""),
             *(("", more) for more in _prefixes(wanted)),
             *((less, "") for less in _prefixes(plain)),
-        ]
-        ways += [
-            (less, more)
-            for less in _prefixes(plain, common=True)
-            for more in _prefixes(wanted, common=True)
+            *product(_common(plain), _common(wanted)),
         ]
         fits = {way: len(wanted & set(_renamed(plain, *way))) for way in ways}
         # In a tie the first one is used, which changes least.
@@ -102,18 +99,15 @@ class RenamingReader:
 
     def differences(self, tied: Mapping[str, str]) -> list[str]:
         """Return a message for each two stored tensors that differ but the model ties."""
-        pairs = [
-            (other, source)
-            for other, source in tied.items()
-            if other in self._names and source in self._names
-        ]
         return [
             f"{other}: the model ties it to {source}, and they differ in the file"
-            for other, source in pairs
-            if not _equal(
-                self.reader.read(self._names[other]), self.reader.read(self._names[source])
-            )
+            for other, source in tied.items()
+            if other in self._names and source in self._names and self._differ(other, source)
         ]
+
+    def _differ(self, *names: str) -> bool:
+        one, other = (self.reader.read(self._names[name]) for name in names)
+        return one.shape != other.shape or bool((one != other).any())
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.reader.shape(self._names[name])
@@ -130,25 +124,20 @@ class RenamingReader:
         self.reader.read_into(self._names[name], target, offset)
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and bool((one == other).all())
-
-
-def _prefixes(names: Iterable[str], common: bool = False) -> list[str]:
+def _prefixes(names: Iterable[str]) -> list[str]:
     """Return the prefixes of names in whole parts, such as `model.` and `model.transformer.`."""
-    names = list(names)
-    parts = {
-        tuple(name.split(".")[:depth])
-        for name in names
+    prefixes = {
+        ".".join(parts[:depth]) + "."
+        for parts in (name.split(".") for name in names)
         for depth in (1, 2, 3)
-        if name.count(".") >= depth
+        if depth < len(parts)
     }
-    prefixes = sorted((".".join(part) + "." for part in parts), key=len)
-    return [
-        prefix
-        for prefix in prefixes
-        if not common or all(name.startswith(prefix) for name in names)
-    ]
+    return sorted(prefixes, key=len)
+
+
+def _common(names: Iterable[str]) -> list[str]:
+    names = list(names)
+    return [p for p in _prefixes(names) if all(name.startswith(p) for name in names)]
 
 
 def _renamed(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
@@ -179,26 +168,20 @@ def _checkpoint(folder: Path, source: Path) -> Path | None:
     if (folder / "manifest.json").exists():
         return find_checkpoint(folder.parent, folder, "run.init_from")
     root = folder / "checkpoints"
-    which = next((name for name in (BEST, LATEST) if checkpoint_path(root, name) is not None), None)
-    return (
-        None
-        if which is None
-        else find_checkpoint(root, which, f"run.init_from={source}: checkpoint")
-    )
+    for which in (BEST, LATEST):
+        if checkpoint_path(root, which) is not None:
+            return find_checkpoint(root, which, f"run.init_from={source}: checkpoint")
+    return None
 
 
 def _read(source: Path, files: list[Path]) -> ShardReader:
     try:
         return ShardReader(files)
-    except (CorruptCheckpoint, OSError) as error:
-        reason = (
-            f"{Path(error.filename).name} cannot be read"
-            if isinstance(error, OSError)
-            else str(error)
-        )
-        raise ConfigError(
-            f"run.init_from={source}: {reason}; copy or download it again."
-        ) from error
+    except OSError as error:
+        problem = f"{Path(error.filename).name} cannot be read"
+    except CorruptCheckpoint as error:
+        problem = str(error)
+    raise ConfigError(f"run.init_from={source}: {problem}; copy or download it again.")
 
 
 def _model_files(folder: Path) -> list[Path]:
@@ -213,14 +196,14 @@ def _model_files(folder: Path) -> list[Path]:
 def _index_names(index: Path) -> list[str]:
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        if not names or not all(isinstance(name, str) for name in names):
+        if not "".join(names):
             raise ValueError("weight_map maps no names to file names")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"run.init_from={index.parent}: {INDEX} is broken; copy or download it again."
         ) from error
     for name in names:
-        if Path(name).name != name or name in (".", "..") or "\0" in name:
+        if Path(name).name != name or name == ".." or "\0" in name:
             raise ConfigError(
                 f"run.init_from={index.parent}: {INDEX} names {name!r}, which is not a file of this"
                 " folder; do not trust these weights."

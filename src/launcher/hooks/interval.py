@@ -5,6 +5,7 @@ from typing import Any
 
 from launcher.config.epochs import number_of_epochs
 from launcher.errors import ConfigError
+from launcher.hooks.base import BaseHook, TrainerView
 
 
 class Interval:
@@ -42,6 +43,23 @@ class Interval:
                 f"{self.key}={self.value}: the training data have no length; set it in steps."
             )
         return length
+
+
+class IntervalHook(BaseHook):
+    """Calls `report` after every `interval` steps, and after the last step."""
+
+    interval: int
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        if trainer.step % self.interval == 0:
+            self.report(trainer)
+
+    def on_last_step(self, trainer: TrainerView) -> None:
+        if trainer.step % self.interval:
+            self.report(trainer)
+
+    def report(self, trainer: TrainerView) -> None:
+        raise NotImplementedError
 
 
 def steps_per_epoch(trainer: Any) -> Fraction | None:

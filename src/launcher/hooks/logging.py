@@ -19,9 +19,9 @@ class LoggingHook(StatsHook):
     """
 
     def __init__(self, interval: PositiveInt = 10, sync: bool = True):
-        super().__init__(self._log, interval, sync)
+        super().__init__(interval, sync)
 
-    def _log(self, trainer: TrainerView, stats: Stats) -> None:
+    def report_means(self, trainer: TrainerView, stats: Stats) -> None:
         records = stats.records | {
             "loss": stats.loss,
             "lr": stats.learning_rates,

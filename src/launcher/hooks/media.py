@@ -1,6 +1,5 @@
 """Writes images, histograms and texts to `media.jsonl`, and image files to `images/<step>/`."""
 
-import json
 import re
 import shutil
 import time
@@ -14,23 +13,20 @@ import numpy as np
 import torch
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
-from launcher.hooks.jsonl import append, check_written, sync
+from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.hooks.line_file import LineFile, Row
 from launcher.hooks.records import flatten
 from launcher.process import ranks
-from launcher.rundir.files import fsync_folder, replace_file
+from launcher.rundir.files import replace_file
 from launcher.rundir.step_lines import drop_lines_after
 from launcher.types import PositiveInt
-
-Row = dict[str, Any]
 
 
 class MediaHook(BaseHook):
     """Writes the images, histograms and texts that are logged, on rank 0.
 
-    It follows the rules of `metrics.jsonl`: a row is written when the next step begins, the rows of
-    the current step are part of the checkpoint, and a resume drops the rows and images of later
-    steps. If a key is logged twice in a step, the last value is kept.
+    It follows the rules of `metrics.jsonl`, see `LineFile`. A resume drops the rows and images of
+    steps after the checkpoint. If a key is logged twice in a step, the last value is kept.
 
     Args:
         image_format: the extension of the image files, which determines their format (png, jpg,
@@ -50,41 +46,33 @@ class MediaHook(BaseHook):
         if isinstance(image_format, str) and image_format != "png":
             pillow_format(image_format)
         self._folder = Path()
-        self._rows: list[Row] = []
-        """Rows of the current step, and rows that could not be written yet."""
-        self._writes = True
-        self._is_dirty = self._is_reported = False
-        self._check_lock = RunContext().check_lock
-
-    def bind(self, context: RunContext) -> None:
-        self._check_lock = context.check_lock
+        self._file = LineFile(Path())
 
     def on_start(self, trainer: TrainerView) -> None:
-        self._folder, self._writes = trainer.workspace or Path(), ranks.rank() == 0
+        self._folder = trainer.workspace or Path()
+        self._file.path = self._folder / "media.jsonl"
 
     def on_ready(self, trainer: TrainerView) -> None:
-        if self._writes:
-            self._check_lock()
-            self._rows = [
+        if ranks.rank() == 0:
+            trainer.context.check_lock()
+            self._file.rows = [
                 row
-                for row in self._rows
+                for row in self._file.rows
                 if "path" not in row or (self._folder / row["path"]).exists()
             ]
-            first = self._rows[0]["step"] if self._rows else trainer.step + 1
-            drop_lines_after(self._path, first - 1, once=False)
+            last = self._file.last_written(trainer.step)
+            drop_lines_after(self._file.path, last, once=False)
             remove_steps_after(self._folder / self.image_folder, trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        for key, value in flatten(records).items() if self._writes else ():
-            last = key.rpartition("/")[2]
-            extension = (
-                self.image_format if isinstance(self.image_format, str) else self.image_format(last)
-            )
+        for key, value in flatten(records).items() if ranks.rank() == 0 else ():
+            extension = self.image_format
+            if not isinstance(extension, str):
+                extension = extension(key.rpartition("/")[2])
             path = f"{self.image_folder}/{trainer.step}/{file_name(key)}.{extension}"
             if dry_run:
                 trainer.logger.info("Would write %s.", self._folder / path)
-                continue
-            if self._write_file(trainer, path, encoded(key, value, extension)):
+            elif self._write_file(trainer, path, encoded(key, value, extension)):
                 self._add(trainer, "image", key, {"path": path})
 
     def on_log_histograms(
@@ -93,7 +81,7 @@ class MediaHook(BaseHook):
         for key, value in flatten(records).items():
             counts, edges = histogram(key, value, self.bins)
             if dry_run:
-                trainer.logger.info("Would write the histogram %s to %s.", key, self._path)
+                trainer.logger.info("Would write the histogram %s to %s.", key, self._file.path)
             elif counts:
                 self._add(trainer, "histogram", key, {"counts": counts, "edges": edges})
 
@@ -104,76 +92,46 @@ class MediaHook(BaseHook):
                     f"log_text {key}: {type(value).__name__} is not a text; pass a str."
                 )
             if dry_run:
-                trainer.logger.info("Would write the text %s to %s.", key, self._path)
+                trainer.logger.info("Would write the text %s to %s.", key, self._file.path)
             else:
                 self._add(trainer, "text", key, {"text": value})
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        if self._rows and self._rows[-1]["step"] < trainer.step:
-            self._flush(trainer)
+        self._file.write_before(trainer)
 
     def on_close(self, trainer: TrainerView) -> None:
-        self._flush(trainer)
-        check_written(self._path, len(self._rows) if self._writes else 0)
+        self._file.write(trainer)
+        self._file.check_written()
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        if self._is_dirty:
-            sync(self._path)
-            self._is_dirty = False
-        state_dict["media"] = {"rows": list(self._rows)}
+        images = self._folder / self.image_folder
+        self._file.sync(*([images] if images.is_dir() else []))
+        state_dict["media"] = {"rows": list(self._file.rows)}
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        self._rows = list(state_dict.get("media", {}).get("rows", ()))
-        if trainer.is_fork:
-            # The others belong to the run that it starts from.
-            self._rows = [row for row in self._rows if row["step"] == trainer.step]
-
-    @property
-    def _path(self) -> Path:
-        return self._folder / "media.jsonl"
+        if ranks.rank() == 0:
+            self._file.restore(state_dict.get("media", {}).get("rows", []), trainer)
 
     def _write_file(self, trainer: TrainerView, path: str, content: bytes) -> bool:
         """Return whether a file in the run's folder could be written; if not, report it."""
         file = self._folder / path
         try:
-            self._check_lock()
+            trainer.context.check_lock()
             file.parent.mkdir(parents=True, exist_ok=True)
             replace_file(file, content)
         except OSError as error:
-            self._report(trainer, f"{file} could not be written: {error}.")
+            self._file.report(f"{file} could not be written: {error}.")
             return False
         return True
 
     def _add(self, trainer: TrainerView, kind: str, key: str, content: Row) -> None:
-        if self._writes:
-            entry = {"step": trainer.step, "kind": kind, "key": key}
-            self._rows = [row for row in self._rows if {name: row[name] for name in entry} != entry]
-            self._rows.append(
+        if ranks.rank() == 0:
+            place = (trainer.step, kind, key)
+            rows = self._file.rows
+            rows[:] = [row for row in rows if (row["step"], row["kind"], row["key"]) != place]
+            rows.append(
                 {"step": trainer.step, "time": self._clock(), "kind": kind, "key": key, **content}
             )
-
-    def _flush(self, trainer: TrainerView) -> None:
-        if not self._writes or not self._rows:
-            return
-        data = "".join(json.dumps(row) + "\n" for row in self._rows).encode()
-        try:
-            # Check just before the write, as in JsonlHook.
-            self._check_lock()
-            append(self._path, data)
-            if (images := self._folder / self.image_folder).is_dir():
-                fsync_folder(images)
-        except OSError as error:
-            self._report(
-                trainer, f"{self._path} cannot be written: {error}. Its lines are kept in memory."
-            )
-        else:
-            self._rows.clear()
-            self._is_dirty = True
-
-    def _report(self, trainer: TrainerView, message: str) -> None:
-        if not self._is_reported:
-            trainer.logger.error(message)
-        self._is_reported = True
 
 
 def remove_steps_after(folder: Path, step: int) -> None:

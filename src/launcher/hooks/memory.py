@@ -5,14 +5,15 @@ import sys
 
 import torch
 
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import TrainerView
+from launcher.hooks.interval import IntervalHook
 from launcher.process import ranks
 from launcher.types import PositiveInt
 
 GIB = 1024**3
 
 
-class MemoryHook(BaseHook):
+class MemoryHook(IntervalHook):
     """Measures the peak memory of each rank, in GiB.
 
     It sets `step_info["max_memory"]` for the progress and logging hooks (with `sync`, the largest).
@@ -41,18 +42,12 @@ class MemoryHook(BaseHook):
         peak = max_memory(trainer.device)
         trainer.step_info["max_memory"] = peak
         self._peak = max(self._peak, peak)
-        if trainer.step % self.interval == 0:
-            self._log(trainer)
+        super().on_after_step(trainer)
 
-    def on_last_step(self, trainer: TrainerView) -> None:
-        if self._peak:
-            self._log(trainer)
-
-    def _log(self, trainer: TrainerView) -> None:
+    def report(self, trainer: TrainerView) -> None:
         self._highest, peak, self._peak = max(self._highest, self._peak), self._peak, 0.0
-        trainer.log(
-            {"memory": {f"rank_{rank}": value for rank, value in enumerate(ranks.all_gather(peak))}}
-        )
+        peaks = ranks.all_gather(peak)
+        trainer.log({"memory": {f"rank_{rank}": value for rank, value in enumerate(peaks)}})
 
     def on_after_train(self, trainer: TrainerView) -> None:
         peaks = ranks.all_gather(self._highest)

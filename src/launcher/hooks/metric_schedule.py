@@ -28,15 +28,11 @@ class MetricScheduleHook(BaseHook):
             scheduler.step(self._without_noise(trainer.step))
 
     def _without_noise(self, step: int) -> float | None:
-        latest, best, mode = self.metric.latest, self.metric.value, self.metric.mode
-        is_gain = self.metric.update(step)
-        is_noise = (
-            latest is not None
-            and best is not None
-            and not is_gain
-            and not is_better(best, latest, mode)
-        )
-        return best if is_noise and latest is not None and math.isfinite(latest) else latest
+        latest, best = self.metric.latest, self.metric.value
+        if self.metric.update(step) or latest is None or best is None:
+            return latest
+        is_worse = is_better(best, latest, self.metric.mode)
+        return latest if is_worse or not math.isfinite(latest) else best
 
     def on_before_step(self, trainer: TrainerView) -> None:
         self.metric.check(trainer)

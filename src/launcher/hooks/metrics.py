@@ -22,13 +22,10 @@ class Metrics:
     def __init__(self, metrics: Mapping[str, Any]):
         self.metrics = dict(metrics)
         for name, metric in self.metrics.items():
-            if not all(
-                callable(getattr(metric, method, None)) for method in ("reset", "update", "compute")
-            ):
+            if not all(hasattr(metric, method) for method in ("reset", "update", "compute")):
                 raise ConfigError(
-                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} is not a metric;"
-                    f" e.g. hooks.evaluation.metrics.{name}._target_=torchmetrics.F1Score, of the"
-                    " package torchmetrics (pip install 'torch-launcher[metrics]')."
+                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} is not a metric; use"
+                    " one of torchmetrics (pip install 'torch-launcher[metrics]')."
                 )
 
     def reset(self, device: torch.device) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from launcher.config.tree import flat
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, RunContext, TrainerView
+from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.process.ranks import on_main, rank, world_size
@@ -44,15 +44,11 @@ class TrackerHook(BaseHook):
         self.config, self.options = dict(config or {}), options
         # This rejects options that it does not have.
         self.tracker(**options)
-        self._context = RunContext()
         self._lock: RunLock | None = None
         self._record: RunRecord | None = None
         self._follower: FollowerProcess | None = None
         self._error: Exception | None = None
-        self._has_ended = self._has_begun = False
-
-    def bind(self, context: RunContext) -> None:
-        self._context = context
+        self._has_ended = False
 
     def on_start(self, trainer: TrainerView) -> None:
         hooks = trackers_of(trainer)
@@ -60,23 +56,23 @@ class TrackerHook(BaseHook):
             return
         if trainer.workspace is None:
             raise ConfigError(f"{type(self).__name__}: needs a workspace; set workspace=...")
-        if self._context.texts:
+        if trainer.context.texts:
             raise ConfigError(
                 f"{type(self).__name__}: this run has a configuration; choose tracker={self.name}."
             )
         for hook in hooks:
             hook.tracker(**hook.options).check(type(hook).__name__)
-        kinds = [kind for kind in (JsonlHook, MediaHook) if not _has(trainer, kind)]
-        for added in [kind() for kind in kinds]:
-            trainer.hooks.append(added)
-            added.bind(self._context)
-            added.on_start(trainer)
+        for kind in (JsonlHook, MediaHook):
+            if not any(isinstance(hook, kind) for hook in trainer.hooks):
+                added = kind()
+                trainer.hooks.append(added)
+                added.on_start(trainer)
         # Its end comes last, since the other hooks still write when they close.
         trainer.hooks.remove(self)
         trainer.hooks.append(self)
-        folder = Workspace(trainer.workspace.absolute())  # its parent's name is the run's
         if rank() == 0:
-            self._lock = RunLock(folder)
+            # Its parent's name is the run's.
+            self._lock = RunLock(Workspace(trainer.workspace.absolute()))
         on_main(self._acquire)
 
     def _acquire(self) -> None:
@@ -91,16 +87,15 @@ class TrackerHook(BaseHook):
         config: dict[str, Any] = {}
         for hook in hooks:
             config |= hook.config
-        nodes = {hook.name: hook.node() for hook in hooks}
+        config["tracker"] = {hook.name: hook.node() for hook in hooks}
         record.folder.logs.mkdir(exist_ok=True)
         record.begin_attempt(
             start_step=trainer.step,
             max_steps=trainer.max_steps,
             world_size=world_size(),
             strategy=trainer.strategy.name,
-            command={"config": flat({**config, "tracker": nodes})},
+            command={"config": flat(config)},
         )
-        self._has_begun = True
         names = [hook.name for hook in hooks if not hook.tracker(**hook.options).waits_for_sync]
         self._follower = FollowerProcess(record.folder, names)
         self._follower.start()
@@ -117,7 +112,7 @@ class TrackerHook(BaseHook):
 
     def on_close(self, trainer: TrainerView) -> None:
         try:
-            if self._record is not None and self._has_begun:
+            if self._record is not None and self._follower is not None:
                 self._end(trainer, self._record)
         finally:
             if self._lock is not None:
@@ -203,7 +198,3 @@ def trackers_of(trainer: TrainerView) -> list[TrackerHook]:
     if len(set(names)) < len(names):
         raise ConfigError(f"build_hooks: has two hooks for one tracker ({', '.join(names)}).")
     return hooks
-
-
-def _has(trainer: TrainerView, kind: type[BaseHook]) -> bool:
-    return any(isinstance(hook, kind) for hook in trainer.hooks)

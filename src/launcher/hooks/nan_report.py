@@ -1,10 +1,10 @@
 """Finds the first module with an output or gradient that is not finite."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -49,9 +49,7 @@ class NanReportHook(BaseHook):
         self._skipped = trainer.state.skipped_steps
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        self._batches = {
-            step: batches for step, batches in self._batches.items() if step == trainer.step - 1
-        }
+        self._batches = {trainer.step - 1: self._batches.get(trainer.step - 1, [])}
 
     def on_batch(self, trainer: TrainerView, batch: object) -> None:
         self._batches.setdefault(trainer.step, []).append(batch)
@@ -66,9 +64,8 @@ class NanReportHook(BaseHook):
             self._report(trainer)
 
     def on_error(self, trainer: TrainerView, error: Exception) -> None:
-        if isinstance(error, TrainingError) and trainer.step_info.get(
-            "non_finite_grad_retry_count"
-        ):
+        has_retried = trainer.step_info.get("non_finite_grad_retry_count")
+        if isinstance(error, TrainingError) and has_retried:
             self._report(trainer)
 
     def _is_search_for_a_scale(self, trainer: TrainerView) -> bool:
@@ -89,45 +86,30 @@ class NanReportHook(BaseHook):
             if any(findings):
                 return
         trainer.logger.warning(
-            "Step %d: repeated with the present weights, every output and gradient is finite.",
+            "Step %d: repeated with the current weights, every output and gradient is finite.",
             trainer.step,
         )
 
     def _repeat(self, trainer: TrainerView, batches: list[object]) -> str | None:
         """Describe this rank's first non-finite value. All ranks make the same passes."""
-        model = unwrap(trainer.model)
-        finding = _in_batches(batches) or _in_weights(model)
-        with _unchanged(model), uncompiled():
-            with torch.no_grad():
-                for batch in batches:
-                    with _watched_outputs(model) as outputs, trainer.strategy.forward_context():
-                        trainer.forward(batch)
-                    finding = finding or next(iter(outputs), None)
-            if not ranks.maximum(finding is not None):
-                for batch in batches:
-                    finding = finding or self._backward(trainer, model, batch)
+        model, strategy = unwrap(trainer.model), trainer.strategy
+        finding = _in_inputs(model, batches)
+        with _unchanged(model), uncompiled(), _watched(model) as (outputs, gradients):
+            for batch in batches:
+                with strategy.grad_sync(True):
+                    with strategy.forward_context():
+                        loss, _ = trainer.forward(batch)
+                    if loss is not None:
+                        # This is done without a loss scale.
+                        loss.backward()
+        grads = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
+        bad = [name for name, grad in grads if not local(grad).isfinite().all()]
+        strategy.zero_grad()
+        finding = finding or next(iter([*outputs, *gradients]), None)
+        if finding is None and bad:
+            names = ", ".join(bad[:3])
+            return f"the gradient of {names} is not finite; the gradient of every output is."
         return finding
-
-    def _backward(self, trainer: TrainerView, model: torch.nn.Module, batch: object) -> str | None:
-        with _watched_gradients(model) as gradients, trainer.strategy.grad_sync(True):
-            with trainer.strategy.forward_context():
-                loss, _ = trainer.forward(batch)
-            if loss is not None:
-                # This is done without a loss scale.
-                loss.backward()
-        bad = [
-            n
-            for n, p in model.named_parameters()
-            if p.grad is not None and not local(p.grad).isfinite().all()
-        ]
-        trainer.strategy.zero_grad()
-        if gradients:
-            return gradients[0]
-        return (
-            f"the gradient of {', '.join(bad[:3])} is not finite; the gradient of every output is."
-            if bad
-            else None
-        )
 
 
 @contextmanager
@@ -142,62 +124,42 @@ def _unchanged(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _watched_outputs(model: torch.nn.Module) -> Iterator[list[str]]:
-    findings: list[str] = []
+def _watched(model: torch.nn.Module) -> Iterator[tuple[list[str], list[str]]]:
+    """Note the first module whose output is not finite, and the first gradient by an output."""
+    outputs: list[str] = []
+    gradients: list[str] = []
 
-    def check(name: str, module: torch.nn.Module, inputs: object, output: object) -> None:
-        if not findings and (text := _not_finite(output)):
-            its_input = _not_finite(inputs)
-            findings.append(
-                f"the output of {name or 'the model'} ({type(module).__name__}) is the first that"
-                f" is not finite: {text}; its input "
-                + (f"has {its_input}." if its_input else f"is at most {_largest(inputs):.4g}.")
-            )
-
-    with _forward_hooks(model, check):
-        yield findings
-
-
-@contextmanager
-def _watched_gradients(model: torch.nn.Module) -> Iterator[list[str]]:
-    findings: list[str] = []
-
-    def check(name: str, gradient: torch.Tensor) -> None:
-        if not findings and (text := _not_finite(gradient)):
-            findings.append(
+    def check_gradient(name: str, gradient: torch.Tensor) -> None:
+        if not gradients and (text := _not_finite(gradient)):
+            gradients.append(
                 f"every output is finite, and the gradient by the output of {name or 'the model'}"
                 f" is the first that is not: {text}."
             )
 
-    def watch(name: str, module: torch.nn.Module, inputs: object, output: object) -> None:
-        map_nested_tensor(
-            lambda t: t.register_hook(partial(check, name)) if t.requires_grad else None, output
-        )
+    def check(name: str, module: torch.nn.Module, inputs: object, output: object) -> None:
+        if not outputs and (text := _not_finite(output)):
+            its_input = _not_finite(inputs)
+            outputs.append(
+                f"the output of {name or 'the model'} ({type(module).__name__}) is the first that"
+                f" is not finite: {text}; its input "
+                + (f"has {its_input}." if its_input else f"is at most {_largest(inputs):.4g}.")
+            )
+        watch = partial(check_gradient, name)
+        map_nested_tensor(lambda t: t.register_hook(watch) if t.requires_grad else None, output)
 
-    with _forward_hooks(model, watch):
-        yield findings
-
-
-@contextmanager
-def _forward_hooks(
-    model: torch.nn.Module, hook: Callable[[str, torch.nn.Module, object, object], None]
-) -> Iterator[None]:
     handles = [
-        module.register_forward_hook(partial(hook, name)) for name, module in model.named_modules()
+        module.register_forward_hook(partial(check, name)) for name, module in model.named_modules()
     ]
     try:
-        yield
+        yield outputs, gradients
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _in_batches(batches: list[Any]) -> str | None:
-    text = _not_finite(batches)
-    return f"the batch has {text}." if text else None
-
-
-def _in_weights(model: torch.nn.Module) -> str | None:
+def _in_inputs(model: torch.nn.Module, batches: list[object]) -> str | None:
+    if text := _not_finite(batches):
+        return f"the batch has {text}."
     for name, tensor in model.named_parameters():
         if text := _not_finite(local(tensor)):
             return f"the weight {name} has {text}."
@@ -222,6 +184,5 @@ def _not_finite(values: object) -> str | None:
 
 
 def _largest(values: object) -> float:
-    return max(
-        (float(tensor.abs().max()) for tensor in _tensors(values) if tensor.numel()), default=0.0
-    )
+    largest = [float(tensor.abs().max()) for tensor in _tensors(values) if tensor.numel()]
+    return max(largest, default=0.0)

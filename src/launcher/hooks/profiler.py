@@ -1,5 +1,6 @@
 """Traces some steps with torch's profiler."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,52 +42,44 @@ class ProfilerHook(BaseHook):
         path: NonEmptyText = "profile",
     ):
         self.start, self.steps, self.ranks, self.path = start, steps, ranks or [0], Path(path)
-        self._options = {
+        self._options: Any = {
             "record_shapes": record_shapes,
             "profile_memory": profile_memory,
             "with_stack": with_stack,
         }
         self._profile: Any = None
-        self._step: Any = None
-        self._first = 0
 
     def on_ready(self, trainer: TrainerView) -> None:
-        self._first = trainer.step + self.start + 1
-
-    def on_before_step(self, trainer: TrainerView) -> None:
-        if trainer.step == self._first and ranks.rank() in self.ranks:
-            self._profile = torch.profiler.profile(**self._options)  # type: ignore[arg-type]
+        if ranks.rank() in self.ranks:
+            window = torch.profiler.schedule(
+                skip_first=max(self.start - 1, 0),
+                wait=0,
+                warmup=min(self.start, 1),
+                active=self.steps,
+                repeat=1,
+            )
+            finish = partial(self._finish, trainer, trainer.step + self.start + 1)
+            self._profile = torch.profiler.profile(
+                schedule=window, on_trace_ready=finish, **self._options
+            )
             self._profile.start()
-        if self._profile is not None:
-            self._step = torch.profiler.record_function(f"step {trainer.step}")
-            self._step.__enter__()
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        if self._profile is None:
-            return
-        self._end_step()
-        if trainer.step == self._first + self.steps - 1 or trainer.is_last_step:
-            self._finish(trainer)
+        if self._profile is not None:
+            self._profile.step()
 
     def on_close(self, trainer: TrainerView) -> None:
-        # Training was stopped or failed within the window.
+        # Training may have ended within the window.
         if self._profile is not None:
-            self._finish(trainer)
+            self._profile.stop()
+            self._profile = None
 
-    def _end_step(self) -> None:
-        """End a step's record, which a later profile would write to freed memory."""
-        step, self._step = self._step, None
-        if step is not None:
-            step.__exit__(None, None, None)
-
-    def _finish(self, trainer: TrainerView) -> None:
-        self._end_step()
-        profile, self._profile = self._profile, None
-        if trainer.device.type == "cuda":
+    def _finish(self, trainer: TrainerView, first: int, profile: torch.profiler.profile) -> None:
+        is_on_gpu = trainer.device.type == "cuda"
+        if is_on_gpu:
             torch.cuda.synchronize(trainer.device)
-        profile.stop()
         folder = place_of(trainer.workspace, self.path)
-        target = folder / f"step-{self._first:08d}-rank-{ranks.rank()}.json.gz"
+        target = folder / f"step-{first:08d}-rank-{ranks.rank()}.json.gz"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             profile.export_chrome_trace(str(target))
@@ -94,8 +87,6 @@ class ProfilerHook(BaseHook):
         except OSError as error:
             trainer.logger.error("The trace could not be written: %s.", error)
             return
-        key = "self_device_time_total" if trainer.device.type == "cuda" else "self_cpu_time_total"
+        key = "self_device_time_total" if is_on_gpu else "self_cpu_time_total"
         table = profile.key_averages().table(sort_by=key, row_limit=10, max_name_column_width=40)
-        trainer.logger.info(
-            "Profile of steps %d to %d: %s\n%s", self._first, trainer.step, target, table
-        )
+        trainer.logger.info("Profile of steps %d to %d: %s\n%s", first, trainer.step, target, table)

@@ -48,15 +48,10 @@ class ProgressHook(StatsHook):
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        super().__init__(self._show, interval, sync)
+        super().__init__(interval, sync)
+        self.with_records, self.eta_warmup = with_records, eta_warmup
+        self.show_units, self.live, self._clock = show_units, live, clock
         self._of_rank = ""
-        self.with_records, self.eta_warmup, self.show_units, self.live = (
-            with_records,
-            eta_warmup,
-            show_units,
-            live,
-        )
-        self._clock = clock
         self._bar: _Bar | None = None
 
     def on_ready(self, trainer: TrainerView) -> None:
@@ -87,7 +82,7 @@ class ProgressHook(StatsHook):
         step_time = (self._clock() - then) / (state.step - step)
         return timedelta(seconds=int(step_time * (state.max_steps - state.step)))
 
-    def _show(self, trainer: TrainerView, stats: Stats) -> None:
+    def report_means(self, trainer: TrainerView, stats: Stats) -> None:
         if not self._shows:
             return
         parts = self.parts(stats, self._eta(trainer))

@@ -7,16 +7,10 @@ from typing import Any
 
 from launcher.checkpoint.changes import changes_since
 from launcher.checkpoint.manifest import Manifest
-from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
+from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
-from launcher.process.times import Times
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import (
-    BestData,
-    ForkedFromData,
-    run_names,
-    stored_record,
-)
+from launcher.rundir.record_format import BestData, ForkedFromData, run_names, stored_record
 from launcher.rundir.sources import imported_sources
 
 OF_THE_RUN = ("run", "paths")
@@ -40,30 +34,25 @@ class RecordHook(BaseHook):
     def __init__(self, config: dict[str, Any], code: dict[str, Any], begin: Callable[[], None]):
         self.config, self.code, self.begin = config, code, begin
         self._loss: Any = None
-        self._is_ready = self._is_noted = self._is_started = False
-        self.launched, self._times, self._shared = time.time(), Times(), RunContext().shared
-
-    def bind(self, context: RunContext) -> None:
-        self._times, self._shared = context.times, context.shared
+        self._is_ready = self._is_noted = False
+        self.launched = time.time()
 
     def on_ready(self, trainer: TrainerView) -> None:
-        source = trainer.resumed_from
-        shared = None if self._shared is None else self._shared.source
-        is_fork = source is not None and shared is None and not is_own(source, trainer.workspace)
+        source, start = trainer.resumed_from, trainer.context.shared
+        is_shared = start is not None and start.source is not None
+        is_fork = source is not None and not is_shared and not is_own(source, trainer.workspace)
         if self.record is not None and source is not None and is_fork:
             self.record.data["forked_from"] = source_of(source, trainer.step)
-        if self.record is not None and shared is not None:
-            self.record.data["shared"] = self._shared.data()
+        if self.record is not None and is_shared:
+            self.record.data["shared"] = start.data()
         self.begin()
-        if self.record is None:
-            return
-        self._is_ready = True
+        self._is_ready = self.record is not None
+        if self._is_ready and source is not None and not is_shared:
+            self._report_changes(trainer, source, is_fork)
+
+    def _report_changes(self, trainer: TrainerView, source: Path, is_fork: bool) -> None:
         ignored = OF_THE_RUN if is_fork else ()
-        changes = (
-            []
-            if source is None or shared is not None
-            else changes_since(source, self.config, self.code, imported_sources(), ignored)
-        )
+        changes = changes_since(source, self.config, self.code, imported_sources(), ignored)
         for message in changes:
             trainer.logger.warning("Changed since the checkpoint: %s", message)
         if not is_fork and any(message.startswith("optimizer.") for message in changes):
@@ -73,15 +62,16 @@ class RecordHook(BaseHook):
             )
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        if self.record is None or dry_run:
-            return
-        self._loss = flatten(records).get("train/loss", self._loss)
-        self._is_noted = False
+        if not dry_run:
+            self._loss = flatten(records).get("train/loss", self._loss)
+            self._is_noted = False
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        if not self._is_started:
-            self._is_started = True
-            self._note_start()
+        seconds = trainer.context.times.seconds
+        if "starting" not in seconds:
+            # An evaluation before the first step is not part of the start.
+            waited = time.time() - self.launched - sum(seconds.values())
+            seconds["starting"] = max(0.0, waited)
         if not self._is_noted:
             # Only now has every hook seen the records of that step.
             self._note(trainer, trainer.step - 1)
@@ -91,14 +81,9 @@ class RecordHook(BaseHook):
 
     def _note(self, trainer: TrainerView, step: int) -> None:
         if self.record is not None and self._is_ready:
-            self.record.note_times(self._times.seconds)
+            self.record.note_times(trainer.context.times.seconds)
             self.record.progress(step, loss=self._loss, best=_best(trainer))
         self._is_noted = True
-
-    def _note_start(self) -> None:
-        """Note the time until the first step, without an evaluation before it, as the start."""
-        before = sum(self._times.seconds.values())
-        self._times.seconds["starting"] = max(0.0, time.time() - self.launched - before)
 
 
 def is_own(checkpoint: Path, workspace: Path | None) -> bool:
@@ -126,9 +111,4 @@ def _best(trainer: TrainerView) -> BestData | None:
     best = trainer.state.best
     if best is None or best.value is None:
         return None
-    return {
-        "metric": best.metric,
-        "value": best.value,
-        "step": best.step,
-        "mode": best.mode,
-    }
+    return {"metric": best.metric, "value": best.value, "step": best.step, "mode": best.mode}

@@ -4,12 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from launcher.checkpoint.find import (
-    damaged,
-    find_checkpoint,
-    has_checkpoints,
-    has_no_checkpoint,
-)
+from launcher.checkpoint.find import damaged, find_checkpoint, has_checkpoints, has_no_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint, is_small
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
@@ -54,8 +49,8 @@ class CheckpointRestorer:
         config: str | None = None,
         shared: SharedStart | None = None,
     ):
-        self.store, self.load, self.fork, self.config = store, load, fork, config
-        self.shared = shared
+        self.store, self.load, self.fork, self.shared = store, load, fork, shared
+        self.config = config
         self.choice = Choice()
 
     @property
@@ -69,29 +64,25 @@ class CheckpointRestorer:
 
     def restore(self, trainer: TrainerView) -> Path | None:
         """Load the checkpoint that the run resumes from, and return it, or None at step 0."""
-        checkpoint = self._agreed_choice(trainer)
-        while checkpoint is not None and not self._restored(trainer, checkpoint):
-            checkpoint = self._agreed_choice(trainer)
+        while (checkpoint := self._agreed_choice(trainer)) is not None:
+            if self._restored(trainer, checkpoint):
+                break
         if checkpoint is None:
             return None
         trainer.resumed_from = checkpoint
         if self.choice.is_shared:
             # It is `<name>/<id>/checkpoints/step-...`.
-            shared = "New run. Shares steps 0 to %d with %s."
-            trainer.logger.info(shared, trainer.step, checkpoint.parents[1].name)
-            return checkpoint
-        how = "Forked" if self.choice.is_fork else "Resuming"
-        trainer.logger.info("%s from %s (step %d).", how, checkpoint, trainer.step)
+            run = checkpoint.parents[1].name
+            trainer.logger.info("New run. Shares steps 0 to %d with %s.", trainer.step, run)
+        else:
+            how = "Forked" if self.choice.is_fork else "Resuming"
+            trainer.logger.info("%s from %s (step %d).", how, checkpoint, trainer.step)
         return checkpoint
 
     def abandon_later(self, trainer: TrainerView) -> None:
         """Set later checkpoints than a named one aside, once nothing can reject the attempt."""
-        if not self.choice.is_named:
-            return
-        is_own = trainer.resumed_from is not None and trainer.resumed_from.parent == self.store.root
-        self._agreed(
-            trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else None)
-        )
+        if self.choice.is_named:
+            self._agreed(trainer, lambda: self._abandon_later(trainer))
 
     def _agreed_choice(self, trainer: TrainerView) -> Path | None:
         self.choice = self._agreed(trainer, lambda: self._choose_or_fork(trainer))
@@ -99,27 +90,24 @@ class CheckpointRestorer:
 
     def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
         """Let rank 0 call `act` for all ranks, which may see different contents of a folder."""
-        result: tuple[Any, str | None] = (None, None)
+        value: Any = None
+        problem: str | None = None
         if trainer.strategy.ranks.is_main:
             try:
-                result = (act(), None)
+                value = act()
             except (ConfigError, CorruptCheckpoint) as error:
-                result = (None, str(error))
+                problem = str(error)
             except OSError as error:
-                path = error.filename or self.store.root
-                result = (
-                    None,
-                    (
-                        f"{'workspace' if self.config is None else 'run.dir'}="
-                        f"'{trainer.workspace}': {path}: {error.strerror}; repair it or"
-                        " move it away."
-                    ),
+                key = "workspace" if self.config is None else "run.dir"
+                problem = (
+                    f"{key}='{trainer.workspace}': {error.filename or self.store.root}:"
+                    f" {error.strerror}; repair it or move it away."
                 )
-        value, problem = ranks.broadcast(result)
+        value, problem = ranks.broadcast((value, problem))
         if problem is not None:
             raise ConfigError(problem)
-        found: T = value
-        return found
+        result: T = value
+        return result
 
     def _restored(self, trainer: TrainerView, path: Path) -> bool:
         """Load a checkpoint and verify the checksum of each tensor.
@@ -138,17 +126,18 @@ class CheckpointRestorer:
         key, value = self._key, str(self.load)
         if self.choice.is_fork and self.fork is not None:
             key, value = KEY, self.fork.source
-        if misfits := [text for _, text in outcomes if text is not None]:
+        misfit = next((text for _, text in outcomes if text is not None), None)
+        if misfit is not None:
             raise ConfigError(
-                f"{key}={value}: {path} does not fit this configuration: {misfits[0]}"
+                f"{key}={value}: {path} does not fit this configuration: {misfit}"
                 f" {self._advice(path)}"
             )
-        problems = [text for text, _ in outcomes if text is not None]
-        if not problems:
+        problem = next((text for text, _ in outcomes if text is not None), None)
+        if problem is None:
             return True
-        damage = CorruptCheckpoint(path.name, problems[0])
+        damage = CorruptCheckpoint(path.name, problem)
         if self.choice.is_shared:
-            raise TrainingError(f"{path} has changed while it was read: {damage.problem}.")
+            raise TrainingError(f"{path} has changed while it was read: {problem}.")
         if self.choice.is_named:
             raise damaged(key, value, path, damage)
         if trainer.strategy.ranks.is_main:
@@ -173,8 +162,8 @@ class CheckpointRestorer:
             source = str(self.fork.checkpoint())
             return Choice(source, is_named=True, is_fork=True)
         if choice.path is None and self.shared is not None:
-            found = self.shared.find(trainer)
-            return choice if found is None else Choice(str(found), is_shared=True)
+            shared = self.shared.find(trainer)
+            return choice if shared is None else Choice(str(shared), is_shared=True)
         return choice
 
     def _choose(self, trainer: TrainerView) -> Choice:
@@ -191,14 +180,13 @@ class CheckpointRestorer:
         if self.load not in ("latest", "auto", "must"):
             path = find_checkpoint(self.store.root, self.load, self._key, hashes=False)
             return Choice(str(path), is_named=True)
-        newest = self._newest()
-        if newest is None and self.load == "must":
+        if (newest := self._newest()) is not None:
+            return newest
+        if self.load == "must":
             raise has_no_checkpoint(self.store, self._key)
-        if newest is None:
-            self._reject_new_start(trainer)
-            self._report_trainloop(trainer)
-            return Choice()
-        return newest
+        self._reject_new_start(trainer)
+        self._report_trainloop(trainer)
+        return Choice()
 
     def _newest(self) -> Choice | None:
         try:
@@ -222,26 +210,28 @@ class CheckpointRestorer:
 
     def _report_trainloop(self, trainer: TrainerView) -> None:
         names = [path.parent.name for path in self.store.root.glob("*/training_state.pt")]
-        if (
-            theirs := sorted(int(name) for name in names if name.isdecimal())
-        ) and trainer.step == 0:
+        steps = [int(name) for name in names if name.isdecimal()]
+        if steps and trainer.step == 0:
             trainer.logger.warning(
                 "%s has checkpoints of trainloop, up to step %d, which are not read: training"
                 " starts at step 0. To train on from one, pass its files to"
                 " `trainer.load_state_dict` in `on_restore`.",
                 self.store.root,
-                theirs[-1],
+                max(steps),
             )
 
-    def _abandon_later(self, trainer: TrainerView, step: int | None) -> None:
-        """Set aside the checkpoints after `step`, or all if the run resumes from another folder."""
-        how = "Started from step %d: a later checkpoint is kept as %s."
-        if step is None:
-            how = (
+    def _abandon_later(self, trainer: TrainerView) -> None:
+        """Set aside later checkpoints, or all if the run resumes from another folder."""
+        source = trainer.resumed_from
+        if source is not None and source.parent == self.store.root:
+            step, text = trainer.step, "Started from step %d: a later checkpoint is kept as %s."
+        else:
+            step = -1
+            text = (
                 "Resumed at step %d from another folder: the checkpoint of this run is kept as %s."
             )
-        for name in self.store.abandon(-1 if step is None else step):
-            trainer.logger.warning(how, trainer.step, name)
+        for name in self.store.abandon(step):
+            trainer.logger.warning(text, trainer.step, name)
 
     def _is_same(self, stored: StoredCheckpoint) -> bool:
         """Return whether a checkpoint's configuration trains the same numbers as the current."""
@@ -262,21 +252,18 @@ class CheckpointRestorer:
                 " under that strategy, or run job=export under it and start a new run with"
                 " run.init_from=<model.safetensors>."
             )
-        trainer.is_fork = self.choice.is_fork
+        trainer.is_fork = is_fork = self.choice.is_fork
         mine = stored.rank_state(trainer.strategy.ranks.rank)
         same_ranks = stored.manifest.world_size == trainer.strategy.ranks.world_size
-        if self.choice.is_fork and self.fork is not None:
-            self.fork.restore(trainer, stored, mine if same_ranks else None)
+        own = mine if same_ranks else None
+        if is_fork and self.fork is not None:
+            self.fork.restore(trainer, stored, own)
         else:
             state = stored.meta["training_state"]
-            trainer.load_training_state(
-                state | {"data_loader": own_position(state, mine if same_ranks else None)}
-            )
+            trainer.load_training_state(state | {"data_loader": own_position(state, own)})
             trainer.strategy.load(stored)
             trainer.restore_schedule(state)
-        if trainer.state.stop_reason is not None and (
-            self.choice.is_fork or not self._is_same(stored)
-        ):
+        if trainer.state.stop_reason is not None and (is_fork or not self._is_same(stored)):
             trainer.state.stop_reason = None
         for hook in trainer.hooks:
             hook.load_tensors(trainer, stored)
@@ -284,8 +271,5 @@ class CheckpointRestorer:
         trainer.restored = {
             "training_state": stored.meta["training_state"],
             "hooks": rank_state.get("hooks", {}),
+            "rng": fresh_rng(trainer.step) if mine is None else mine["rng"],
         }
-        if mine is None:
-            trainer.resumed_rng = fresh_rng(trainer.step)
-            return
-        trainer.resumed_rng = mine["rng"]

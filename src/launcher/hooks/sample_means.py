@@ -18,10 +18,41 @@ from launcher.process.lanes import Lanes
 from launcher.process.rng import seed_lane
 from launcher.strategies.weights import unwrap
 
-Sums = dict[str, tuple[torch.Tensor | float, torch.Tensor | float]]
+Number = torch.Tensor | float
+Sums = dict[str, tuple[Number, Number]]
 """A sum over samples (or targets) and their number, by flat name."""
 Part = dict[str, tuple[float, int]]
 """Such sums, read from the device."""
+
+
+def add_mean(sums: Sums, name: str, value: Number, size: Number) -> None:
+    """Add a mean over `size` samples or targets.
+
+    The sum is in double precision. A float32 sum over many batches would lose the small difference
+    between two checkpoints.
+    """
+    if isinstance(value, torch.Tensor) and value.device.type != "mps":
+        value = value.double()
+    total, count = sums.get(name, (0.0, 0))
+    sums[name] = total + value * size, count + size
+
+
+def to_part(sums: Sums) -> Part:
+    return {name: (float(total), int(count)) for name, (total, count) in sums.items()}
+
+
+def combine(parts: Sequence[Part]) -> dict[str, float]:
+    """Return the means over all parts, by the names that have a sample or target."""
+    pairs = {
+        name: [part[name] for part in parts if name in part]
+        for name in dict.fromkeys(chain(*parts))
+    }
+    counts = {name: sum(count for _, count in pairs[name]) for name in pairs}
+    return {
+        name: sum(total for total, _ in pairs[name]) / counts[name]
+        for name in pairs
+        if counts[name]
+    }
 
 
 @dataclass(frozen=True)
@@ -51,10 +82,8 @@ class BatchOrder:
         return self.lanes is None or number % self.lanes.world_size == self.lanes.rank
 
     def of_all_ranks(self, parts: Mapping[int, Sums]) -> list[Part]:
-        numbered = {number: _as_numbers(part) for number, part in parts.items()}
-        gathered = {
-            k: part for of_rank in ranks.all_gather(numbered) for k, part in of_rank.items()
-        }
+        numbered = [(number, to_part(sums)) for number, sums in parts.items()]
+        gathered = dict(chain(*ranks.all_gather(numbered)))
         return [gathered[number] for number in sorted(gathered)]
 
 
@@ -92,7 +121,7 @@ class SampleMeans:
             return None
         if order.lanes is not None:
             return self._completed(order.of_all_ranks(parts))
-        return self._completed(ranks.all_gather(_as_numbers(parts.get(0, {}))))
+        return self._completed(ranks.all_gather(to_part(parts.get(0, {}))))
 
     def _summed(self, batches: Iterable[object], order: BatchOrder) -> dict[int, Sums]:
         """Return sums over this rank's batches under 0, or with lanes of each by its number."""
@@ -115,36 +144,16 @@ class SampleMeans:
         targets = self.num_targets(batch)
         size = batch_size(batch) if targets is None else targets
         for name, value in flatten({"loss": loss, **records}).items():
-            if value is None:
-                continue
-            # The sum is in double precision. A float32 sum over many batches would lose the small
-            # difference between two checkpoints.
-            if isinstance(value, torch.Tensor) and value.device.type != "mps":
-                value = value.double()
-            total, count = sums.get(name, (0.0, 0))
-            sums[name] = total + value * size, count + size
+            if value is not None:
+                add_mean(sums, name, value, size)
 
     def _completed(self, parts: Sequence[Part]) -> dict[str, object]:
-        means = _means(parts)
+        means = combine(parts)
+        if "loss" not in means:
+            raise ValueError("No validation batch has a loss or a target.")
         if getattr(unwrap(self.model), "is_language_model", False):
             means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
         return means | (self.metrics.compute() if self.metrics is not None else {})
-
-
-def _as_numbers(sums: Sums) -> Part:
-    return {name: (float(total), int(count)) for name, (total, count) in sums.items()}
-
-
-def _means(parts: Sequence[Part]) -> dict[str, float]:
-    of_name = {
-        name: [part[name] for part in parts if name in part]
-        for name in dict.fromkeys(chain(*parts))
-    }
-    totals = {name: sum(count for _, count in pairs) for name, pairs in of_name.items()}
-    if not totals.get("loss"):
-        raise ValueError("No validation batch has a loss or a target.")
-    sums = {name: sum(total for total, _ in pairs) for name, pairs in of_name.items()}
-    return {name: total / totals[name] for name, total in sums.items() if totals[name]}
 
 
 _DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)

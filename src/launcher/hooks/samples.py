@@ -10,8 +10,9 @@ from torch import nn
 
 from launcher.config.messages import reason
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, RunContext, TrainerView
+from launcher.hooks.base import TrainerView
 from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
+from launcher.hooks.interval import IntervalHook
 from launcher.process import ranks
 from launcher.process.printable import printable
 from launcher.rundir.files import replace_file
@@ -23,7 +24,7 @@ BYTES = 256
 """The vocabulary of `data=text`: the bytes of UTF-8."""
 
 
-class SamplesHook(BaseHook):
+class SamplesHook(IntervalHook):
     """Continues prompts, logs the samples, and writes `samples/step-<step>.txt`.
 
     The model needs `logits(tokens [B, T]) -> [B, T, vocabulary]`, as `model=gpt` has. Random
@@ -64,13 +65,8 @@ class SamplesHook(BaseHook):
         self.interval, self.max_new_tokens, self.seed = interval, max_new_tokens, seed
         self.temperature, self.top_k = temperature, top_k
         self.encode, self.decode, self.path = encode, decode, Path(path)
-        self._check_lock = RunContext().check_lock
-        self._done_at = 0
         self._vocabulary = 0
         self._tokens: list[list[int]] = []
-
-    def bind(self, context: RunContext) -> None:
-        self._check_lock = context.check_lock
 
     def on_start(self, trainer: TrainerView) -> None:
         model = unwrap(trainer.model)
@@ -84,26 +80,16 @@ class SamplesHook(BaseHook):
         self._vocabulary = vocabulary(trainer)
         self._tokens = [self._encoded(prompt) for prompt in self.prompts]
 
-    def on_after_step(self, trainer: TrainerView) -> None:
-        if trainer.step % self.interval == 0:
-            self._write(trainer)
-
-    def on_last_step(self, trainer: TrainerView) -> None:
-        self._write(trainer)
-
-    def _write(self, trainer: TrainerView) -> None:
-        if self._done_at == trainer.step:
-            return
-        self._done_at = trainer.step
+    def report(self, trainer: TrainerView) -> None:
         texts = [self._continue(trainer, i, tokens) for i, tokens in enumerate(self._tokens)]
         trainer.log_text({"samples": {str(i): text for i, text in enumerate(texts)}})
         if ranks.rank() != 0:
             return
-        self._check_lock()
+        trainer.context.check_lock()
         text = "\n\n".join(texts) + "\n"
         # A terminal would obey a control character that the model writes.
-        shown = printable(text.rstrip())
-        trainer.logger.info("Step %d: the model writes:\n%s", trainer.step, shown)
+        printed = printable(text.rstrip())
+        trainer.logger.info("Step %d: the model writes:\n%s", trainer.step, printed)
         target = place_of(trainer.workspace, self.path) / f"step-{trainer.step:08d}.txt"
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -117,9 +103,8 @@ class SamplesHook(BaseHook):
         tokens = list(prompt)
         generator = torch.Generator().manual_seed(self.seed + number)
         for _ in range(self.max_new_tokens):
-            tokens.append(
-                choose(next_scores(trainer, tokens), self.temperature, self.top_k, generator)
-            )
+            scores = next_scores(trainer, tokens)
+            tokens.append(choose(scores, self.temperature, self.top_k, generator))
         return self._decoded(tokens)
 
     def _encoded(self, prompt: str) -> list[int]:
@@ -143,27 +128,22 @@ class SamplesHook(BaseHook):
     def _decoded(self, tokens: list[int]) -> str:
         if self.decode is not None:
             return self.decode(tokens)
-        return (
-            bytes(tokens).decode(errors="replace")
-            if self._vocabulary == BYTES
-            else " ".join(map(str, tokens))
-        )
+        if self._vocabulary == BYTES:
+            return bytes(tokens).decode(errors="replace")
+        return " ".join(map(str, tokens))
 
 
 def vocabulary(trainer: TrainerView) -> int:
     """Return the size of the model's vocabulary. All ranks must call it."""
     try:
-        scores = next_scores(trainer, [0])
-        problem = None if scores.dim() == 1 else "it returns no scores [B, T, vocabulary]"
+        return len(next_scores(trainer, [0]))
     except Exception as error:
-        problem = f"it raises {type(error).__name__}: {reason(error)}"
-    if problem is None:
-        return len(scores)
-    raise ConfigError(
-        f"hooks.samples: needs a language model, and {type(unwrap(trainer.model)).__name__}.logits"
-        f" is not one's: for tokens [1, 1] {problem}; choose one, such as model=gpt, or leave the"
-        " hook out."
-    )
+        name = type(unwrap(trainer.model)).__name__
+        raise ConfigError(
+            f"hooks.samples: needs a language model, whose logits(tokens [B, T]) returns scores"
+            f" [B, T, vocabulary]; {name}.logits raises {type(error).__name__}: {reason(error)}."
+            " Choose one, such as model=gpt, or leave the hook out."
+        ) from error
 
 
 def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
@@ -178,6 +158,8 @@ def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
         trainer.strategy.forward_context(),
     ):
         scores: torch.Tensor = model(input)
+    if scores.dim() != 3:
+        raise ValueError(f"it returns scores of shape {tuple(scores.shape)}")
     return scores[0, -1].float().cpu()
 
 

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 import torch
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import TrainerView
+from launcher.hooks.interval import IntervalHook
 from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
@@ -16,7 +17,7 @@ STEADY = 1e-3
 outliers."""
 
 
-class SkipSpikesHook(BaseHook):
+class SkipSpikesHook(IntervalHook):
     """Skips the updates whose loss or gradient norm is an outlier.
 
     An outlier is more than `sigmas` standard deviations above the mean of the last `window`
@@ -80,21 +81,21 @@ class SkipSpikesHook(BaseHook):
         # With lanes, each rank has the losses of all.
         if trainer.strategy.lanes is None:
             loss = ranks.sum_over_ranks(loss) / ranks.world_size()
-        present = torch.stack([loss, norm.float()])
+        current = torch.stack([loss, norm.float()])
         filled = self._accepted.clamp(max=self.window)
         is_filled = torch.arange(self.window, device=norm.device) < filled
         count = filled.clamp(min=1)
         mean = (self._values * is_filled).sum(1) / count
         variance = ((self._values - mean[:, None]).square() * is_filled).sum(1) / count
         deviation = torch.maximum(variance.sqrt(), STEADY * mean.abs())
-        is_above = (present > mean + self.sigmas * deviation) & self._is_judged
-        is_finite = present.isfinite().all()
+        is_above = (current > mean + self.sigmas * deviation) & self._is_judged
+        is_finite = current.isfinite().all()
         can_skip = (self._accepted >= self.warmup) & (self._in_row < self.max_in_row)
         is_spike: torch.Tensor = is_finite & can_skip & is_above.any()
         is_accepted = is_finite & ~is_spike
 
         at = (self._accepted % self.window).view(1)
-        kept = torch.where(is_accepted, present[:, None], self._values.index_select(1, at))
+        kept = torch.where(is_accepted, current[:, None], self._values.index_select(1, at))
         self._values = self._values.index_copy(1, at, kept)
         self._accepted = self._accepted + is_accepted
         self._skipped = self._skipped + is_spike
@@ -104,19 +105,10 @@ class SkipSpikesHook(BaseHook):
 
     def _to(self, device: torch.device) -> None:
         if self._values.device != device:
-            names = ("_values", "_is_judged", "_accepted", "_in_row", "_skipped", "_last")
-            for name in names:
+            for name in "_values", "_is_judged", "_accepted", "_in_row", "_skipped", "_last":
                 setattr(self, name, getattr(self, name).to(device))
 
-    def on_after_step(self, trainer: TrainerView) -> None:
-        if trainer.step % self.interval == 0:
-            self._log(trainer)
-
-    def on_last_step(self, trainer: TrainerView) -> None:
-        if trainer.step % self.interval:
-            self._log(trainer)
-
-    def _log(self, trainer: TrainerView) -> None:
+    def report(self, trainer: TrainerView) -> None:
         skipped, last = torch.stack([self._skipped, self._last]).tolist()
         trainer.log({"spikes": {"skipped": skipped}})
         if skipped > self._reported:
@@ -131,9 +123,9 @@ class SkipSpikesHook(BaseHook):
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         counters = torch.stack([self._accepted, self._in_row, self._skipped, self._last])
-        state_dict["skip_spikes"] = {
-            "values": self._values.clone(), "counters": counters, "reported": self._reported
-        }  # fmt: skip
+        values = self._values.clone()
+        saved = {"values": values, "counters": counters, "reported": self._reported}
+        state_dict["skip_spikes"] = saved
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get("skip_spikes")

@@ -11,8 +11,8 @@ from launcher.data.mixture_order import MixtureOrder
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
+from launcher.hooks.sample_means import Sums, add_mean, combine, to_part
 from launcher.process import ranks
-from launcher.process.lanes import Lanes
 from launcher.types import PositiveInt
 
 
@@ -29,7 +29,7 @@ class SourcesHook(BaseHook):
         self.interval = interval
         self._start = self._count = 0
         self._end: int | None = None
-        self._sums: list[dict[str, tuple[Any, Any]]] = []
+        self._sums: list[Sums] = []
         """One entry for each lane of this rank, or without lanes one for all micro-batches."""
 
     def on_ready(self, trainer: TrainerView) -> None:
@@ -46,9 +46,8 @@ class SourcesHook(BaseHook):
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         number, self._count = self._count, self._count + 1
-        is_due = trainer.step % self.interval == 0 or trainer.is_last_step
-        # The step is repeated with other batches.
-        if not is_due or number >= trainer.gradient_accumulation_steps:
+        # After these, the step is repeated with other batches.
+        if not self._is_due(trainer) or number >= trainer.gradient_accumulation_steps:
             return
         loader, order = trainer.data_loader, self._order(trainer)
         position = self._start + loader.share.number(number) * loader.micro_batch_size
@@ -65,46 +64,32 @@ class SourcesHook(BaseHook):
         The forward pass of a sharded model is collective, so a rank without such samples makes it
         too, with all samples, which do not count.
         """
-        part = (
-            selected(batch, torch.from_numpy(chosen), trainer.data_loader.micro_batch_size)
-            if len(chosen)
-            else batch
-        )
+        part, loader = batch, trainer.data_loader
+        if len(chosen):
+            part = selected(batch, torch.from_numpy(chosen), loader.micro_batch_size)
         with trainer.strategy.forward_context():
             loss, _ = trainer.forward(part)
-        if loss is None or not len(chosen):
-            return
-        targets = trainer.num_targets(part)
-        size = len(chosen) if targets is None else targets
-        sums = self._sums[-1]
-        total, count = sums.get(name, (0.0, 0))
-        sums[name] = total + loss.double() * size, count + size
+        if loss is not None and len(chosen):
+            targets = trainer.num_targets(part)
+            size = len(chosen) if targets is None else targets
+            add_mean(self._sums[-1], name, loss, size)
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        if trainer.step % self.interval == 0 or trainer.is_last_step:
-            parts_of_ranks = self._of_all_ranks(trainer.strategy.lanes)
-            means = {}
-            for name in self._order(trainer).names:
-                parts = [part[name] for part in parts_of_ranks if name in part]
-                if count := sum(n for _, n in parts):
-                    means[name] = sum(total for total, _ in parts) / count
-            if means:
+        if self._is_due(trainer):
+            gathered, lanes = ranks.all_gather([*map(to_part, self._sums)]), trainer.strategy.lanes
+            parts = [*chain(*gathered)] if lanes is None else lanes.in_order(gathered)
+            if means := combine(parts):
                 trainer.log({"train": {"loss": means}})
         end = self._end
         if end is not None and trainer.data_loader.samples + self._per_step(trainer) > end:
-            counts = self._order(trainer).counts(end) >= self._order(trainer).sizes
-            name = self._order(trainer).names[int(np.argmax(counts))]
+            order = self._order(trainer)
+            name = order.names[int(np.argmax(order.counts(end) >= order.sizes))]
             reason = f"the source {name} has no samples for another step (data.exhausted=stop)"
             trainer.logger.info("Step %d: training ends: %s.", trainer.step, reason)
             trainer.state.stop(reason)
 
-    def _of_all_ranks(self, lanes: Lanes | None) -> list[dict[str, tuple[float, int]]]:
-        totals = [
-            {name: (float(total), int(n)) for name, (total, n) in sums.items()}
-            for sums in self._sums
-        ]
-        gathered = ranks.all_gather(totals)
-        return [*chain(*gathered)] if lanes is None else lanes.in_order(gathered)
+    def _is_due(self, trainer: TrainerView) -> bool:
+        return trainer.step % self.interval == 0 or trainer.is_last_step
 
     def _order(self, trainer: TrainerView) -> MixtureOrder:
         order: MixtureOrder = trainer.data_loader.order

@@ -30,10 +30,8 @@ def hook_states(
         if overrides(hook, "on_state_dict"):
             state: dict[str, object] = {"model": model, "training_state": training_state}
             hook.on_state_dict(trainer, state)
-            if (
-                state.pop("model", None) is not model
-                or state.pop("training_state", None) is not training_state
-            ):
+            kept = state.pop("model", None), state.pop("training_state", None)
+            if kept[0] is not model or kept[1] is not training_state:
                 raise TrainingError(
                     f"{name}.on_state_dict replaced 'model' or 'training_state', which a checkpoint"
                     " does not support; store the values under another key."
@@ -116,9 +114,8 @@ def hook_shards(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str
     tensors: dict[str, torch.Tensor] = {}
     parts: dict[str, ShardSpec] = {}
     for name, companion in hook_tensors(trainer).items():
-        if (
-            shard := shard_to_write(companion.like, trainer.strategy.ranks, companion.values)
-        ) is not None:
+        shard = shard_to_write(companion.like, trainer.strategy.ranks, companion.values)
+        if shard is not None:
             tensors[name], part = shard
             if part is not None:
                 parts[name] = part

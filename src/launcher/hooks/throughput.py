@@ -7,14 +7,16 @@ from typing import Any
 import torch
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import TrainerView
 from launcher.hooks.flops import forward_flops, peak_tflops
+from launcher.hooks.interval import IntervalHook
 from launcher.hooks.records import batch_size, first_tensor
 from launcher.optim.parts import OptimizerParts
+from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 
 
-class ThroughputHook(BaseHook):
+class ThroughputHook(IntervalHook):
     """Logs the throughput over all ranks, as means over the interval without its evaluations.
 
     The metrics are `throughput/samples_per_second`, `tokens_per_second` (where inputs are integers
@@ -41,12 +43,8 @@ class ThroughputHook(BaseHook):
         peak_tflops: PositiveFloat | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self.interval, self.flops, self.peak_tflops, self._clock = (
-            interval,
-            flops,
-            peak_tflops,
-            clock,
-        )
+        self.interval, self.flops, self.peak_tflops = interval, flops, peak_tflops
+        self._clock = clock
         self._batch: object = None
         self._sizes: dict[str, float] = {}
         """`tokens` and `flops` of a sample."""
@@ -70,12 +68,7 @@ class ThroughputHook(BaseHook):
             self._measure(trainer)
         if self._since is None:
             self._restart(trainer)
-        elif trainer.step % self.interval == 0:
-            self._log(trainer)
-
-    def on_last_step(self, trainer: TrainerView) -> None:
-        if self._since is not None and self._since[1] < trainer.step:
-            self._log(trainer)
+        super().on_after_step(trainer)
 
     def _measure(self, trainer: TrainerView) -> None:
         batch, self._batch = self._batch, None
@@ -88,31 +81,23 @@ class ThroughputHook(BaseHook):
             self._log_peak(trainer)
 
     def _log_peak(self, trainer: TrainerView) -> None:
-        name = (
-            torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "CPU"
-        )
-        precision = trainer.strategy.precision.peak
-        source = "hooks.throughput.peak_tflops"
+        is_gpu = trainer.device.type == "cuda"
+        name = torch.cuda.get_device_name(trainer.device) if is_gpu else "CPU"
+        precision, source = trainer.strategy.precision.peak, "hooks.throughput.peak_tflops"
         if self.peak_tflops is None:
             self.peak_tflops, source = peak_tflops(name, precision), "dense, by the data sheet"
-        gflops = self._sizes["flops"] / 1e9
+        text = f"Model FLOPs: {self._sizes['flops'] / 1e9:.4g} GFLOP a sample. "
         if self.peak_tflops is None:
-            trainer.logger.info(
-                "Model FLOPs: %.4g GFLOP a sample. The peak of this device (%s) is not known: no"
-                " MFU; set hooks.throughput.peak_tflops.",
-                gflops,
-                name,
+            text += (
+                f"The peak of this device ({name}) is not known: no MFU; set"
+                " hooks.throughput.peak_tflops."
             )
         else:
-            trainer.logger.info(
-                "Model FLOPs: %.4g GFLOP a sample. MFU is of %g TFLOP/s for each device (%s, %s,"
-                " %s).",
-                gflops,
-                self.peak_tflops,
-                name,
-                precision,
-                source,
+            text += (
+                f"MFU is of {self.peak_tflops:g} TFLOP/s for each device ({name}, {precision},"
+                f" {source})."
             )
+        trainer.logger.info(text)
 
     def _now(self, trainer: TrainerView) -> float:
         """Return the time once the device has finished its work."""
@@ -123,26 +108,24 @@ class ThroughputHook(BaseHook):
     def _restart(self, trainer: TrainerView) -> None:
         self._since, self._paused = (self._now(trainer), trainer.step, trainer.samples), 0.0
 
-    def _log(self, trainer: TrainerView) -> None:
+    def report(self, trainer: TrainerView) -> None:
         assert self._since is not None
         then, first, samples_before = self._since
-        world_size = trainer.strategy.ranks.world_size
-        samples = (
-            (trainer.step - first)
-            * trainer.gradient_accumulation_steps
-            * world_size
-            * self._micro_batch
-        )
-        if trainer.samples is not None and samples_before is not None:
+        if first == trainer.step:
+            return
+        if trainer.samples is None or samples_before is None:
+            micro_batches = (trainer.step - first) * trainer.gradient_accumulation_steps
+            samples = micro_batches * ranks.world_size() * self._micro_batch
+        else:
             samples = trainer.samples - samples_before
         speed = samples / max(self._now(trainer) - then - self._paused, 1e-9)
         records = {"samples_per_second": speed}
         if "tokens" in self._sizes:
             records["tokens_per_second"] = speed * self._sizes["tokens"]
         if "flops" in self._sizes:
-            records["tflops_per_second"] = speed * self._sizes["flops"] / 1e12
+            records["tflops_per_second"] = tflops = speed * self._sizes["flops"] / 1e12
             if self.peak_tflops is not None:
-                records["mfu"] = records["tflops_per_second"] / (world_size * self.peak_tflops)
+                records["mfu"] = tflops / (ranks.world_size() * self.peak_tflops)
         trainer.log({"throughput": records})
         self._restart(trainer)
 

@@ -47,12 +47,8 @@ class WatchdogHook(BaseHook):
         window: PositiveInt = 100,
         abort: bool = False,
     ):
-        self.factor, self.min_seconds, self.first_seconds, self.abort = (
-            factor,
-            min_seconds,
-            first_seconds,
-            abort,
-        )
+        self.factor, self.abort = factor, abort
+        self.min_seconds, self.first_seconds = min_seconds, first_seconds
         self.limit = first_seconds
         """Seconds that the current step may take."""
         self._durations: deque[float] = deque(maxlen=window)
@@ -60,22 +56,18 @@ class WatchdogHook(BaseHook):
         self._exit: threading.Timer | None = None
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        is_known = len(self._durations) >= KNOWN_STEPS
-        self.limit = (
-            max(self.min_seconds, self.factor * median(self._durations))
-            if is_known
-            else self.first_seconds
-        )
+        self.limit = self.first_seconds
+        if len(self._durations) >= KNOWN_STEPS:
+            self.limit = max(self.min_seconds, self.factor * median(self._durations))
         self._began = time.monotonic()
         faulthandler.dump_traceback_later(self.limit, file=STDERR)
         if self.abort:
             reason = (
-                f"Step {trainer.step} has taken more than {self.limit:.3g} s; {self._usual()}. "
+                f"Step {trainer.step} has taken more than {self.limit:.3g} s; {self._usual()}."
+                " hooks.watchdog.abort=true: forced exit. The last checkpoint is valid."
             )
-            reason += "hooks.watchdog.abort=true: forced exit. The last checkpoint is valid."
-            self._exit = threading.Timer(
-                self.limit + SECONDS_TO_PRINT, deadline.force_exit, [reason]
-            )
+            seconds = self.limit + SECONDS_TO_PRINT
+            self._exit = threading.Timer(seconds, deadline.force_exit, [reason])
             self._exit.daemon = True
             self._exit.start()
 

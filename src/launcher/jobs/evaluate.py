@@ -82,8 +82,7 @@ class EvaluateJob:
         hook = next(own, None) or EvaluationHook()
         if self.split == "test":
             hook.loader, hook.max_samples = trainer.context.test_loader, None
-        hook.bind(trainer.context)
-        if not hook.open():
+        if not hook.open(trainer.context):
             raise ConfigError(
                 f"job.split={self.split}: the data have no such samples; set"
                 f" data.{self.split}_dataset or use other data."

@@ -66,12 +66,8 @@ def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = N
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    _state.limits, _state.signum, _state.since, _state.end = (
-        _Limits(grace, seconds_left),
-        0,
-        0.0,
-        None,
-    )
+    _state.limits = _Limits(grace, seconds_left)
+    _state.signum, _state.since, _state.end = 0, 0.0, None
     if signals.received():
         _note_signal(signals.received())
     if _state.pipe is None:

@@ -26,7 +26,7 @@ def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) ->
             count = min(count, len(visible))
     if count <= 1:
         return count
-    asked = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", ASK], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
-    return int(asked.stdout) if asked.returncode == 0 else 0
+    return int(done.stdout) if done.returncode == 0 else 0

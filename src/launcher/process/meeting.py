@@ -70,7 +70,7 @@ def find(job: str, address: str, timeout: float) -> int:
             # A machine under load answers late, another program perhaps never.
             patience = min(1.0 + waited / 10, PATIENCE)
             with suppress(OSError, ValueError):
-                return _asked(job, address, place, patience)
+                return _ask(job, address, place, patience)
         if waited > REPORTED_AFTER and not is_reported:
             logger.info("Rank 0 does not answer yet at %s, ports %s.", address, listed)
             is_reported = True
@@ -80,7 +80,7 @@ def find(job: str, address: str, timeout: float) -> int:
     )
 
 
-def _asked(job: str, address: str, place: int, patience: float) -> int:
+def _ask(job: str, address: str, place: int, patience: float) -> int:
     """Ask whoever listens at a port; a ValueError says that it is not rank 0 of the job."""
     with socket.create_connection((address, place), patience) as connection:
         line = connection.makefile("rb").readline(1000).decode()

@@ -73,19 +73,6 @@ def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
     return count if last <= step else None
 
 
-def keep_lines_after(path: Path, step: int) -> None:
-    """Keep the lines after `step`, the first of each step, in the file of dropped lines."""
-    lines: dict[float, bytes] = {}
-    for file in (dropped_path(path), path):
-        content = file.read_bytes() if file.is_file() else b""
-        for line in content.splitlines(keepends=True):
-            number = step_of(line)
-            if number is not None and number > step:
-                lines.setdefault(number, line)
-    if lines or dropped_path(path).exists():
-        replace_file(dropped_path(path), b"".join(lines.values()))
-
-
 def set_lines_aside(path: Path, step: int) -> int:
     """Move the lines after `step` to a new file `abandoned-<name>`, and return their number."""
     try:
@@ -106,8 +93,3 @@ def step_of(line: bytes) -> float | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return step if isinstance(step, (int, float)) else None
-
-
-def dropped_path(metrics: Path) -> Path:
-    """Return the file in which a resume keeps the lines that it drops from metrics.jsonl."""
-    return metrics.with_name(f".{metrics.name}.dropped")

@@ -15,7 +15,7 @@ from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import BestData, run_names
-from launcher.rundir.step_lines import keep_lines_after, set_lines_aside
+from launcher.rundir.step_lines import set_lines_aside
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import plural
 from launcher.runs.stored_run import StoredRun
@@ -107,8 +107,6 @@ def roll_back(
     if store.steps_with_broken()[-1] > step:
         record.reopen()
     names = CheckpointStore.abandon(store, step)
-    # Trackers compare the lines that they have with those that are computed again.
-    keep_lines_after(folder.metrics_path, step)
     lines = sum(set_lines_aside(folder.path / name, step) for name in FILES)
     set_images_aside(folder.path / "images", step)
     if names or lines or record.step > step:

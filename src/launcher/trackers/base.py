@@ -1,22 +1,20 @@
 """Interface of a tracker, and the run that it mirrors."""
 
 import json
-import re
+import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from launcher.checkpoint.find import checkpoint_path
 from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
-from launcher.config.messages import show
 from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.files import replace_file
@@ -26,6 +24,7 @@ from launcher.rundir.record_format import AttemptData, RecordData, stored_record
 Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has the lines of media.jsonl with the same step, if there are
 any."""
+logger = logging.getLogger("launcher.trackers")
 NO_METRICS = ("step", "time", "attempt", "samples", "epoch", "media")
 NOT_ENDED = ("running", "queued", "paused")
 NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
@@ -105,26 +104,6 @@ class TrackedRun:
         return data
 
 
-@dataclass(frozen=True)
-class Limit:
-    """Texts that a service takes as an option, or as each item of a list."""
-
-    option: str
-    pattern: str
-    description: str
-
-    def check(self, key: str, value: object) -> None:
-        """Check an option's value.
-
-        Raises:
-            ConfigError: the service would reject it.
-        """
-        texts = [] if value is None else [value] if isinstance(value, str) else value
-        for text in map(str, cast(Iterable[object], texts)):
-            if re.fullmatch(self.pattern, text, re.DOTALL) is None:
-                raise ConfigError(f"{key}={show(text)}: should be {self.description}.")
-
-
 class Names:
     """Names that a service accepts, in place of a run's own. Two names never become one.
 
@@ -159,8 +138,6 @@ class Tracker(ABC):
     """True if the tracker does nothing until `launcher.runs sync`."""
     artifacts: Sequence[str] = ()
     """Files that it sends when the run is complete: best, last, export."""
-    limits: ClassVar[Sequence["Limit"]] = ()
-    """The texts that the service takes."""
     not_sent: Mapping[str, str] = MappingProxyType({})
     """Names that the service rejects, with the reason. The rest is sent."""
     run: TrackedRun
@@ -173,10 +150,8 @@ class Tracker(ABC):
             key: its key in the configuration, such as tracker.wandb.
             to_sync: the check is for `launcher.runs sync`.
         Raises:
-            ConfigError: a library or a key is missing, or the service rejects a text.
+            ConfigError: a library or a key is missing.
         """
-        for limit in self.limits:
-            limit.check(f"{key}.{limit.option}", getattr(self, limit.option))
         if self.library:
             self.require(key, self.library)
 
@@ -189,6 +164,22 @@ class Tracker(ABC):
                 f"{key}: {library} is not installed; install it with pip install"
                 f" 'torch-launcher[{self.extra}]'."
             )
+
+    def find_artifact(self, which: str, sent: str | None) -> Path | None:
+        """Return the folder of an artifact, unless it was sent before.
+
+        Args:
+            which: best, last or export.
+            sent: name of the folder that was sent.
+        """
+        folder, checkpoint = self.run.folder, LATEST if which == "last" else which
+        path: Path | None = folder.export
+        if which != "export":
+            path = checkpoint_path(folder.checkpoints, checkpoint)
+        if path is None or not path.is_dir():
+            logger.warning("The run has no %s to send as an artifact.", which)
+            return None
+        return None if path.resolve().name == sent else path.resolve()
 
     @abstractmethod
     def open(self) -> int:
@@ -218,13 +209,6 @@ def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, An
     )
 
 
-def artifact_folder(folder: RunFolder, which: str) -> Path | None:
-    """Return the folder that is sent as the artifact `best`, `last` or `export`, if it exists."""
-    checkpoint = LATEST if which == "last" else which
-    path = folder.export if which == "export" else checkpoint_path(folder.checkpoints, checkpoint)
-    return path if path is not None and path.is_dir() else None
-
-
 def config_without(config: Mapping[str, object], keys: Iterable[str]) -> dict[str, Any]:
     left_out = set(keys)
 
@@ -245,9 +229,8 @@ def is_tracker(node: Any) -> bool:
 
 def build_trackers(nodes: Any, names: Iterable[str] | None = None) -> dict[str, Tracker]:
     """Build the trackers of the group `tracker`: those with these names, or all."""
-    chosen = [name for name in nodes or () if names is None or name in names]
     return {
-        name: instantiate(nodes[name], f"tracker.{name}")
-        for name in chosen
-        if is_tracker(nodes[name])
+        name: instantiate(node, f"tracker.{name}")
+        for name, node in (nodes or {}).items()
+        if (names is None or name in names) and is_tracker(node)
     }

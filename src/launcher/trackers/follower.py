@@ -177,18 +177,10 @@ class Follower:
         return MetricsReader(self.run.folder, after)
 
     def _send(self, name: str, tracker: Tracker, lines: MetricsReader, state: str) -> None:
-        known = lines.changed
         while batch := lines.read(final=state in FINAL):
             self.check()
             tracker.write(batch)
             self.steps[name] = lines.after
-        if known is None and lines.changed is not None:
-            logger.warning(
-                "Tracker %s: step %d has other values since the run was resumed; the tracker keeps"
-                " those from before.",
-                name,
-                lines.changed,
-            )
 
 
 def acquire(lock: FollowerLock, is_over: Callable[[], bool], seconds: float = INTERVAL) -> bool:

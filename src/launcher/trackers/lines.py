@@ -1,6 +1,5 @@
 """The lines of metrics.jsonl and media.jsonl, each step once, read while the files are written."""
 
-import math
 import os
 from collections.abc import Iterable
 from io import BufferedReader
@@ -8,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.history import parsed, read_rows
-from launcher.rundir.step_lines import dropped_path
+from launcher.rundir.history import parsed
 from launcher.trackers.base import Line
 
 BATCH = 1000
-MEASURED = ("train/loss", "train/grad_norm", "val/")
-"""Metrics that are the same when a step is computed again."""
 
 
 class _File:
@@ -36,10 +32,8 @@ class _File:
         if self._file is not None:
             # While the old file is open, its inode is not reused.
             before = os.fstat(self._file.fileno())
-            is_new = (now.st_ino, now.st_dev) != (
-                before.st_ino,
-                before.st_dev,
-            ) or now.st_size < self._file.tell()
+            is_same = (now.st_ino, now.st_dev) == (before.st_ino, before.st_dev)
+            is_new = not is_same or now.st_size < self._file.tell()
         if is_new:
             self.close()
             self._file = open(self.path, "rb")  # noqa: SIM115 - stays open
@@ -64,13 +58,10 @@ class MetricsReader:
     """
 
     def __init__(self, folder: RunFolder, after: int):
-        self.after = self._after_at_start = after
+        self.after = after
         self._metrics, self._media = _File(folder.metrics_path), _File(folder.path / "media.jsonl")
         self._lines: dict[int, Line] = {}
         self._items: dict[int, list[dict[str, object]]] = {}
-        self._dropped_path, self._dropped = dropped_path(folder.metrics_path), dict[int, Line]()
-        self.changed: int | None = None
-        """First step with other values since it was sent, because the run was resumed before it."""
 
     def read(self, final: bool = False) -> list[Line]:
         """Return the next lines, at most 1000. The newest is among them if the run has ended."""
@@ -96,35 +87,15 @@ class MetricsReader:
         rows, is_new = self._metrics.read()
         if is_new:
             self._lines.clear()
-            self._dropped = {row["step"]: row for row in _of_steps(read_rows(self._dropped_path))}
         for row in rows:
             if row["step"] > self.after:
                 self._lines[row["step"]] = row
-            if self.changed is None and row["step"] <= self._after_at_start:
-                self._compare(row)
         rows, is_new = self._media.read()
         if is_new:
             self._items.clear()
         for row in rows:
             if row["step"] > self.after:
                 self._items.setdefault(row["step"], []).append(row)
-
-    def _compare(self, row: Line) -> None:
-        before = self._dropped.get(row["step"], {})
-        keys = [
-            key
-            for key in row.keys() & before.keys()
-            if key.startswith(MEASURED) and key[-4:] != "time"
-        ]
-        if any(differs(before[key], row[key]) for key in keys):
-            self.changed = row["step"]
-
-
-def differs(before: Any, now: Any) -> bool:
-    try:
-        return not (before == now or (math.isnan(float(before)) and math.isnan(float(now))))
-    except (TypeError, ValueError):
-        return True
 
 
 def _of_steps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -16,23 +16,20 @@ from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 from launcher.trackers.base import (
     NOT_ENDED,
-    Limit,
     Line,
     Names,
     Tracker,
-    artifact_folder,
     config_without,
     media,
     numbers,
 )
 
 DEFAULT_EXPERIMENT = "launcher"
-RUN_TAG, STEP_TAG, STATE_TAG, MODEL_TAG = (
-    "launcher.run",
-    "launcher.step",
-    "launcher.state",
-    "launcher.model",
-)
+RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
+MODEL_TAG = "launcher.model"
+MODEL_NAME = r"(?!\.\.?$)[^/:]{1,250}"
+ALIAS = r"(?i:(?!latest$|v\d+$)[\w-]{1,255})"
+"""What MLflow accepts as a model's name and as an alias."""
 NAMES = "names"
 """Key of MLflow's names of metrics in the run's folder."""
 BATCH = "batch"
@@ -70,16 +67,7 @@ class MlflowTracker(Tracker):
         alias: the registered version's alias.
     """
 
-    library, extra = "mlflow", "mlflow"
-    limits = (
-        Limit("experiment", r".{1,500}", "1 to 500 characters"),
-        Limit("registered_model_name", r"(?!\.\.?$)[^/:]{1,250}", "a name without / and :"),
-        Limit(
-            "alias",
-            r"(?i:(?!latest$|v\d+$)[\w-]{1,255})",
-            "letters, digits, _ and -, and not latest or a version such as v1",
-        ),
-    )
+    library = extra = "mlflow"
 
     def __init__(
         self,
@@ -106,9 +94,16 @@ class MlflowTracker(Tracker):
         for tag in self.tags:
             if clean(tag) != tag:
                 raise ConfigError(f"{key}.tags.{tag}: MLflow rejects this name; use {clean(tag)}.")
-        if (self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite").startswith(
-            "sqlite"
-        ):
+        name, alias = self.registered_model_name, self.alias
+        if name is not None and not re.fullmatch(MODEL_NAME, name):
+            raise ConfigError(f"{key}.registered_model_name={name!r}: use a name without / and :.")
+        if alias is not None and not re.fullmatch(ALIAS, alias):
+            raise ConfigError(
+                f"{key}.alias={alias!r}: use letters, digits, _ and -, and neither latest nor a"
+                " version such as v1."
+            )
+        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite"
+        if uri.startswith("sqlite"):
             self.require(key, "sqlalchemy")
 
     def open(self) -> int:
@@ -137,13 +132,11 @@ class MlflowTracker(Tracker):
         if not lines:
             return
         for line, item in media(lines, "image"):
-            self._client.log_artifact(
-                self._id, self.run.folder.path / item["path"], f"images/{line['step']}"
-            )
+            path = self.run.folder.path / item["path"]
+            self._client.log_artifact(self._id, path, f"images/{line['step']}")
         for line, item in media(lines, "text"):
-            self._client.log_text(
-                self._id, item["text"], f"texts/{line['step']}/{clean(item['key'])}.txt"
-            )
+            path = f"texts/{line['step']}/{clean(item['key'])}.txt"
+            self._client.log_text(self._id, item["text"], path)
         stored = self.run.stored("mlflow")
         name = Names(clean, stored.setdefault(NAMES, {}))
         rows = [
@@ -195,9 +188,8 @@ class MlflowTracker(Tracker):
     def uri(self) -> str:
         """Return the tracking server. It is stored in the run's folder, for other machines."""
         stored = self.run.stored("mlflow")
-        chosen = (
-            self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or stored.get("tracking_uri")
-        )
+        own = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        chosen = own or stored.get("tracking_uri")
         if chosen and chosen != stored.get("tracking_uri"):
             self.run.store("mlflow", {**stored, "tracking_uri": chosen})
         return str(chosen) if chosen else f"sqlite:///{self._outputs / 'mlflow.db'}"
@@ -225,13 +217,14 @@ class MlflowTracker(Tracker):
         tags = {
             RUN_TAG: self.run.stored("mlflow")["id"],
             "launcher.folder": str(self.run.folder.path.absolute()),
-            **({"launcher.sweep": self.run.sweep} if self.run.sweep else {}), **self.tags,
-        }  # fmt: skip
+        }
+        if self.run.sweep:
+            tags["launcher.sweep"] = self.run.sweep
         started = (self.run.record.get("attempts") or [{}])[0].get("started")
         return self._client.create_run(
             self._experiment(),
             run_name=self.name or self.run.label,
-            tags=tags,
+            tags=tags | self.tags,
             start_time=started and int(datetime.fromisoformat(started).timestamp() * 1000),
         )
 
@@ -247,18 +240,13 @@ class MlflowTracker(Tracker):
             self._send_accepted(params[start : start + PARAMS], "params")
 
     def _send_artifact(self, which: str) -> None:
-        path = artifact_folder(self.run.folder, which)
-        if path is None:
-            logger.warning("MLflow: the run has no %s to send as an artifact.", which)
-            return
-        sent = self.run.stored("mlflow")
-        if sent.get(which) == path.resolve().name:
-            return
-        self._client.log_artifacts(self._id, str(path.resolve()), which)
-        self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
-        if self.registered_model_name and which == self.model:
-            self._register(which, path.resolve())
-        self.run.store("mlflow", {**sent, which: path.resolve().name})
+        stored = self.run.stored("mlflow")
+        if (path := self.find_artifact(which, stored.get(which))) is not None:
+            self._client.log_artifacts(self._id, str(path), which)
+            self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
+            if self.registered_model_name and which == self.model:
+                self._register(which, path)
+            self.run.store("mlflow", {**stored, which: path.name})
 
     def _description(self, which: str) -> str:
         """Return the file MLmodel, which makes a folder a model for `mlflow.pyfunc.load_model`."""

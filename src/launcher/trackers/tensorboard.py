@@ -10,7 +10,7 @@ from typing import Any
 from launcher.config.tree import get
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import place_of
-from launcher.trackers.base import NOT_ENDED, Line, Names, Tracker, media, numbers
+from launcher.trackers.base import NOT_ENDED, Line, Names, Tracker, numbers
 
 FILE = "events.out.tfevents.0000000000.launcher"
 POSITION = ".position.json"
@@ -69,47 +69,40 @@ class TensorBoardTracker(Tracker):
         return int(self._position["step"])
 
     def write(self, lines: list[Line]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
-        from tensorboard.compat.proto.types_pb2 import DT_STRING
-        from tensorboard.plugins.text.metadata import create_summary_metadata
+        from tensorboard.compat.proto.summary_pb2 import Summary
 
         for line in lines:
             values = [
                 Summary.Value(tag=self._tag(key), simple_value=value)
                 for key, value in numbers(line).items()
+            ] + [
+                Summary.Value(tag=self._tag(item["key"]), **self._media(item))
+                for item in line.get("media", ())
             ]
-            for _, item in media([line], "image"):
-                values.append(
-                    Summary.Value(
-                        tag=self._tag(item["key"]), image=Summary.Image(**self._image(item))
-                    )
-                )
-            for _, item in media([line], "histogram"):
-                histogram = HistogramProto(**_statistics(item["counts"], item["edges"]))
-                values.append(Summary.Value(tag=self._tag(item["key"]), histo=histogram))
-            for _, item in media([line], "text"):
-                described = create_summary_metadata(display_name="", description="")
-                tensor = TensorProto(dtype=DT_STRING, string_val=[item["text"].encode()])
-                values.append(
-                    Summary.Value(tag=self._tag(item["key"]), metadata=described, tensor=tensor)
-                )
             self._put(wall_time=line["time"], step=line["step"], summary=Summary(value=values))
         if lines:
             self._commit(lines[-1]["step"])
 
-    def _image(self, item: dict[str, Any]) -> dict[str, Any]:
+    def _media(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of an image, a histogram or a text."""
+        from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.compat.proto.types_pb2 import DT_STRING
+        from tensorboard.plugins.text.metadata import create_summary_metadata
+
+        if item["kind"] == "histogram":
+            return {"histo": HistogramProto(**_statistics(item["counts"], item["edges"]))}
+        if item["kind"] == "text":
+            tensor = TensorProto(dtype=DT_STRING, string_val=[item["text"].encode()])
+            metadata = create_summary_metadata(display_name="", description="")
+            return {"metadata": metadata, "tensor": tensor}
         from PIL import Image
 
         path = self.run.folder.path / item["path"]
         with Image.open(path) as image:
             width, height = image.size
-        return {
-            "encoded_image_string": path.read_bytes(),
-            "width": width,
-            "height": height,
-            "colorspace": 3,
-        }
+        content = {"encoded_image_string": path.read_bytes(), "colorspace": 3}
+        return {"image": Summary.Image(width=width, height=height, **content)}
 
     def close(self, state: str) -> None:
         if state not in (*NOT_ENDED, self._position["closed"]):

@@ -3,7 +3,6 @@
 import configparser
 import html
 import logging
-import netrc
 import os
 import re
 import signal
@@ -18,12 +17,9 @@ from launcher.rundir.files import expanded
 from launcher.rundir.holder import held_here, signal_holder
 from launcher.trackers.base import (
     NOT_ENDED,
-    Limit,
     Line,
     Tracker,
-    artifact_folder,
     config_without,
-    media,
     numbers,
 )
 
@@ -66,12 +62,6 @@ class WandbTracker(Tracker):
     """
 
     library = extra = "wandb"
-    limits = (
-        Limit("tags", ".{1,64}", "1 to 64 characters"),
-        Limit("project", r"[^/\\#?%:]{1,128}", r"1 to 128 characters without / \ # ? % :"),
-        Limit("name", f".{{1,{LONGEST}}}", f"1 to {LONGEST} characters"),
-        Limit("group", f".{{1,{LONGEST}}}", f"1 to {LONGEST} characters"),
-    )
 
     def __init__(
         self,
@@ -100,17 +90,9 @@ class WandbTracker(Tracker):
         words = filter(None, os.environ.get("WANDB_TAGS", "").split(","))
         self.tags = list(dict.fromkeys([*(tags or ()), *words]))
         self.job_type, self.notes, self.dir = job_type, notes, dir
-        self.config_exclude, self.alerts, self.stoppable, self.logs = (
-            config_exclude or [],
-            alerts,
-            stoppable,
-            logs,
-        )
-        self.system_metrics, self.image_format, self.artifacts = (
-            system_metrics,
-            image_format,
-            artifacts or [],
-        )
+        self.config_exclude, self.artifacts = config_exclude or [], artifacts or []
+        self.alerts, self.stoppable, self.logs = alerts, stoppable, logs
+        self.system_metrics, self.image_format = system_metrics, image_format
         self.init, self.settings = dict(init or {}), dict(settings or {})
         self.waits_for_sync = (mode or os.environ.get("WANDB_MODE") or "online") != "online"
         self._wandb_run: Any = None
@@ -121,9 +103,8 @@ class WandbTracker(Tracker):
     def check(self, key: str, to_sync: bool = False) -> None:
         super().check(key)
         url = self.settings.get("base_url") or base_url()
-        if (to_sync or not self.waits_for_sync) and not (
-            self.settings.get("api_key") or has_key(url)
-        ):
+        needs_key = to_sync or not self.waits_for_sync
+        if needs_key and not (self.settings.get("api_key") or has_key(url)):
             raise ConfigError(
                 f"{key}: no API key for {urlsplit(url).hostname}; run `wandb login`, set"
                 f" WANDB_API_KEY, or use {key}.mode=offline and send the run later with"
@@ -144,65 +125,72 @@ class WandbTracker(Tracker):
         self._log_start = stored.get("log_bytes", 0)
         if "project" not in stored:
             stored = self.run.store("wandb", {**stored, **self._chosen(stored["id"])})
-        holder = held_here(self.run.folder)
-        measure = (
-            {"x_stats_pid": holder.pid}
-            if self.system_metrics and holder
-            else {"x_disable_stats": True}
-        )
-        settings = {
-            "console": "off", "silent": True, "init_timeout": 30,
-            "finish_timeout": 1800 if self.artifacts else 60,
-            "finish_timeout_raises": True, "save_code": False, "x_file_stream_transmit_interval": 2,
-            **measure,
-            **({"stop_fn": self.stop} if self.stoppable else {}), **self.settings,
-        }  # fmt: skip
-        identity = {key: stored[key] for key in ("id", "project", "entity", "group")}
-        self._wandb_run = wandb.init(
-            **{
-                **identity,
-                "name": self.name or self.run.label[-LONGEST:],
-                "job_type": self.job_type,
-                "notes": self.notes,
-                "tags": self.tags,
-                "dir": self.run.folder.path / expanded(self.dir),
-                "mode": "online",
-                "resume": "allow",
-                "config": config_without(self.run.config, ["tracker", *self.config_exclude]),
-                "allow_val_change": True,
-                "reinit": "create_new",
-                **self.init,
-            },
-            settings=wandb.Settings(**settings),
-        )
-        self._stored = self.run.store("wandb", {**stored, "url": self._wandb_run.url})
-        self._wandb_run.define_metric("step", hidden=True)
-        self._wandb_run.define_metric("*", step_metric="step")
-        if not self._is_reported and self._wandb_run.url:
-            logger.info("W&B: %s", self._wandb_run.url)
+        self._wandb_run = run = wandb.init(**self._arguments(stored), settings=self._settings())
+        self._stored = self.run.store("wandb", {**stored, "url": run.url})
+        run.define_metric("step", hidden=True)
+        run.define_metric("*", step_metric="step")
+        if not self._is_reported and run.url:
+            logger.info("W&B: %s", run.url)
         self._is_reported = True
-        self._step = int(self._wandb_run.starting_step) - 1
+        self._step = int(run.starting_step) - 1
         return self._step
 
-    def write(self, lines: list[Line]) -> None:
+    def _arguments(self, stored: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **{key: stored[key] for key in ("id", "project", "entity", "group")},
+            "name": self.name or self.run.label[-LONGEST:],
+            "job_type": self.job_type,
+            "notes": self.notes,
+            "tags": self.tags,
+            "dir": self.run.folder.path / expanded(self.dir),
+            "mode": "online",
+            "resume": "allow",
+            "config": config_without(self.run.config, ["tracker", *self.config_exclude]),
+            "allow_val_change": True,
+            "reinit": "create_new",
+            **self.init,
+        }
+
+    def _settings(self) -> Any:
         import wandb
 
+        settings: dict[str, Any] = {
+            "console": "off",
+            "silent": True,
+            "init_timeout": 30,
+            "finish_timeout": 1800 if self.artifacts else 60,
+            "finish_timeout_raises": True,
+            "save_code": False,
+            "x_file_stream_transmit_interval": 2,
+        }
+        holder = held_here(self.run.folder) if self.system_metrics else None
+        settings |= {"x_disable_stats": True} if holder is None else {"x_stats_pid": holder.pid}
+        if self.stoppable:
+            settings["stop_fn"] = self.stop
+        return wandb.Settings(**settings | self.settings)
+
+    def write(self, lines: list[Line]) -> None:
         for line in lines:
             values: dict[str, Any] = {
                 key: line[key] for key in ("step", "samples", "epoch", "attempt") if key in line
             }
             values |= numbers(line)
-            for _, item in media([line], "image"):
-                values[item["key"]] = self._image(self.run.folder.path / item["path"])
-            for _, item in media([line], "histogram"):
-                values[item["key"]] = wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
-            for _, item in media([line], "text"):
-                values[item["key"]] = wandb.Html(f"<pre>{html.escape(item['text'])}</pre>")
+            for item in line.get("media", ()):
+                values[item["key"]] = self._media(item)
             self._wandb_run.log(
                 values | {"_timestamp": line["time"]}, step=line["step"], commit=True
             )
             self._step = line["step"]
         self._send_log()
+
+    def _media(self, item: dict[str, Any]) -> object:
+        import wandb
+
+        if item["kind"] == "image":
+            return self._image(self.run.folder.path / item["path"])
+        if item["kind"] == "histogram":
+            return wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
+        return wandb.Html(f"<pre>{html.escape(item['text'])}</pre>")
 
     def close(self, state: str) -> None:
         run = self._wandb_run
@@ -214,8 +202,9 @@ class WandbTracker(Tracker):
             )
         sent = self._stored.get("artifacts", {})
         for which in self.artifacts if state == "completed" else ():
-            if (alias := self._send_artifact(which, sent.get(which))) is not None:
-                sent = {**sent, which: alias}
+            if (path := self.find_artifact(which, sent.get(which))) is not None:
+                self._send_artifact(which, path)
+                sent = {**sent, which: path.name}
         end = [self.run.attempt.get("number"), state]
         if self.alerts and state in ENDED_EARLY and self._stored.get("end") != end:
             self._alert(state)
@@ -229,8 +218,8 @@ class WandbTracker(Tracker):
     def _check_arrival(self) -> None:
         """Compare the last step that the server has with the last one that was sent.
 
-        After a refusal of the server (HTTP 403, say), wandb drops the rest of a run's history, and
-        `finish` does not report it.
+        After a rejection (HTTP 403, say), wandb drops the rest of a run's history, and `finish`
+        does not report it.
         """
         import wandb
 
@@ -312,27 +301,16 @@ class WandbTracker(Tracker):
             stored = self.run.stored("wandb")
             self._stored = self.run.store("wandb", {**stored, "log_bytes": self._log_start})
 
-    def _send_artifact(self, which: str, sent: str | None) -> str | None:
-        """Begin to send an artifact, for which `finish` waits, unless it was sent before.
-
-        Returns:
-            The name of the checkpoint, or `export`, or None if there is nothing to send.
-        """
+    def _send_artifact(self, which: str, path: Path) -> None:
+        """Begin to send an artifact, for which `finish` waits."""
         import wandb
 
-        path = artifact_folder(self.run.folder, which)
-        if path is None:
-            logger.warning("W&B: the run has no %s to send as an artifact.", which)
-            return None
-        alias = "export" if which == "export" else path.resolve().name
-        if sent == alias:
-            return None
         name = re.sub(r"[^\w.-]", "-", f"{self.run.name}-{self.run.id}-{which}")
-        artifact = wandb.Artifact(name, type="model", metadata={"run": self.run.label, "of": alias})
+        metadata = {"run": self.run.label, "of": path.name}
+        artifact = wandb.Artifact(name, type="model", metadata=metadata)
         # It is sent from its place.
-        artifact.add_dir(str(path.resolve()), policy="immutable")
-        self._wandb_run.log_artifact(artifact, aliases=[*dict.fromkeys([which, alias])])
-        return alias
+        artifact.add_dir(str(path), policy="immutable")
+        self._wandb_run.log_artifact(artifact, aliases=[*dict.fromkeys([which, path.name])])
 
     def _alert(self, state: str) -> None:
         attempt, record = self.run.attempt, self.run.record
@@ -363,14 +341,7 @@ def has_key(url: str) -> bool:
     """Return whether wandb will find an API key. Nothing is sent."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    named = os.environ.get("NETRC")
-    for path in [named] if named else ["~/.netrc", "~/_netrc"]:
-        try:
-            if netrc.netrc(expanded(path)).authenticators(urlsplit(url).hostname or ""):
-                return True
-        except OSError:
-            continue
-        except netrc.NetrcParseError:
-            # Wandb reports it.
-            return True
-    return False
+    # It is a dependency of wandb, and reads the same files.
+    from requests.utils import get_netrc_auth
+
+    return get_netrc_auth(url) is not None

@@ -407,7 +407,7 @@ def _hooks(config: RunConfig, schedule: dict[str, Any] | None) -> list[BaseHook]
         ]
         for group in ("hooks", "tracker")
     )
-    jsonl = JsonlHook(keep_dropped=len(others) < len(config.plain.get("tracker") or ()))
+    jsonl = JsonlHook()
     others = [
         hook for hook in others if not (isinstance(hook, JsonlHook) and hook.path == jsonl.path)
     ]

@@ -142,9 +142,8 @@ class BaseTrainer(HookCaller):
         self._agreement: Agreement
         self._epoch: Interval | None = None
         # The hook that restores a checkpoint sets these.
-        self.restored: dict[str, object] | None = None
+        self.restored: dict[str, Any] | None = None
         self.resumed_from: Path | None = None
-        self.resumed_rng: dict[str, object] | None = None
         self.is_fork = False
         # The current step and its boundary.
         self.step_info: StepInfo = {}
@@ -310,7 +309,7 @@ class BaseTrainer(HookCaller):
             self.restore()
             self.fire("on_ready")
             # Random numbers that hooks have drawn must not affect the first step.
-            self._run(self.resumed_rng or rng)
+            self._run(self.restored["rng"] if self.restored else rng)
             if not self.is_paused:
                 self.fire("on_after_train")
             has_ended = True
@@ -340,8 +339,6 @@ class BaseTrainer(HookCaller):
         The state of hooks comes last, since a hook may create its model in `on_before_train`, as a
         copy of the restored one, and fill it in `on_load_state_dict`.
         """
-        for hook in self.hooks:
-            hook.bind(self.context)
         self.restored = None
         for event in ("on_start", "on_restore", "on_before_train"):
             # A hook may have added another, or set a function on one.

@@ -55,39 +55,8 @@ def test_a_name_without_a_direction_is_rejected(make: Any, keys: str) -> None:
         make("val/x")
 
 
-@pytest.mark.parametrize(
-    "hook",
-    [CheckpointingHook(1, best_metric="val/acc"), EarlyStoppingHook(metric="val/acc")],
-    ids=["best", "stopping"],
-)
-def test_a_metric_that_the_first_evaluation_does_not_have_is_an_error(
-    tmp_path: Path, hook: Any
-) -> None:
-    metrics = Values({step: {"loss": 1.0, "accuracy": 0.5} for step in (2, 4)})
-    trainer = Toy([metrics, hook], 9, tmp_path)
-    with pytest.raises(
-        ConfigError, match=r"metric=val/acc: is not logged; choose one of val/accuracy, val/loss\."
-    ):
-        trainer.train()
-    assert trainer.step == 3, "when the next step begins"
-
-
-@pytest.mark.parametrize(
-    "hook", [CheckpointingHook(1, best_metric="vall/acc"), EarlyStoppingHook(metric="vall/acc")]
-)
-def test_a_misspelt_group_is_an_error(tmp_path: Path, hook: Any) -> None:
-    trainer = Toy([LoggingHook(1), Values({2: {"loss": 1.0, "accuracy": 0.5}}), hook], 9, tmp_path)
-    with pytest.raises(
-        ConfigError, match=r"metric=vall/acc: is not logged; choose one of val/accuracy, val/loss\."
-    ):
-        trainer.train()
-    assert trainer.step == 3, "when the next step begins"
-
-
 @pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
-@pytest.mark.parametrize(
-    "metric", ["val_loss", "loss", "accuracy", "eval_loss", "eval/accuracy", "Val/Loss", "val/acc"]
-)
+@pytest.mark.parametrize("metric", ["val_loss", "eval/accuracy", "Val/Loss", "val/acc", "vall/acc"])
 def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(
     tmp_path: Path, metric: str, make: Any
 ) -> None:
@@ -194,10 +163,5 @@ def test_the_best_is_logged_and_kept_by_the_metrics_name(
     )
     Toy([values, CheckpointingHook(9, best_metric="val/accuracy")], 4, tmp_path).train()
     assert (tmp_path / "checkpoints" / "best").resolve().name == "step-00000003"
-    lines = [
-        record.getMessage() for record in caplog.records if "best so far" in record.getMessage()
-    ]
-    assert lines[0] == "Step 1: val/accuracy 0.10000 is the best so far."
-    assert (
-        lines[2] == "Step 3: val/accuracy 0.90000 is the best so far (before: 0.40000 at step 2)."
-    )
+    assert caplog.text.count("is the best so far") == 3
+    assert "(before: 0.40000 at step 2)" in caplog.text

@@ -119,10 +119,10 @@ class Picky(nn.Module):
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
-        (MLP(num_features=4, num_classes=3), "it raises RuntimeError: "),
-        (Features(), "it raises RuntimeError: "),
-        (Pooled(), r"it returns no scores \[B, T, vocabulary\]"),
-        (Picky(), "it raises ValueError: ValueError"),
+        (MLP(num_features=4, num_classes=3), "raises RuntimeError: "),
+        (Features(), "raises RuntimeError: "),
+        (Pooled(), r"it returns scores of shape \(1, 3\)"),
+        (Picky(), "raises ValueError: ValueError"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -133,10 +133,7 @@ def test_a_model_of_no_language_is_rejected(tmp_path: Path, model: nn.Module, pr
             return model
 
     name = type(model).__name__
-    with pytest.raises(
-        ConfigError,
-        match=rf"^hooks\.samples: needs a language model, and {name}\.logits.* {problem}",
-    ):
+    with pytest.raises(ConfigError, match=rf"^hooks\.samples: .* {name}\.logits.* {problem}"):
         Other([SamplesHook()], 1, tmp_path).train()
 
 

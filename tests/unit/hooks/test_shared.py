@@ -30,9 +30,9 @@ def write(folder: Path, **values: object) -> None:
     (folder / "run.json").write_text(json.dumps(values))
 
 
-def test_each_of_ten_thousand_records_is_read_once(tmp_path: Path) -> None:
-    for number in range(10_000):
-        own = identity(lr=number) if number % 500 else identity(ratio=0.4 + number / 50_000)
+def test_each_record_is_read_once(tmp_path: Path) -> None:
+    for number in range(1000):
+        own = identity(lr=number) if number % 50 else identity(ratio=0.4 + number / 5000)
         version = {"identity_version": IDENTITY_VERSION, "config": {}, "max_steps": 100}
         write(tmp_path / f"{number:05d}", identity=own, **version)
     for step in (20, 60, 80):
@@ -46,7 +46,7 @@ def test_each_of_ten_thousand_records_is_read_once(tmp_path: Path) -> None:
         ("00000", 60),
     }
     records = {name: count for name, count in READ.items() if name.endswith("run.json")}
-    assert len(records) == 10_000 and {*records.values()} == {1}
+    assert len(records) == 1000 and {*records.values()} == {1}
 
 
 def test_a_step_is_awaited_until_each_of_its_runs_has_an_attempt(tmp_path: Path) -> None:

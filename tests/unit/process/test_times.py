@@ -21,13 +21,12 @@ def test_an_inner_context_of_the_same_name_adds_nothing(monkeypatch: pytest.Monk
     assert measured.seconds == {"saving": 10.0 + 19.0, "evaluating": 5.0}
 
 
-def test_an_error_is_measured() -> None:
+def test_a_phase_that_fails_is_measured_and_may_begin_again() -> None:
     measured = Times()
-    with pytest.raises(KeyError), measured.measured("saving"):
-        raise KeyError
-    assert "saving" in measured.seconds
-    with measured.measured("saving"):
-        pass
+    for _ in range(2):
+        with pytest.raises(KeyError), measured.measured("saving"):
+            raise KeyError
+    assert measured.seconds["saving"] > 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

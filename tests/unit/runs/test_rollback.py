@@ -13,7 +13,6 @@ from launcher.remaining import Train, remaining
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record
-from launcher.rundir.step_lines import dropped_path
 from launcher.runs.__main__ import main
 from support.crash import killed
 from support.stores import save
@@ -57,7 +56,6 @@ def test_all_that_is_later_is_set_aside(runs, folder):
     for name in ("metrics", "media", "evaluations"):
         assert steps_in(folder.path / f"{name}.jsonl") == [*range(1, 11)]
         assert steps_in(folder.path / f"abandoned-{name}.jsonl") == [*range(11, 21)]
-    assert steps_in(dropped_path(folder.metrics_path)) == [*range(11, 21)], "trackers compare them"
     images = sorted(entry.name for entry in (folder.path / "images").iterdir())
     assert images == ["10", "5", "abandoned-15", "abandoned-20"]
     record = read_record(folder.record_path)

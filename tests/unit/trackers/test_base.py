@@ -1,9 +1,7 @@
 from pathlib import Path
 
-import pytest
 from omegaconf import OmegaConf
 
-from launcher.errors import ConfigError
 from launcher.trackers.base import build_trackers, media, numbers
 from support.file_tracker import FileTracker
 from support.tracked import WrittenRun
@@ -24,16 +22,6 @@ def test_tracker_that_is_not_chosen_is_not_imported():
     assert list(build_trackers({"bad": {"_target_": "no.such.module"}, **NODES}, ["files"])) == [
         "files"
     ]
-
-
-def test_a_missing_library_is_one_sentence():
-    with pytest.raises(ConfigError) as rejected:
-        build_trackers(NODES)["files"].check("tracker.files")
-    assert (
-        str(rejected.value)
-        == "tracker.files: no_such_library is not installed; install it with pip install"
-        " 'torch-launcher[files]'."
-    )
 
 
 def test_numbers_are_those_of_the_metrics():

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hooks.jsonl import append
+from launcher.hooks.line_file import append
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.step_lines import drop_lines_after, dropped_path, keep_lines_after
+from launcher.rundir.step_lines import drop_lines_after
 from launcher.trackers.lines import MetricsReader
 
 
@@ -40,11 +40,6 @@ def test_the_newest_line_waits_until_a_later_one_exists(folder):
     assert lines.after == 30
 
 
-def test_lines_that_the_tracker_holds_are_not_read_again(folder):
-    write(folder, 0, 10, 20)
-    assert steps(MetricsReader(folder, 10).read(final=True)) == [20]
-
-
 def test_half_a_line_waits_for_its_end_and_garbage_is_skipped(folder):
     write(folder, 0, 10)
     append(folder.metrics_path, b'{"step": 20, "ti')
@@ -53,16 +48,6 @@ def test_half_a_line_waits_for_its_end_and_garbage_is_skipped(folder):
     append(folder.metrics_path, b'me": 1.0}\nno json\n[1]\n{"step": "x"}\n')
     write(folder, 30)
     assert steps(lines.read(final=True)) == [20, 30]
-
-
-def test_a_resume_that_drops_lines_sends_none_again(folder):
-    write(folder, *range(0, 60, 10))
-    lines = MetricsReader(folder, -1)
-    assert steps(lines.read()) == [0, 10, 20, 30, 40]
-    drop_lines_after(folder.metrics_path, 20)
-    assert lines.read(final=True) == []
-    write(folder, 30, 40, 50, 60)
-    assert steps(lines.read(final=True)) == [50, 60]
 
 
 def test_a_held_line_that_was_dropped_is_not_sent(folder):
@@ -96,42 +81,6 @@ def test_media_come_with_the_line_of_their_step(folder):
     assert "media" not in first
     assert (third["step"], len(third["media"])) == (13, 2)
     assert steps(lines.read(final=True)) == [20, 25]
-
-
-@pytest.mark.parametrize(("values", "changed"), [
-    ({"train/loss": 30 / 7, "train/step_time": 5.0}, None),
-    ({"train/loss": 9.0}, 30),
-    ({"train/loss": 30 / 7, "other": 1.0}, None),
-])  # fmt: skip
-def test_other_values_after_a_resume_are_noticed(folder, values, changed):
-    write(folder, 0, 10, 20)
-    write(folder, 30, **{"train/loss": 30 / 7, "train/step_time": 1.0, "other": 0.0})
-    keep_lines_after(folder.metrics_path, 20)
-    drop_lines_after(folder.metrics_path, 20)
-    lines = MetricsReader(folder, 30)
-    write(folder, 30, **values)
-    write(folder, 40, **{"train/loss": 0.0})
-    assert steps(lines.read(final=True)) == [40]
-    assert lines.changed == changed
-
-
-def test_lines_sent_first_are_kept_over_several_resumes(folder):
-    """The second attempt is killed before it is as far as the first was."""
-    write(folder, *range(0, 60, 10))
-    for value in (1.0, 2.0):
-        keep_lines_after(folder.metrics_path, 20)
-        drop_lines_after(folder.metrics_path, 20)
-        write(folder, 30, **{"train/loss": value})
-    rows = [
-        json.loads(line) for line in dropped_path(folder.metrics_path).read_bytes().splitlines()
-    ]
-    assert [(row["step"], row["train/loss"]) for row in rows] == [
-        (30, 30 / 7),
-        (40, 40 / 7),
-        (50, 50 / 7),
-    ]
-    keep_lines_after(folder.metrics_path, 50)
-    assert dropped_path(folder.metrics_path).read_bytes() == b""
 
 
 @pytest.mark.parametrize("seed", range(20))

