@@ -13,14 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.command import command_record
 from launcher.config.identity import DERIVED, digest, hashed_identity, identity_text
-from launcher.config.lookup import (
-    Known,
-    Runs,
-    check_identity,
-    continuation,
-    equivalent,
-    news,
-)
+from launcher.config.lookup import Runs, check_identity, equivalent, news
 from launcher.config.messages import ConfigIssue
 from launcher.config.options import TRAIN_JOB
 from launcher.config.plain import settings_of, to_plain
@@ -32,6 +25,7 @@ from launcher.config.tree import get, of_the_run
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import RecordData
+from launcher.rundir.run_on_disk import RunOnDisk
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,7 @@ class RunConfig:
     """The same with interpolations as they are written."""
     hydra: dict[str, Any] | None = None
     """Hydra's node, interpolations as they are written, or None if no command composed it."""
-    continued: Known | None = None
+    continued: RunOnDisk | None = None
     """The run of an equivalent configuration, under whose id this one continues."""
 
     @cached_property
@@ -111,7 +105,7 @@ class RunConfig:
         """The line that names the run which it continues, if it is of another configuration."""
         if self.continued is None:
             return None
-        return continuation(self.plain["run"], self.continued)
+        return f"Continues {self.run.id}{f': {self.news}' if self.news else ', by `runs adopt`'}."
 
     @property
     def record(self) -> RecordData:
@@ -183,7 +177,7 @@ def check(config: DictConfig, runs: Runs | None = None) -> RunConfig:
 
 def _name(
     config: DictConfig, written: dict[str, Any], plain: dict[str, Any], runs: Runs | None
-) -> Known | None:
+) -> RunOnDisk | None:
     """Set the name, id, identity and folder of a run; return an equivalent run on disk."""
     try:
         hashed = hashed_identity(config, written, plain)
@@ -201,9 +195,9 @@ def _name(
         return None
     known = equivalent(folder, json.loads(text)["identity"], runs)
     if known is not None:
-        config.run.id = known.folder.name
+        config.run.id = known.folder.path.name
         if folder.name == own:
-            config.run.dir = str(known.folder)
+            config.run.dir = known.path
     return known
 
 

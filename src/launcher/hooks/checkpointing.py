@@ -26,7 +26,7 @@ from launcher.hooks.state import hook_shards, hook_states
 from launcher.process import deadline, signals
 from launcher.process.rng import rng_state
 from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
-from launcher.rundir.record_format import run_names
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.sources import imported_sources, source_changes
 from launcher.strategies.weights import lost_tensors, tensor_shapes
 from launcher.types import (
@@ -156,7 +156,7 @@ class CheckpointingHook(BaseHook):
         if trainer.workspace is not None:
             self._run = run_name(workspace)
             if "config.yaml" in self.texts or not root.is_relative_to(workspace):
-                names = run_names(workspace)
+                names = RunOnDisk.read(workspace).names
         link = None if trainer.workspace is None else RunFolder(workspace).checkpoints
         if self.remote is not None:
             return RemoteStore(root, run_url(self.remote, workspace), trainer.logger, link, names)

@@ -127,7 +127,7 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
     if step := folder.newest_step():
         yield f"Checkpoint: {folder.checkpoints / f'step-{step:08d}'}"
     attempt = record.attempt
-    if is_in_sweep() or (attempt is not None and attempt.slurm_job_id is not None):
+    if is_in_sweep() or (attempt is not None and attempt.get("slurm_job_id") is not None):
         return
     suffix = (
         ""
@@ -146,11 +146,11 @@ def time_taken(record: RunRecord) -> str:
     """Format the time of the newest and all attempts: `0:01:10 (0:03:05 in 2 attempts)`."""
     spans = [
         max(
-            datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started),
+            datetime.fromisoformat(ended) - datetime.fromisoformat(attempt["started"]),
             timedelta(),
         )
         for attempt in record.attempts
-        if attempt.ended is not None
+        if (ended := attempt.get("ended")) is not None
     ]
     if not spans:
         return "0:00:00"

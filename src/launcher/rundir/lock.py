@@ -37,7 +37,7 @@ from launcher.rundir.holder import (
     read_holder,
     rejection,
 )
-from launcher.rundir.record_format import AttemptData, stored_record
+from launcher.rundir.run_on_disk import RunOnDisk
 
 # Seconds between two heartbeats.
 BEAT = 5.0
@@ -109,7 +109,7 @@ class RunLock:
             # It shows others that this process works on the run (see `signal_holder`).
             self._descriptor = os.open(self.folder.path, os.O_RDONLY)
         # Read after the lock is taken: any attempt that appears later is another process's.
-        self._attempts_before = len(read_attempts(self.folder))
+        self._attempts_before = len(RunOnDisk.read(self.folder).attempts)
         self._sweep()
         self.holder = me
         self._stop.clear()
@@ -184,10 +184,9 @@ class RunLock:
 
     def _put_back(self, holder: Holder) -> bool:
         """Create a removed lock file again, unless another process has begun an attempt."""
-        if any(
-            (attempt["host"], attempt["pid"]) != (holder.host, holder.pid)
-            for attempt in self._new_attempts()
-        ):
+        # These began after this process acquired the lock.
+        attempts = RunOnDisk.read(self.folder).attempts[self._attempts_before :]
+        if any((each["host"], each["pid"]) != (holder.host, holder.pid) for each in attempts):
             return False
         try:
             with self._lock_file(holder) as temporary:
@@ -197,10 +196,6 @@ class RunLock:
             return False
         logger.warning("%s was removed; this process put it back.", self.path)
         return True
-
-    def _new_attempts(self) -> list[AttemptData]:
-        """Return the attempts that began after this process acquired the lock."""
-        return read_attempts(self.folder)[self._attempts_before :]
 
     @contextmanager
     def _lock_file(self, holder: Holder) -> Iterator[Path]:
@@ -326,7 +321,3 @@ def place(source: Path, target: Path) -> bool:
         return True
     except FileExistsError:
         return False
-
-
-def read_attempts(folder: RunFolder) -> list[AttemptData]:
-    return stored_record(folder.path).get("attempts", [])

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.config import lookup
 from launcher.config.command import stored_identity
 from launcher.config.lookup import Runs, check_identity, nearest
 from launcher.config.run_config import RunConfig, from_stored, load_job, read
 from launcher.config.secrets import stored_config
 from launcher.errors import ConfigError
+from launcher.rundir import run_on_disk
 from support.composition import run_of
 from support.named_runs import begin, config_of
 from support.paths import ROOT
@@ -27,7 +27,7 @@ def named(outputs: Path, *overrides: str) -> tuple[RunConfig, str | None]:
     """A configuration with the run that it finds, and the id of an equivalent one."""
     words = ["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides]
     config = run_of(words, Runs())
-    return config, None if config.continued is None else config.continued.folder.name
+    return config, None if config.continued is None else config.continued.folder.path.name
 
 
 def replace(folder: Path, **changes: Any) -> None:
@@ -123,9 +123,9 @@ def test_the_runs_of_a_name_are_read_once_for_all_jobs(
 ) -> None:
     for seed in range(4):
         begin(config_of(tmp_path, f"seed={seed}"))
-    read = lookup.stored_record
-    paths: list[Path] = []
-    monkeypatch.setattr(lookup, "stored_record", lambda path: paths.append(path) or read(path))
+    read = run_on_disk.read_record
+    paths: list[str] = []
+    monkeypatch.setattr(run_on_disk, "read_record", lambda path: paths.append(path) or read(path))
     runs = Runs()
     for seed in range(20):
         words = ["model=mlp", "data=digits", f"paths.outputs={tmp_path}", "~model.dropout"]
