@@ -1,6 +1,8 @@
-"""The type of a key: its description in words, and whether a value fits it."""
+"""The type of a key or an argument: its description in words, and whether a value fits it."""
 
+import inspect
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -114,3 +116,37 @@ def _within(value: Any, mark: Ge | Gt | Le | Lt | MaxLen | MinLen) -> bool:
     if isinstance(mark, Lt):
         return bool(value < mark.lt)
     return bool(value <= mark.le)
+
+
+def check_bounds(
+    owner: str,
+    function: Callable[..., object],
+    positional: Sequence[object],
+    named: Mapping[str, object],
+) -> None:
+    """Raise a ValueError if a number or text is outside the bounds of its annotation."""
+    try:
+        signature = inspect.signature(function, eval_str=True)
+        values = signature.bind(*positional, **named).arguments
+    # The call itself reports missing arguments.
+    except (TypeError, NameError):
+        return
+    for name, value in values.items():
+        if type(value) not in (int, float, str):
+            continue
+        kinds = [
+            kind
+            for kind in _bounded(signature.parameters[name].annotation)
+            if fits(value, get_args(kind)[0])
+        ]
+        if kinds and not any(fits(value, kind) for kind in kinds):
+            raise ValueError(f"{owner}: {name}={show(value)}: should be {describe(kinds[0])}.")
+
+
+def _bounded(annotation: object) -> Iterator[object]:
+    """The members of a type that have bounds."""
+    if get_origin(annotation) in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _bounded(member)
+    elif get_origin(annotation) is Annotated and bounds(annotation):
+        yield annotation

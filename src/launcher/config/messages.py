@@ -4,6 +4,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+ELSEWHERE = {
+    "trainer.micro_batch_size, the samples of one pass; a step has data.batch_size samples": (
+        "accumulate_grad_batches accumulation_steps grad_accum grad_accum_steps"
+        " grad_accumulation_steps gradient_accumulation gradient_accumulation_steps"
+    ),
+    "trainer.max_grad_norm": (
+        "clip_grad clip_grad_norm grad_clip gradient_clip_val gradient_clipping"
+    ),
+    "trainer.activation_checkpointing": "gradient_checkpointing grad_checkpointing",
+    "optimizer.lr": "learning_rate base_lr",
+    "trainer.max_epochs": "num_epochs num_train_epochs n_epochs",
+    "dispatch.nproc": "devices num_gpus gpus nproc_per_node",
+}
+"""Our keys, and the keys of other trainers for the same, at the top or in `trainer`."""
+
 
 @dataclass(frozen=True)
 class ConfigIssue:
@@ -90,3 +105,10 @@ def hint(name: str, names: Iterable[str], template: str = "{}") -> str:
     """Format a suggestion (`; did you mean X?`, X as in `model={}`), or a full stop."""
     near = nearest(name, names)
     return f"; did you mean {template.format(near)}?" if near else "."
+
+
+def key_for(key: str) -> str | None:
+    """Return the message for a key of another trainer, which names ours, or None."""
+    name = key.removeprefix("trainer.")
+    meant = (ours for ours, theirs in ELSEWHERE.items() if name in theirs.split())
+    return next((f"no key {key}; use {ours}." for ours in meant), None)

@@ -15,14 +15,24 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from launcher.config.checks import NO_TRAINING, crosschecks
-from launcher.config.epochs import number_of_epochs, with_epochs
 from launcher.config.fits import describe, fits, is_finite
-from launcher.config.length import SCHEDULE_LENGTH, length_issues
-from launcher.config.messages import ConfigIssue, MissingValue, WrongType, as_typed, hint, show
+from launcher.config.length import (
+    SCHEDULE_LENGTH,
+    length_issues,
+    number_of_epochs,
+    with_epochs,
+)
+from launcher.config.messages import (
+    ConfigIssue,
+    MissingValue,
+    WrongType,
+    as_typed,
+    hint,
+    key_for,
+    show,
+)
 from launcher.config.options import composed_from, options
-from launcher.config.other_names import ours
 from launcher.config.overrides import COLLECTIONS, parse
-from launcher.config.parts import PART
 from launcher.config.resolve import UNRESOLVED, references, without_unresolved
 from launcher.config.secrets import secret_issues, stored_config, without_environment
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
@@ -43,6 +53,8 @@ HYDRA_KEYS: dict[str, object] = {
     "hydra.job.chdir": False,
 }
 """Hydra's output folders follow from `paths.outputs`, and it must not change the current folder."""
+PART = re.compile(r"(optimizer|scheduler)\.parts\.[^.]+")
+"""The path of one of several optimizers, or of its schedule."""
 FACTORIES = ("optimizer", "scheduler")
 """Groups whose targets get their first argument from training, with or without `_partial_:
 true`."""
@@ -286,7 +298,7 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
                     f"sets {', '.join(sections)} below itself; its file should begin with `#"
                     " @package _global_`."
                 )
-            yield ConfigIssue(key, show(value), ours(key) or text)
+            yield ConfigIssue(key, show(value), key_for(key) or text)
     for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:
             listed = " or ".join(options(composed_from(written), name)) or "..."
@@ -385,7 +397,7 @@ def _keys(
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
             shown = None if value is UNRESOLVED else show(value)
-            text = ours(join(path, key)) or f"{spec.name} takes no {key}{near}"
+            text = key_for(join(path, key)) or f"{spec.name} takes no {key}{near}"
             yield ConfigIssue(join(path, key), shown, text)
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]

@@ -148,7 +148,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             ["data.batch_size=64", "dispatch=slurm", "dispatch.nodes=1-4"],
             (
                 "dispatch.nodes=1-4: data.batch_size=64 is not divisible by 3 ranks (3 nodes, 1 per"
-                " node); use dispatch.nodes=1-2 or data.batch_size=60 or 72."
+                " node); use a smaller range or data.batch_size=60 or 72."
             ),
         ),
         (
@@ -160,7 +160,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             ],
             (
                 "dispatch.nodes=3-6: data.batch_size=64 is not divisible by 6, 10, 12 ranks (3, 5,"
-                " 6 nodes, 2 per node); use dispatch.nodes=4 or data.batch_size=120."
+                " 6 nodes, 2 per node); use a smaller range or data.batch_size=120."
             ),
         ),
         (
