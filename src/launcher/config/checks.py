@@ -20,7 +20,6 @@ from launcher.config.needs import metric_issues, need_issues, parts
 from launcher.config.node_range import NodeRange, ranks_per_node
 from launcher.config.sections import TrainerSettings, section
 from launcher.config.signature import attribute
-from launcher.config.source import NotFound
 from launcher.config.tree import get, walk
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
@@ -34,7 +33,6 @@ THROUGHPUT = "launcher.hooks.throughput.ThroughputHook"
 MIXTURE = "launcher.data.mixture.MixtureData"
 OPTIMIZERS = "launcher.optim.parts.optimizer_parts"
 SEVERAL = "does not support several optimizers (optimizer.parts)"
-RESUME, WAY = ("auto", "never", "must"), "run.resume={}"
 SIMILAR = 4
 """A batch size is suggested if it is at most this many times the rejected one."""
 NAME = re.compile(r"\w[\w.+=@-]*")
@@ -201,7 +199,7 @@ def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     if type(get(tree, "trainer.pause_at")) is int:
         text = "a pause needs a checkpoint; keep hooks.checkpointing."
         yield _issue(tree, "trainer.pause_at", text)
-    if get(tree, "run.resume") not in (None, "auto", "never"):
+    if get(tree, "run.resume") == "must":
         yield _issue(tree, "run.resume", "only hooks.checkpointing resumes a run; keep it.")
     if get(tree, "run.fork_from") is not None:
         yield _issue(tree, "run.fork_from", "only hooks.checkpointing starts a fork; keep it.")
@@ -266,11 +264,8 @@ def _parts(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         if get(tree, f"{key}._target_") == target:
             yield ConfigIssue(key, target.rpartition(".")[2], f"{SEVERAL}; {advice}.")
     for name, node in parts(tree, "hooks").items():
-        try:
-            if attribute(node["_target_"], "needs_one_optimizer"):
-                yield ConfigIssue(f"hooks.{name}", None, f"{SEVERAL}; leave it out.")
-        except NotFound:  # it is reported
-            continue
+        if attribute(node["_target_"], "needs_one_optimizer"):
+            yield ConfigIssue(f"hooks.{name}", None, f"{SEVERAL}; leave it out.")
         if node["_target_"] == THROUGHPUT and node.get("flops", True):
             yield ConfigIssue(f"hooks.{name}.flops", "true", f"{SEVERAL}; use false.")
 
@@ -333,15 +328,9 @@ def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 
 
 def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Check which checkpoint or which weights a run starts from."""
-    resume, init_from = get(tree, "run.resume"), get(tree, "run.init_from")
-    if isinstance(resume, str | int) and resume not in RESUME:
-        step = str(resume).removeprefix("step-")
-        step = str(int(step)) if step.isdecimal() else step
-        back = f"; `python -m launcher.runs rollback RUN {step}` goes back to a checkpoint."
-        near = back if step.isdecimal() or step == "best" else hint(step, RESUME, WAY)
-        yield ConfigIssue("run.resume", show(resume, 200), f"should be auto, never or must{near}")
+    """Check the checkpoint or the weights that a run starts from."""
     yield from _fork(tree)
+    init_from = get(tree, "run.init_from")
     if not isinstance(init_from, str):
         return
     issue = no_weights(expanded(init_from))

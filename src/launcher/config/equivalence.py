@@ -14,8 +14,7 @@ from typing import Any
 
 from launcher.config.difference import is_equal
 from launcher.config.sections import SECTIONS, CompileSettings, section
-from launcher.config.signature import REQUIRED, UNKNOWN, Signature, signature
-from launcher.config.source import NotFound
+from launcher.config.signature import REQUIRED, UNKNOWN, Signature, signature_of
 from launcher.config.tree import join
 
 OPTIONAL_GROUPS = ("scheduler",)
@@ -71,11 +70,8 @@ def _defaults(node: Mapping[str, object], path: str) -> dict[str, object]:
 
 @cache
 def _defaults_of_target(target: str) -> dict[str, object]:
-    try:
-        spec = signature(target)
     # The defaults of a class that this code no longer has are not known.
-    except NotFound:
-        spec = None
+    spec = signature_of(target)
     return INSTANTIATION_DEFAULTS | ({} if spec is None else _defaults_of(spec))
 
 

@@ -6,10 +6,8 @@ from typing import Any
 
 from launcher.config import plain_yaml
 from launcher.config.messages import ConfigIssue, show
-from launcher.config.options import main_folder, options
-from launcher.config.overrides import COLLECTIONS
-from launcher.config.signature import attribute, signature
-from launcher.config.source import NotFound
+from launcher.config.options import COLLECTIONS, main_folder, options
+from launcher.config.signature import attribute, signature_of
 from launcher.config.tree import get
 
 OWN = "launcher."
@@ -122,11 +120,8 @@ def conditions(node: Node) -> Iterator[tuple[str, str, tuple[str, str]]]:
         The setting's name and its value as text; the pattern of the value with which the hook needs
             another one, and the name of that.
     """
-    try:
-        declared, spec = attribute(node["_target_"], "needs"), signature(node["_target_"])
-    except NotFound:  # it is reported
-        return
-    for condition, other in (declared or {}).items():
+    spec = signature_of(node["_target_"])
+    for condition, other in (attribute(node["_target_"], "needs") or {}).items():
         name, _, pattern = condition.partition("=")
         default = spec[name].default if spec is not None and name in spec.names else None
         yield name, show(node.get(name, default), 200).strip("'"), (pattern, other)
@@ -134,10 +129,7 @@ def conditions(node: Node) -> Iterator[tuple[str, str, tuple[str, str]]]:
 
 def measuring(path: str, node: Node, value: Callable[[str], object]) -> Iterator[str]:
     """Return the hooks that measure the metrics by which a hook steers training."""
-    try:
-        keys = attribute(node["_target_"], "steered_by") or ()
-    except NotFound:  # it is reported
-        return
+    keys = attribute(node["_target_"], "steered_by") or ()
     settings = node | {key: value(f"{path}.{key}") for key in keys if key in node}
     yield from (other for setting, other in needs(settings) if setting.partition("=")[0] in keys)
 

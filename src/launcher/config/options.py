@@ -11,6 +11,8 @@ from launcher.config.tree import get
 
 TRAIN_JOB = "launcher.jobs.train.TrainJob"
 ENTRY_POINTS = "launcher.conf"
+COLLECTIONS = ("hooks", "tracker")
+"""Groups with any number of named parts."""
 
 
 def config_path() -> str:

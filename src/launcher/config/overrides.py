@@ -11,13 +11,11 @@ from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.signature import signature
-from launcher.config.source import NotFound
+from launcher.config.options import COLLECTIONS
+from launcher.config.signature import signature_of
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 
-COLLECTIONS = ("hooks", "tracker")
-"""Groups with any number of named parts."""
 QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
 SPACE = "hpo.space"
 OPEN = "dispatch.sbatch"
@@ -144,8 +142,8 @@ def apply_value(override: Override, config: DictConfig) -> None:
 def parameters(node: DictConfig) -> list[str]:
     """The arguments that a node's `_target_` takes."""
     try:
-        spec = signature(str(node.get("_target_", "")))
-    except (NotFound, OmegaConfBaseException):
+        spec = signature_of(str(node.get("_target_", "")))
+    except OmegaConfBaseException:
         return []
     return spec.names if spec else []
 

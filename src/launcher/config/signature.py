@@ -10,6 +10,7 @@ from launcher.config.annotations import evaluate
 from launcher.config.source import (
     Definition,
     Module,
+    NotFound,
     Unresolvable,
     bind,
     bindings,
@@ -82,17 +83,21 @@ def signature(target: str) -> Signature | None:
         return None
 
 
+def signature_of(target: str | None) -> Signature | None:
+    """Return a signature, or None if there is no such target or only running code defines it."""
+    try:
+        return None if target is None else signature(target)
+    except NotFound:
+        return None
+
+
 @cache
 def attribute(target: str, name: str) -> Any:
-    """Return a literal that is a class's attribute, own or inherited, or None.
-
-    Raises:
-        launcher.config.source.NotFound: there is no such module, or no such class in it.
-    """
+    """Return a literal that is a class's attribute, own or inherited, or None."""
     try:
         definition = locate(target)
         return _attribute(definition, name) if isinstance(definition, Definition) else None
-    except (Unresolvable, RecursionError):
+    except (NotFound, Unresolvable, RecursionError):
         return None
 
 

@@ -7,7 +7,6 @@ from launcher.config.compose import compose
 from launcher.config.messages import ELSEWHERE
 from support.composition import mistakes
 
-
 OURS = {name: ours for ours, names in ELSEWHERE.items() for name in names.split()}
 
 

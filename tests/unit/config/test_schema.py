@@ -194,13 +194,13 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.resume=atuo"],
-            "run.resume='atuo': should be auto, never or must; did you mean run.resume=auto?",
+            "run.resume='atuo': should be one of auto, never, must; e.g. run.resume=auto.",
         ),
         *(
             (
                 [f"run.resume={value}"],
                 (
-                    "should be auto, never or must; `python -m launcher.runs rollback RUN"
+                    "should be one of auto, never, must; `python -m launcher.runs rollback RUN"
                     f" {step}` goes back to a checkpoint."
                 ),
             )
@@ -220,7 +220,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.resume=/a/step-00000004"],
-            "run.resume='/a/step-00000004': should be auto, never or must.",
+            "run.resume='/a/step-00000004': should be one of auto, never, must; ",
         ),
         (
             ["run.init_from='~nobody_here/x'"],
@@ -228,7 +228,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.resume="],
-            "run.resume='': should be auto, never or must.",
+            "run.resume='': should be one of auto, never, must; ",
         ),
         (
             ["run.init_from=/no/where"],
@@ -259,7 +259,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["~run.resume"],
-            "run.resume: is missing, and run needs it; add +run.resume=<text or a whole number>.",
+            "run.resume: is missing, and run needs it; add +run.resume=<one of auto, never, must>.",
         ),
         (["~run.tag"], NO_TAG),
         (["~optimizer"], "optimizer: the run needs one; choose optimizer="),
