@@ -11,6 +11,7 @@ ABSENT: Any = object()
 """The value of a key that a configuration does not have."""
 WORD = re.compile(r"[A-Za-z_][\w./-]{0,59}")
 CONSTANTS = ("null", "true", "false", "nan", "inf")
+MAX_IN_A_LINE = 5
 Differences = dict[str, list[Any]]
 """The value of each differing key in each configuration."""
 
@@ -97,9 +98,9 @@ def _show(value: object) -> str:
     return str(value) if is_word else show(value)
 
 
-def in_a_line(differences: Differences, limit: int = 5) -> str:
+def in_a_line(differences: Differences) -> str:
     lines = describe(differences)
-    return ", ".join(lines[:limit]) + (", ..." if len(lines) > limit else "")
+    return ", ".join(lines[:MAX_IN_A_LINE]) + (", ..." if len(lines) > MAX_IN_A_LINE else "")
 
 
 def columns(differences: Differences) -> dict[str, list[str | None]]:

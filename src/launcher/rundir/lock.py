@@ -42,6 +42,9 @@ from launcher.rundir.run_on_disk import RunOnDisk
 # Seconds between two heartbeats.
 BEAT = 5.0
 
+WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+"""Errors of a file system that has no hard links."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -158,8 +161,8 @@ class RunLock:
         holder = self.holder
         if holder is None:
             return
-        was_removed = not os.path.lexists(self.folder.record_path) and self._has_record
-        self._has_record = not was_removed and os.path.lexists(self.folder.record_path)
+        has_record = os.path.lexists(self.folder.record_path)
+        was_removed, self._has_record = self._has_record and not has_record, has_record
         if self.is_held():
             return
         # Our other thread may be putting the lock back: until it is done, the file may be missing
@@ -289,12 +292,12 @@ class RunLock:
         """Remove the temporary files of processes that were killed while waiting for the lock."""
         for path in self.path.parent.glob(f".{self.path.name}.*"):
             left, written = read_holder(path), last_beat(path)
-            is_old = (
-                written is not None and (last_beat(self.path) or 0) - written > 10 * self.silence
-            )
-            if (left is None and is_old) or (
-                left is not None and left.is_local() and not left.is_alive()
-            ):
+            if left is None:
+                age = 0.0 if written is None else (last_beat(self.path) or 0) - written
+                is_left = age > 10 * self.silence
+            else:
+                is_left = left.is_local() and not left.is_alive()
+            if is_left:
                 path.unlink(missing_ok=True)
 
 
@@ -306,13 +309,7 @@ def place(source: Path, target: Path) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        if error.errno not in (
-            errno.EPERM,
-            errno.EOPNOTSUPP,
-            errno.ENOSYS,
-            errno.EMLINK,
-            errno.EXDEV,
-        ):
+        if error.errno not in WITHOUT_LINKS:
             raise
     # A file system without hard links: still exclusive, but the file is incomplete for a moment.
     try:

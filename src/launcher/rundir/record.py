@@ -54,10 +54,12 @@ def seconds_up() -> float:
 class RunRecord:
     """Writes one `run.json`.
 
-    `clock` gives seconds since the epoch. `timer` gives seconds since some moment, since a clock
-    that is set back while a run trains would give it a negative duration. `interval` is the minimum
-    time, in seconds of that clock, between two writes of `progress`, except in an attempt's first
-    seconds: each write is an fsync, which would slow down a loop of millisecond steps.
+    Args:
+        clock: gives seconds since the epoch.
+        timer: gives seconds since some moment. A clock that is set back while a run trains would
+            give it a negative duration.
+        interval: minimum seconds between two writes of `progress`, except in an attempt's first
+            seconds. Each is an fsync, which would slow down a loop of millisecond steps.
     """
 
     def __init__(
@@ -299,8 +301,9 @@ class RunRecord:
     ) -> None:
         """Close the open attempt. What is logged is read from metrics.jsonl.
 
-        Raises ValueError if `completed` is not true. It means: no signal, exit code 0, and the last
-        step reached, or a reason why the end came earlier (early stopping).
+        Raises:
+            ValueError: `completed` is not true. It means: no signal, exit code 0, and the last step
+                reached, or a reason why the end came earlier (early stopping).
         """
         attempt = self.attempt
         if attempt is None or attempt.get("outcome") is not None:
@@ -356,12 +359,12 @@ class RunRecord:
 
     def _note_command(self, command: RecordData | None) -> None:
         """Note the newest command. The identity stays the first command's, which names the run."""
-        is_named = self.data["identity"] is not None
-        named_by = self.data if is_named else command or {}
+        if command is None:
+            return
+        named_by = command if self.data["identity"] is None else self.data
         identity, configured_id = named_by.get("identity"), named_by.get("identity_id")
-        self.data.update(command or {})
-        if command is not None:
-            self.data["signature"] = record_signature("run.json", cast(Any, self.data))
+        self.data.update(command)
+        self.data["signature"] = record_signature("run.json", cast(Any, self.data))
         self._name(identity, configured_id)
 
     def _name(self, identity: dict[str, object] | None, configured_id: str | None) -> None:
