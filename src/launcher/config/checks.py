@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config import deepspeed_file
-from launcher.config.lanes import lane_issues, unsupported_by
+from launcher.config.lanes import lane_issues, multiples, unsupported_by
 from launcher.config.messages import ConfigIssue, hint, show
 from launcher.config.metric_direction import direction
 from launcher.config.needs import metric_issues, need_issues, parts
@@ -98,14 +98,8 @@ def batch_issue(size: int, world_size: int, source: str | None = None) -> Config
     return ConfigIssue(
         "data.batch_size",
         str(size),
-        f"is not divisible by {ranks}; use {_nearest(size, world_size)}.",
+        f"is not divisible by {ranks}; use {multiples(size, world_size)}.",
     )
-
-
-def _nearest(size: int, unit: int) -> str:
-    """The multiples of `unit` on both sides of `size`."""
-    sizes = (size // unit * unit, (size // unit + 1) * unit)
-    return " or ".join(str(multiple) for multiple in sizes if multiple)
 
 
 def _batch(tree: dict[str, object]) -> Iterator[ConfigIssue]:
@@ -161,7 +155,7 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
         f" nodes, {tasks} per node)"
     )
     unit = lcm(*(count * tasks for count in nodes.counts))
-    way = f" or data.batch_size={_nearest(size, unit)}" if unit <= SIMILAR * size else ""
+    way = f" or data.batch_size={multiples(size, unit)}" if unit <= SIMILAR * size else ""
     yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}; use a smaller range{way}.")
 
 

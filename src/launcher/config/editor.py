@@ -10,9 +10,9 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from launcher.config.fits import LIMITS, bounds
 from launcher.config.options import COLLECTIONS, groups
-from launcher.config.reference import NOT_KEYS, Key, group_options, signature_of, top_keys
+from launcher.config.reference import NOT_KEYS, Key, group_options, top_keys
 from launcher.config.sections import SECTIONS, Top, section
-from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature
+from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature_of
 
 Schema = dict[str, Any]
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -88,7 +88,7 @@ class _Schemas:
         comments = _comments(key for option in options for key in option.keys)
         free = [*NOT_KEYS, "_args_", *(name for owner, name in self.referred if owner == group)]
         free += ["metric"] if group == "scheduler" else []
-        properties = {key: {} for key in free} | {"defaults": self.defaults(group)}
+        properties: Schema = {key: {} for key in free} | {"defaults": self.defaults(group)}
         properties |= {each.name: _value(each, comments) for each in spec.parameters}
         return _mapping(properties, spec.takes_more)
 

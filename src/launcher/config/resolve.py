@@ -12,12 +12,11 @@ from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import escaped
-from launcher.config.tree import is_interpolation, join, mapped, walk
+from launcher.config.tree import REFERENCE, is_interpolation, join, mapped, walk
 
 UNRESOLVED = object()
 """Replaces a value that is already reported, so that no other rule reports it."""
 
-REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 UNSET = re.compile(r"Environment variable '(\w+)' not found")
 
 

@@ -291,7 +291,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             ["~model._target_"],
             (
                 "model: has no _target_; name its class or function, e.g."
-                " model._target_=my_package.MyClass."
+                " model._target_=my_package.Net."
             ),
         ),
         (
