@@ -59,12 +59,9 @@ def test_another_configuration_in_the_folder_is_rejected_with_the_difference(
     with pytest.raises(ConfigError) as caught:
         check_identity(config.plain["run"])
     (sentence,) = caught.value.messages
-    assert (
-        sentence
-        == f"run.dir='{config.run.dir}': is of another configuration (optimizer.lr: 7 -> 0.003,"
-        " seed=3 (new), trainer.deterministic: 1 -> false); move it away, or start another"
-        " run of this configuration with run.tag=<word>."
-    )
+    assert sentence.startswith(f"run.dir='{config.run.dir}': is of another configuration")
+    assert "(optimizer.lr: 7 -> 0.003, seed=3 (new), trainer.deterministic: 1 -> false)" in sentence
+    assert "run.tag=<word>" in sentence
     # Named outright.
     check_identity(
         config_of(tmp_path, "seed=3", f"run.id={config.run.id}", "model.dropout=0.5").plain["run"]
