@@ -83,12 +83,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 
 
 def read_file(path: Path) -> dict[str, object]:
-    """The file's content without values of "auto".
-
-    Raises:
-        ConfigError: it cannot be read, is not a mapping of sections, or has a key that Launcher
-            sets.
-    """
+    """Return the file's content without values of "auto", and report every error in it."""
     file, issues = _parse(path)
     if issues:
         raise ConfigError(*map(str, issues))

@@ -158,13 +158,11 @@ def read(config: DictConfig, runs: Runs | None = None) -> tuple[RunConfig, list[
 
 
 def check(config: DictConfig, runs: Runs | None = None) -> RunConfig:
-    """Check a composed configuration, and name its run.
+    """Check a composed configuration, and name its run; report every error.
 
     Args:
         config: as composed, with its `hydra` node. Its run gets its name, id and folder.
         runs: the runs on disk, among which an equivalent one is looked for. Default None: none.
-    Raises:
-        ConfigError: with a message for every error.
     """
     run, issues = read(config, runs)
     written = {**run.written, "hydra": run.hydra or {}}
@@ -209,11 +207,7 @@ def stored_tree(source: Path | str) -> dict[str, Any]:
 
 
 def resolved_node(stored: Mapping[str, Any], key: str) -> Any:
-    """Return one node of a stored configuration, resolved.
-
-    Raises:
-        ConfigError: a value from the environment cannot be resolved here.
-    """
+    """Return one node of a stored configuration, resolved."""
     config: Any = OmegaConf.create(dict(stored))
     try:
         return OmegaConf.to_container(config[key], resolve=True)
@@ -221,15 +215,6 @@ def resolved_node(stored: Mapping[str, Any], key: str) -> Any:
         resolver = Resolver(config, {key: stored[key]})
         resolver.nodes()
         raise ConfigError(*map(str, resolver.all_issues())) from error
-
-
-def from_stored(stored: Mapping[str, Any], hydra: Mapping[str, Any] | None = None) -> RunConfig:
-    """Return a configuration that was checked before it was stored, with Hydra's node.
-
-    Raises:
-        ConfigError: a value from the environment cannot be resolved here.
-    """
-    return _restored(stored, hydra)
 
 
 def save_job(file: Path, stored: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> None:
@@ -240,10 +225,11 @@ def save_job(file: Path, stored: Mapping[str, Any], hydra: Mapping[str, Any] | N
 def load_job(file: Path) -> RunConfig:
     """Return the configuration that `save_job` has written."""
     job: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    return _restored(job["config"], job["hydra"])
+    return from_stored(job["config"], job["hydra"])
 
 
-def _restored(tree: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> RunConfig:
+def from_stored(tree: Mapping[str, Any], hydra: Mapping[str, Any] | None = None) -> RunConfig:
+    """Return a configuration that was checked before it was stored, with Hydra's node."""
     config = OmegaConf.create(dict(tree) if hydra is None else {**tree, "hydra": hydra})
     HydraConfig.instance().cfg = None if hydra is None else config  # type: ignore[assignment]
     resolver = Resolver(config, tree)

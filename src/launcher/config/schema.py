@@ -76,14 +76,12 @@ INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 def check_tree(
     tree: dict[str, Any], written: dict[str, Any], unresolved: list[ConfigIssue]
 ) -> None:
-    """Check a resolved configuration.
+    """Check a resolved configuration, and report every error.
 
     Args:
         tree: the configuration. `UNRESOLVED` is in place of values that do not resolve.
         written: the same with interpolations as written, and Hydra's node.
         unresolved: errors of the interpolations.
-    Raises:
-        ConfigError: with a message for every error.
     """
     sources = references({key: written[key] for key in tree})
     issues = [*unresolved, *_sections(tree, _trains(tree)), *_groups(tree, written)]

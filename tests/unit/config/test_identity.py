@@ -49,8 +49,8 @@ STOPPING = "hooks=[default,early_stopping]"
 
 
 @pytest.mark.parametrize(("override", "metric"), [
-    ("hooks.evaluation.interval=7", "val/loss"), ("hooks.evaluation.at_start=false", "val/accuracy"),
-    ("~hooks.evaluation", "val/loss"), ("hooks.logging.interval=7", "train/loss"),
+    ("hooks.evaluation.interval=7", "val/loss"), ("~hooks.evaluation", "val/loss"),
+    ("hooks.evaluation.at_start=false", "val/accuracy"), ("hooks.logging.interval=7", "train/loss"),
     ("hooks.logging.sync=false", "train/loss"),
 ])  # fmt: skip
 def test_settings_that_measure_a_steering_metric_are_in_the_identity(

@@ -178,13 +178,13 @@ SLURM = "dispatch=slurm dispatch.nodes="
         "hooks.checkpointing.exit_signals=[SIGKILL]", "hooks.checkpointing.exit_signals='SIGKILL'",
         "cannot handle this signal; e.g. hooks.checkpointing.exit_signals=[SIGUSR1].",
     ),
-    ("hooks.checkpointing.exit_signals=NOPE", "hooks.checkpointing.exit_signals='NOPE'", "there is"),
+    ("hooks.checkpointing.exit_signals=NOPE", "hooks.checkpointing.exit_signals='NOPE'", "no such"),
     # interpolations
     (
         "data=digits", "model.vocab_size=${data.vocab_size}, model.seq_len=${data.seq_len}",
         "data=digits has no vocab_size and no seq_len; choose data=custom, ",
     ),
-    ("model.dim=${data.dimm}", "model.dim=${data.dimm}", "has no dimm; set model.dim=... directly."),
+    ("model.dim=${data.dimm}", "model.dim=${data.dimm}", "no dimm; set model.dim=... directly."),
     (
         "trainer.max_non_finite_grad_retries=2"
         " trainer.micro_batch_size=${trainer.max_non_finite_grad_retries}0",
@@ -192,7 +192,7 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ),
     (
         "trainer.max_consecutive_skipped_steps=${trainer.max_grad_norm} trainer.max_grad_norm=0.5",
-        "trainer.max_consecutive_skipped_steps=0.5", "taken from trainer.max_grad_norm, should be a",
+        "trainer.max_consecutive_skipped_steps=0.5", "taken from trainer.max_grad_norm, should be",
     ),
     (
         "optimizer.lr=${oc.env:LAUNCHER_UNSET,0.02}", "optimizer.lr='0.02'",
