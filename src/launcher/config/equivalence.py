@@ -43,17 +43,13 @@ def _reduced(tree: object, path: str) -> Any:
     if not isinstance(tree, Mapping):
         return tree
     defaults = _defaults(tree, path)
-    kept = {
-        key: value
+    reduced = {
+        key: _reduced(value, join(path, key))
         for key, value in tree.items()
         if not (key in defaults and is_equal(value, defaults[key]))
     }
-    reduced = {key: _reduced(value, join(path, key)) for key, value in kept.items()}
-    return (
-        reduced
-        if path
-        else {key: value for key, value in reduced.items() if not _is_absent(key, value)}
-    )
+    absent = () if path else [key for key, value in reduced.items() if _is_absent(key, value)]
+    return {key: value for key, value in reduced.items() if key not in absent}
 
 
 def _is_absent(group: str, node: Any) -> bool:

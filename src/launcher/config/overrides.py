@@ -36,11 +36,8 @@ def normalize(override: str) -> str:
         return f"++{override.lstrip('+')}"
     if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
         return f"{key}='{value}'"
-    return (
-        f"{override[1:]}=[]"
-        if override.removeprefix("~") in COLLECTIONS and override[0] == "~"
-        else override
-    )
+    is_deleted = override[:1] == "~" and override[1:] in COLLECTIONS
+    return f"{override[1:]}=[]" if is_deleted else override
 
 
 def _normalize_space(key: str, value: str) -> str:
@@ -80,11 +77,7 @@ def _range_text(value: object) -> str:
 
 @cache
 def parse(override: str) -> Override:
-    """Parse overrides as Hydra does.
-
-    Raises:
-        hydra.errors.OverrideParseException: bad syntax.
-    """
+    """Parse an override as Hydra does; bad syntax is an OverrideParseException."""
     return _parser().parse_override(override)
 
 
@@ -97,9 +90,8 @@ def is_group(override: Override, loader: ConfigLoader) -> bool:
     """Return whether an override chooses (or adds, or deletes) an option of a config group."""
     # The method `get_group_options` of the loader parses the main configuration each time.
     repository: Any = loader.repository  # type: ignore[attr-defined]
-    return not isinstance(override.value(), dict) and bool(
-        repository.group_exists(override.key_or_group)
-    )
+    exists = repository.group_exists(override.key_or_group)
+    return bool(exists) and not isinstance(override.value(), dict)
 
 
 def record_overrides(overrides: Sequence[Override], config: DictConfig) -> None:

@@ -144,14 +144,11 @@ def _bases(definition: Definition) -> Iterator[Definition | None]:
         if (dotted_name(base) or "").rpartition(".")[2] in PLAIN_BASES:
             continue
         above = refer(definition.module, base)
-        yield (
-            above
-            if isinstance(above, Definition) and isinstance(above.node, ast.ClassDef)
-            else None
-        )
+        is_class = isinstance(above, Definition) and isinstance(above.node, ast.ClassDef)
+        yield above if is_class else None
 
 
-def _function(definition: Definition, name: str, skip_first: bool = False) -> Signature:
+def _function(definition: Definition, name: str, skip_first: bool) -> Signature:
     node, (aliases, _) = definition.node, bindings(definition.module)
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         raise Unresolvable(name)
@@ -161,13 +158,12 @@ def _function(definition: Definition, name: str, skip_first: bool = False) -> Si
     spec = node.args
     positional = [*spec.posonlyargs, *spec.args]
     defaults = [*[None] * (len(positional) - len(spec.defaults)), *spec.defaults]
-    pairs = list(zip(positional, defaults, strict=True))[
-        1 if skip_first and "staticmethod" not in marks else 0 :
-    ]
-    pairs += zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+    pairs = list(zip(positional, defaults, strict=True))
+    if skip_first and "staticmethod" not in marks:
+        pairs = pairs[1:]
     parameters = tuple(
         Parameter(arg.arg, evaluate(arg.annotation, aliases), _default(value))
-        for arg, value in pairs
+        for arg, value in [*pairs, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]
     )
     return Signature(name, parameters, spec.kwarg is not None)
 
@@ -185,18 +181,15 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
         if "ClassVar" in ast.unparse(statement.annotation):
             continue
         name, default = statement.target.id, _default(statement.value)
-        if isinstance(statement.value, ast.Call) and (
-            dotted_name(statement.value.func) or ""
-        ).endswith("field"):
-            options = {keyword.arg: keyword.value for keyword in statement.value.keywords}
+        call = statement.value
+        if isinstance(call, ast.Call) and (dotted_name(call.func) or "").endswith("field"):
+            options = {keyword.arg: keyword.value for keyword in call.keywords}
             if "init" in options and _default(options["init"]) is False:
                 continue
-            default = (
-                _default(options.get("default")) if "default_factory" not in options else UNKNOWN
-            )
-        fields[name] = Parameter(
-            name, evaluate(statement.annotation, bindings(definition.module)[0]), default
-        )
+            has_factory = "default_factory" in options
+            default = UNKNOWN if has_factory else _default(options.get("default"))
+        kind = evaluate(statement.annotation, bindings(definition.module)[0])
+        fields[name] = Parameter(name, kind, default)
     return fields
 
 

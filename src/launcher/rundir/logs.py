@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,17 +19,13 @@ FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 LEVEL_STYLES = {"INFO": "green", "WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
 
-_console: object = None
 
-
+@cache
 def console() -> Any:
     """Return the process's one rich console: the live bar and log lines share the terminal."""
-    global _console
-    if _console is None:
-        from rich.console import Console
+    from rich.console import Console
 
-        _console = Console()
-    return _console
+    return Console()
 
 
 class _Terminal(io.TextIOWrapper):
