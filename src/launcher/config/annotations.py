@@ -88,8 +88,10 @@ class _Spelled(ast.NodeTransformer):
         return ast.Name(node.attr, ast.Load())
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        is_quoted = isinstance(node.value, str)
-        return self.visit(ast.parse(node.value, mode="eval").body) if is_quoted else node
+        if not isinstance(node.value, str):
+            return node
+        quoted: ast.AST = self.visit(ast.parse(node.value, mode="eval").body)
+        return quoted
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         name = self.visit(node.value)

@@ -144,8 +144,10 @@ def _bases(definition: Definition) -> Iterator[Definition | None]:
         if (dotted_name(base) or "").rpartition(".")[2] in PLAIN_BASES:
             continue
         above = refer(definition.module, base)
-        is_class = isinstance(above, Definition) and isinstance(above.node, ast.ClassDef)
-        yield above if is_class else None
+        if isinstance(above, Definition) and isinstance(above.node, ast.ClassDef):
+            yield above
+        else:
+            yield None
 
 
 def _function(definition: Definition, name: str, skip_first: bool) -> Signature:

@@ -176,8 +176,9 @@ def _member(owner: Module | Definition, name: str, hops: int) -> Module | Defini
         return locate(bound, hops + 1)
     if isinstance(bound, ast.stmt):
         value = getattr(bound, "value", None)
-        is_alias = value is not None and dotted_name(value) is not None
-        return refer(owner, value, hops + 1) if is_alias else Definition(bound, owner)
+        if value is not None and dotted_name(value):
+            return refer(owner, value, hops + 1)
+        return Definition(bound, owner)
     if (submodule := find_module(full)) is not None:
         return submodule
     for star in stars:
