@@ -145,6 +145,7 @@ def cases() -> list[tuple[str, bool]]:
         (ROOT / "docs" / "naming.md").read_text(),
         re.MULTILINE,
     )
+    assert len(rows) == 16
     return [(override, counts == "yes") for counts, override in rows]
 
 
@@ -152,7 +153,3 @@ def cases() -> list[tuple[str, bool]]:
 def test_the_table_of_what_counts_is_true(override: str, counts: bool) -> None:
     model = ("model=gpt", "model.dropout=0")
     assert (id_of(*model, override) != id_of(*model)) == counts
-
-
-def test_the_table_of_what_counts_is_read() -> None:
-    assert len(cases()) == 16

@@ -99,11 +99,8 @@ def cases() -> list[tuple[str, str, bool]]:
         (ROOT / "docs" / "naming.md").read_text(),
         re.MULTILINE,
     )
+    assert len(rows) == 11
     return [(before, now, same == "yes") for same, before, now in rows]
-
-
-def test_the_table_of_changes_is_read() -> None:
-    assert len(cases()) == 11
 
 
 @pytest.mark.parametrize(("before", "now", "is_same"), cases())
@@ -219,11 +216,6 @@ def test_a_new_run_names_the_nearest_one(
     line = nearest(config.folder.path, record)
     beginning = f"New run. The nearest is {first.run.id} (completed, val/loss 1.5); {changes}"
     assert line is None if changes is None else str(line).startswith(beginning)
-
-
-def test_the_only_run_of_a_name_has_no_nearest_one(tmp_path: Path) -> None:
-    config = config_of(tmp_path)
-    assert nearest(config.folder.path, begin(config).data) is None
 
 
 JSON = st.recursive(

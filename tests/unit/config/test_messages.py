@@ -59,19 +59,16 @@ def test_types_are_strict(annotation: Any, good: list[Any], bad: list[Any]) -> N
     assert [value for value in bad if fits(value, annotation)] == []
 
 
-@pytest.mark.parametrize(
-    ("annotation", "text"),
-    [
-        (PositiveInt, "a whole number greater than 0"),
-        (PositiveInt | None, "a whole number greater than 0 or null"),
-        (NonEmptyText | None, "text that is not empty or null"),
-        (Annotated[str, MinLen(2)], "text with a length of at least 2"),
-        (Fraction, "a number from 0 to 1"),
-        (UnitInterval, "a number from 0 to below 1"),
-        (Literal["cos", "linear"], "one of cos, linear"),
-        (list[str], "a list, each item text"),
-    ],
-)
+@pytest.mark.parametrize(("annotation", "text"), [
+    (PositiveInt, "a whole number greater than 0"),
+    (PositiveInt | None, "a whole number greater than 0 or null"),
+    (NonEmptyText | None, "text that is not empty or null"),
+    (Annotated[str, MinLen(2)], "text with a length of at least 2"),
+    (Fraction, "a number from 0 to 1"),
+    (UnitInterval, "a number from 0 to below 1"),
+    (Literal["cos", "linear"], "one of cos, linear"),
+    (list[str], "a list, each item text"),
+])  # fmt: skip
 def test_types_are_described(annotation: Any, text: str) -> None:
     assert describe(annotation) == text
 

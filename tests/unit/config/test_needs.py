@@ -11,7 +11,6 @@ from launcher.config.checks import crosschecks
 from launcher.config.compose import compose
 from launcher.config.needs import LOGGED, metric_issues, need_issues
 from launcher.config.options import main_folder, options
-from launcher.config.signature import attribute
 from launcher.hooks.base import BaseHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
 from support.composition import run_of
@@ -160,16 +159,3 @@ def test_option_that_needs_checkpoints_is_rejected_without_the_hook(
     renamed = {"mine": composed["hooks"]["checkpointing"]}
     assert not is_rejected(tree(composed, "default", **changed))
     assert not is_rejected(tree(composed, "", hooks=renamed, **changed))
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("Derived", EarlyStoppingHook.needs),
-        ("OwnHook", OwnHook.needs),
-        ("tree", None),
-        ("HOOKS", None),
-    ],
-)
-def test_an_attribute_is_read_from_the_source(name: str, expected: Any) -> None:
-    assert attribute(f"{__name__}.{name}", "needs") == expected

@@ -37,30 +37,24 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        [],
-        ["model=mlp", "data=digits"],
-        ["job=evaluate", "~optimizer", "~scheduler", "~trainer.max_steps", "job.checkpoint=best"],
-        ["job=export", "trainer.micro_batch_size=7"],
-        *([f"job={job}", "trainer.max_epochs=1"] for job in ("train", "evaluate", "export")),
-        ["hooks=[]", "tracker=[]"],
-        ["~hooks", "~tracker"],
-        ["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"],
-        ["hooks.progress=null"],
-        ["~scheduler"],
-        ["~optimizer._partial_"],
-        ["trainer.max_grad_norm=null", "optimizer.lr=1", "run.tag=3"],
-        ["trainer.compile={backend:eager}"],
-        ["trainer.compile={backend:aot_eager}", "trainer.activation_checkpointing=full"],
-        ["trainer.compile=true", "trainer.activation_checkpointing=2"],
-        ['optimizer.lr="${oc.decode:${oc.env:LAUNCHER_UNSET,0.02}}"'],
-        ["scheduler.warmup_steps=1epoch"],
-        ["scheduler=wsd", "scheduler.warmup_steps=0.5 epochs"],
-        ["+width=16", "+paths.data=/data", "trainer.max_steps=${width}"],
-    ],
-)
+@pytest.mark.parametrize("overrides", [
+    [],
+    ["model=mlp", "data=digits"],
+    ["job=evaluate", "~optimizer", "~scheduler", "~trainer.max_steps", "job.checkpoint=best"],
+    ["job=export", "trainer.micro_batch_size=7"],
+    *([f"job={job}", "trainer.max_epochs=1"] for job in ("train", "evaluate", "export")),
+    ["hooks=[]", "tracker=[]"],
+    ["~hooks", "~tracker", "~scheduler", "~optimizer._partial_"],
+    ["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"],
+    ["hooks.progress=null", "trainer.max_grad_norm=null", "optimizer.lr=1", "run.tag=3"],
+    ["trainer.compile={backend:eager}"],
+    ["trainer.compile={backend:aot_eager}", "trainer.activation_checkpointing=full"],
+    ["trainer.compile=true", "trainer.activation_checkpointing=2"],
+    ['optimizer.lr="${oc.decode:${oc.env:LAUNCHER_UNSET,0.02}}"'],
+    ["scheduler.warmup_steps=1epoch"],
+    ["scheduler=wsd", "scheduler.warmup_steps=0.5 epochs"],
+    ["+width=16", "+paths.data=/data", "trainer.max_steps=${width}"],
+])  # fmt: skip
 def test_a_valid_configuration_passes(overrides: list[str]) -> None:
     assert sentences(*overrides) == []
 
@@ -318,22 +312,13 @@ OPTIONS_OF_ONE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "paths.outputs=",
-        "run.init_from=",
-        "run.fork_from=",
-        "hooks.checkpointing.path=",
-        "hooks.checkpointing.remote=",
-        "hooks=[default,profiler] hooks.profiler.path=",
-        "hooks=[default,samples] hooks.samples.path=",
-        "job=lr_find job.folder=",
-        "job=predict job.file=",
-        "model=gpt data=parquet data.files=x data.cache=",
-        "model=gpt data=streaming data.files=x data.cache=",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    "paths.outputs=", "run.init_from=", "run.fork_from=", "hooks.checkpointing.path=",
+    "hooks.checkpointing.remote=", "hooks=[default,profiler] hooks.profiler.path=",
+    "hooks=[default,samples] hooks.samples.path=", "job=lr_find job.folder=",
+    "job=predict job.file=", "model=gpt data=parquet data.files=x data.cache=",
+    "model=gpt data=streaming data.files=x data.cache=",
+])  # fmt: skip
 def test_a_path_that_an_unset_variable_left_empty_is_rejected(words: str) -> None:
     *others, empty = words.split()
     with pytest.raises(ConfigError) as caught:

@@ -80,13 +80,6 @@ def test_lock_is_held_by_one_process_at_a_time(folder):
     assert leftovers(folder) == [] and not is_held(folder)
 
 
-def test_released_and_taken_again(folder):
-    for _ in range(2):
-        with RunLock(folder, sleep=never), pytest.raises(ConfigError):
-            RunLock(folder, sleep=never).acquire()
-    assert leftovers(folder) == []
-
-
 def test_a_process_id_used_again_is_not_the_holder(folder):
     mine = Holder.current()
     # This pid, of another process.
