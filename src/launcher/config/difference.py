@@ -70,15 +70,10 @@ def is_equal(one: Any, other: Any) -> bool:
 
 def by_choice(differences: Differences, *choices: Mapping[str, object]) -> Differences:
     """Replace the keys of each group whose options differ by the options."""
-    groups = {
-        group: options for group, options in diff(*choices).items() if group in _tops(differences)
-    }
+    changed = {key.partition(".")[0] for key in differences}
+    groups = {group: options for group, options in diff(*choices).items() if group in changed}
     rest = {key: values for key, values in differences.items() if not is_within(key, groups)}
     return {**groups, **rest}
-
-
-def _tops(differences: Differences) -> set[str]:
-    return {key.partition(".")[0] for key in differences}
 
 
 def describe(differences: Differences) -> list[str]:

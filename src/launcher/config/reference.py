@@ -87,16 +87,15 @@ def _option(group: str, name: str, text: str) -> Option:
 
 def _includes(group: str, content: dict[str, Any]) -> tuple[str, ...]:
     """The entries of a defaults list as on the command line, without `_self_`."""
-    texts = []
-    for entry in content.get("defaults", ()):
-        if isinstance(entry, dict):
-            texts += [
-                f"{key.removeprefix('override ').lstrip('/')}={_written(value)}"
-                for key, value in entry.items()
-            ]
-        elif entry != "_self_":
-            texts.append(f"{group}={entry}")
-    return tuple(texts)
+    entries = [entry for entry in content.get("defaults", ()) if entry != "_self_"]
+    pairs = [
+        pair
+        for entry in entries
+        for pair in (entry.items() if isinstance(entry, dict) else [(group, entry)])
+    ]
+    return tuple(
+        f"{key.removeprefix('override ').lstrip('/')}={_written(value)}" for key, value in pairs
+    )
 
 
 def _keys(
@@ -155,9 +154,8 @@ def _target(node: yaml.Node | None) -> str | None:
 def _comment_of(lines: Sequence[str], value: yaml.Node) -> str:
     """Return the comment on the line of a value, or above it for a block."""
     first = value.start_mark.line
-    if isinstance(value, yaml.ScalarNode) or (
-        isinstance(value, yaml.CollectionNode) and value.flow_style
-    ):
+    is_flow = isinstance(value, yaml.CollectionNode) and value.flow_style
+    if isinstance(value, yaml.ScalarNode) or is_flow:
         match = COMMENT.search(lines[first][value.start_mark.column :])
     else:
         above = lines[first - 2].strip() if first > 1 else ""

@@ -26,19 +26,8 @@ TELLING = 8
 """Minimum length of a secret for which other values are searched."""
 AS_WRITTEN = ("tracker", "dispatch")
 RESOLVED = (
-    "hydra",
-    "paths",
-    "trainer",
-    "run.dir",
-    "run.id",
-    "run.identity",
-    "run.name",
-    "run.tag",
-    "run.resume",
-    "run.init_from",
-    "run.fork_from",
-    "run.fork_without",
-    "run.identity_exclude",
+    *("hydra", "paths", "trainer", "run.dir", "run.id", "run.identity", "run.name", "run.tag"),
+    *("run.resume", "run.init_from", "run.fork_from", "run.fork_without", "run.identity_exclude"),
 )
 """Keys that are stored resolved all the same: which run it is, where it is stored, and the lengths
 that listings read."""
@@ -54,7 +43,7 @@ def stored_config(written: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[
     parts = _as_written(plain)
 
     def kept(path: str, text: object) -> str | None:
-        if not (_is_in(path, parts) and is_interpolation(text)):
+        if not (is_interpolation(text) and _is_in(path, parts)):
             return None
         while isinstance(text, str) and (reference := REFERENCE.fullmatch(text)):
             text = get(written, reference[1])

@@ -149,19 +149,10 @@ class RunRecord:
             machine=machine,
             micro_batch_size=micro_batch_size,
         )
-        self.data.update(
-            {
-                "state": "running",
-                "step": start_step,
-                "max_steps": max_steps,
-                "world_size": world_size,
-                "strategy": strategy,
-                "git": git_state(Path.cwd()),
-                "versions": versions(),
-                "logged": None,
-                "data_files": data_files,
-            }
-        )
+        begun: RecordData = {"state": "running", "step": start_step, "max_steps": max_steps}
+        begun |= {"world_size": world_size, "strategy": strategy, "data_files": data_files}
+        self.data.update({**begun, "git": git_state(Path.cwd()), "versions": versions()})
+        self.data["logged"] = None
         self._note_command(command)
         self._write()
         return self.attempts[-1]["number"]
@@ -301,20 +292,18 @@ class RunRecord:
     ) -> None:
         """Close the open attempt. What is logged is read from metrics.jsonl.
 
-        Raises:
-            ValueError: `completed` is not true. It means: no signal, exit code 0, and the last step
-                reached, or a reason why the end came earlier (early stopping).
+        `completed` means: no signal, exit code 0, and the last step reached, or a reason why the
+        end came earlier (early stopping).
         """
-        attempt = self.attempt
+        attempt, last = self.attempt, self.data["max_steps"]
         if attempt is None or attempt.get("outcome") is not None:
             raise ValueError("no attempt is open")
-        if outcome == "completed":
-            reached = self.data["max_steps"] is not None and end_step >= self.data["max_steps"]
-            if signal is not None or exit_code not in (None, 0) or not (reached or reason):
-                raise ValueError(
-                    f"not completed: step {end_step} of {self.data['max_steps']}, signal {signal}, "
-                    f"exit code {exit_code}, reason {reason}"
-                )
+        is_end = reason is not None or (last is not None and end_step >= last)
+        if outcome == "completed" and (signal is not None or exit_code or not is_end):
+            raise ValueError(
+                f"not completed: step {end_step} of {last}, signal {signal}, "
+                f"exit code {exit_code}, reason {reason}"
+            )
         self._note(end_step, metrics.newest_loss(self.folder.metrics_path), best)
         self.data["logged"] = metrics.summary(self.folder.metrics_path)
         seconds = self._began_at + self.timer() - self._began if self._began_at else self.clock()
