@@ -201,9 +201,9 @@ def _name(
 
 def stored_tree(source: Path | str) -> dict[str, Any]:
     """Read the configuration in a file of a run, or in its text, as it is stored."""
-    config = OmegaConf.load(source) if isinstance(source, Path) else OmegaConf.create(source)
-    tree: Any = OmegaConf.to_container(config, resolve=False)
-    return dict(tree)
+    return to_plain(
+        OmegaConf.load(source) if isinstance(source, Path) else OmegaConf.create(source)
+    )
 
 
 def resolved_node(stored: Mapping[str, Any], key: str) -> Any:

@@ -75,11 +75,7 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 def patiently(act: Callable[[], T]) -> T:
-    """Call `act()`, again after an error of a network file system (EIO, ESTALE), which may pass.
-
-    Raises:
-        OSError: each call fails, or the error is not the disk's (the file does not exist, say).
-    """
+    """Call `act()`, again after an error of a network file system (EIO, ESTALE), which may pass."""
     for pause in PAUSES:
         try:
             return act()
@@ -96,13 +92,9 @@ def is_absent(error: OSError) -> bool:
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON.
-
-    Raises:
-        ValueError: it is not JSON, or is nested too deeply.
-    """
+    """Parse JSON, or raise a ValueError, also if it is nested too deeply."""
     try:
-        return json.loads(data)  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        return json.loads(data)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
