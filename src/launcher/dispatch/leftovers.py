@@ -45,6 +45,8 @@ def used_by_runs(folder: Path) -> list[Path]:
             saved = json.loads((run / FROZEN).read_bytes())
         except FileNotFoundError:
             continue
+        if not (run / "run.json").exists():
+            continue
         is_complete = RunOnDisk.read(run).record.get("state") == "completed"
         if not is_complete and Path(saved["job"]["script"]).parent == folder:
             return [Path(path) for path in (saved["job"]["script"], saved["snapshot"]) if path]
