@@ -1,4 +1,4 @@
-"""What the name of a metric says: which of two values is better, and which name is meant."""
+"""The name of a metric: which of two of its values is better, and which name is meant."""
 
 import math
 import re

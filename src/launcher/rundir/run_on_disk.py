@@ -78,7 +78,7 @@ class RunOnDisk:
 
     @property
     def identity(self) -> dict[str, Any] | None:
-        """The identity that names the run; None if it has none, or one of another version."""
+        """The identity that names the run, or None if it has none of this version."""
         is_current = self.record.get("identity_version") == IDENTITY_VERSION
         return self.record.get("identity") if is_current else None
 
