@@ -16,7 +16,7 @@ T = TypeVar("T")
 PAUSES = (0.05, 0.2, 0.5)
 """Seconds between two attempts."""
 PERMANENT = (errno.EEXIST, errno.EACCES, errno.EPERM)
-"""Errors that another attempt would meet again, as those of `is_absent`."""
+"""Errors that another attempt would meet again, in addition to `is_absent`."""
 
 
 def expanded(path: str | Path) -> Path:
