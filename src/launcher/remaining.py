@@ -26,7 +26,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder, is_held, read_holder, rejection
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import VERSIONED, code_state, is_restart
-from launcher.rundir.record import RunRecord
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.sources import imported_sources
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.shared_job import is_open
@@ -101,11 +101,11 @@ def remaining(
         ConfigError: the run cannot be resumed as the command requests, or its data have changed.
     """
     with folder.being_read():
-        record = RunRecord(folder) if folder.record_path.exists() else None
+        run = RunOnDisk.load(folder)
         is_busy = is_held(folder)
-    done = None if record is None else _done(with_known_steps(config, record), folder, record)
-    if record is not None and done is not None and not (is_busy and done.reason == "past"):
-        _check_data(config, folder, record)
+    done = None if run is None else _done(with_known_steps(config, run), folder, run)
+    if run is not None and done is not None and not (is_busy and done.reason == "past"):
+        _check_data(config, folder, run)
         return done
     if is_busy:
         return Held(read_holder(folder.lock_path))
@@ -129,63 +129,64 @@ def is_done(config: Mapping[str, Any], folder: RunFolder) -> bool:
     setup_logging(None)
     words = {"completed": f"complete already (step {rest.step})", "paused": f"{rest} already"}
     logger.info("%s is %s: nothing to do.", folder.path, words.get(rest.reason, rest))
-    record = RunRecord(folder)
+    run = RunOnDisk.read(folder)
     # The steps of `trainer.max_epochs` follow from the data, which have not changed.
-    known = with_steps(config, record.data["max_steps"] or 0) if _counts_epochs(config) else config
+    known = with_steps(config, run.max_steps) if _counts_epochs(config) else config
     for message in changes(known, folder):
         logger.warning("Changed since it was trained: %s", message)
-    for message in _advice(config, record, rest):
+    for message in _advice(config, run, rest):
         logger.info("%s", message)
     return True
 
 
-def _advice(config: Mapping[str, Any], record: RunRecord, done: Done) -> Iterator[str]:
+def _advice(config: Mapping[str, Any], run: RunOnDisk, done: Done) -> Iterator[str]:
     if done.reason == "completed":
-        yield from additions(config, record)
+        yield from additions(config, run)
         yield "To train it again as another run, use run.tag=<word>."
     elif done.reason == "paused":
         yield "A later trainer.pause_at, or none, resumes it."
     else:
         yield (
             "To train on, use a later trainer.max_steps; python -m launcher.runs rollback"
-            f" {record.data['id']} STEP rolls it back."
+            f" {run.id} STEP rolls it back."
         )
 
 
 # ------------------------------------------------------------------------------------------- done
-def _done(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> Done | None:
+def _done(config: Mapping[str, Any], folder: RunFolder, run: RunOnDisk) -> Done | None:
     """Return why a run has nothing left to do, or None, as for a run without a checkpoint."""
     if mode(config) == "never":
         return None
     last, newest = config["trainer"]["max_steps"], folder.newest_step()
     # Its checkpoints may have been deleted since.
-    has_saved = record.data["checkpoint"] is not None
-    if record.state == "completed" and has_saved and not _asks_for_more(config, record):
-        return Done("completed", record.step, last)
+    has_saved = run.record.get("checkpoint") is not None
+    if run.record.get("state") == "completed" and has_saved and not _asks_for_more(config, run):
+        return Done("completed", run.step, last)
     pause_at = config["trainer"].get("pause_at")
-    if record.state == "paused" and pause_at is not None and pause_at <= newest == record.step:
-        return Done("paused", record.step, last)
+    is_paused = run.record.get("state") == "paused" and pause_at is not None
+    if is_paused and pause_at <= newest == run.step:
+        return Done("paused", run.step, last)
     # Then an extension of the run was stopped, and the command is an earlier one.
     return Done("past", newest, last) if newest > last else None
 
 
-def _asks_for_more(config: Mapping[str, Any], record: RunRecord) -> bool:
+def _asks_for_more(config: Mapping[str, Any], run: RunOnDisk) -> bool:
     """Return whether the command requests something new of a completed run.
 
     It may be more steps, an evaluation of the test set or an export, or, if the run stopped early,
     another configuration under which it may train further.
     """
-    max_steps, stored = config["trainer"]["max_steps"], record.data["config"]
+    max_steps, stored = config["trainer"]["max_steps"], run.settings
     if any(get(config, key) not in (None, stored.get(key)) for key in AT_THE_END):
         return True
-    if max_steps > max(record.step, record.data["max_steps"] or 0):
+    if max_steps > max(run.step, run.max_steps):
         return True
-    return bool(record.step < max_steps and _is_changed(config, record))
+    return bool(run.step < max_steps and _is_changed(config, run))
 
 
-def _is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
+def _is_changed(config: Mapping[str, Any], run: RunOnDisk) -> bool:
     """Return whether the newest attempt's configuration, as far as it counts, was another one."""
-    before, now = record.data["config"], command_record(config, None)["config"]
+    before, now = run.settings, command_record(config, None)["config"]
     return bool(before) and not is_same(nested(before), nested(now))
 
 
@@ -195,7 +196,7 @@ def _counts_epochs(config: Mapping[str, Any]) -> bool:
     return trainer.get("max_epochs") is not None and trainer["max_steps"] is None
 
 
-def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, Any]:
+def with_known_steps(config: Mapping[str, Any], run: RunOnDisk) -> Mapping[str, Any]:
     """Return the configuration with the number of steps, if `trainer.max_epochs` is set.
 
     The number depends on the data, which are not read here. It is the number of the newest attempt
@@ -204,12 +205,10 @@ def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[st
     if not _counts_epochs(config):
         return config
     epochs = config["trainer"]["max_epochs"]
-    earlier = record.data["config"].get("trainer.max_epochs")
-    if record.state == "completed" and earlier is not None and epochs <= earlier:
-        known = with_steps(config, record.data["max_steps"] or 0)
-        if not _is_changed(
-            {**known, "trainer": {**known["trainer"], "max_epochs": earlier}}, record
-        ):
+    earlier = run.settings.get("trainer.max_epochs")
+    if run.record.get("state") == "completed" and earlier is not None and epochs <= earlier:
+        known = with_steps(config, run.max_steps)
+        if not _is_changed({**known, "trainer": {**known["trainer"], "max_epochs": earlier}}, run):
             return known
     return with_steps(config, math.inf)
 
@@ -285,9 +284,9 @@ def counted_data(config: Mapping[str, Any]) -> dict[str, object]:
     return {key: value for key, value in config["data"].items() if f"data.{key}" not in excluded}
 
 
-def _check_data(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> None:
+def _check_data(config: Mapping[str, Any], folder: RunFolder, run: RunOnDisk) -> None:
     """Reject changed training data, as a resume does. They are read only if a file has changed."""
-    before, now = record.data["data_files"], state_of_files(counted_data(config))
+    before, now = run.record.get("data_files"), state_of_files(counted_data(config))
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None or before is None or now in (None, before):
         return
@@ -309,7 +308,7 @@ def _fingerprint(node: str, files: str | None) -> str | None:
 
 
 # ---------------------------------------------------------------------------------------- additions
-def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
+def additions(config: Mapping[str, Any], run: RunOnDisk) -> Iterator[str]:
     """Explain how to add trackers and metrics that the completed run did not have."""
     keys = sorted(
         {match[0] for key in command_record(config, None)["config"] if (match := ADDED.match(key))}
@@ -318,8 +317,7 @@ def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
         key
         for key in keys
         if not any(
-            stored_key == key or stored_key.startswith(f"{key}.")
-            for stored_key in record.data["config"]
+            stored_key == key or stored_key.startswith(f"{key}.") for stored_key in run.settings
         )
     ]
     metrics = [key for key in new if key.startswith("hooks.")]
@@ -338,7 +336,7 @@ def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
         outputs = str(config["paths"]["outputs"])
         outputs_option = [] if outputs == "outputs" else ["--outputs", outputs]
         command = [
-            str(record.data["id"]),
+            run.id,
             f"tracker=[{','.join(trackers)}]",
             *settings,
             *outputs_option,

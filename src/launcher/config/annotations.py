@@ -34,30 +34,18 @@ NAMES: dict[str, Any] = {
     "int": int, "float": float, "bool": bool, "str": str, "AnyStr": str,
     **dict.fromkeys(["Path", "PurePath", "PathLike"], bounded.NonEmptyText),
     "Literal": Literal, "Optional": Optional, "Union": Union, "Annotated": Annotated,
-    **dict.fromkeys(
-        ["Collection", "Iterable", "List", "MutableSequence", "Sequence", "list"], list
-    ),
+    **dict.fromkeys(["Collection", "Iterable", "List", "MutableSequence", "list"], list),
+    "Sequence": list,
     **dict.fromkeys(["FrozenSet", "Set", "Tuple", "frozenset", "set", "tuple"], tuple),
     **dict.fromkeys(["Dict", "Mapping", "MutableMapping", "dict"], dict),
-    **dict.fromkeys(
-        ["Generator", "Tensor", "Module", "Parameter", "Optimizer", "timedelta"], Sentinel
-    ),
+    **dict.fromkeys(["Generator", "Tensor", "Module", "Parameter", "Optimizer"], Sentinel),
+    "timedelta": Sentinel,
     **{kind.__name__: kind for kind in BOUNDS},
     **{name: kind for name, kind in vars(bounded).items() if get_origin(kind) is Annotated},
 }  # fmt: skip
 TYPE_SYNTAX = (
-    ast.Name,
-    ast.Subscript,
-    ast.Constant,
-    ast.Tuple,
-    ast.BinOp,
-    ast.BitOr,
-    ast.UnaryOp,
-    ast.USub,
-    ast.Call,
-    ast.Load,
-    ast.keyword,
-    ast.List,
+    *(ast.Name, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.Call, ast.keyword),
+    *(ast.BinOp, ast.BitOr, ast.UnaryOp, ast.USub, ast.Load),
 )
 WRAPPERS = {"Final", "ClassVar", "InitVar", "Required", "NotRequired"}
 
@@ -100,11 +88,10 @@ class _Spelled(ast.NodeTransformer):
         return ast.Name(node.attr, ast.Load())
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        return (
-            self.visit(ast.parse(node.value, mode="eval").body)
-            if isinstance(node.value, str)
-            else node
-        )
+        if not isinstance(node.value, str):
+            return node
+        quoted: ast.AST = self.visit(ast.parse(node.value, mode="eval").body)
+        return quoted
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         name = self.visit(node.value)
@@ -116,11 +103,8 @@ class _Spelled(ast.NodeTransformer):
         if name.id == "Annotated" and isinstance(node.slice, ast.Tuple):
             kind, *marks = node.slice.elts
             bounds = [mark for mark in map(self.visit, marks) if isinstance(mark, ast.Call)]
-            return (
-                ast.Subscript(name, ast.Tuple([self.visit(kind), *bounds], ast.Load()), ast.Load())
-                if bounds
-                else kind
-            )
+            bounded = ast.Tuple([self.visit(kind), *bounds], ast.Load())
+            return ast.Subscript(name, bounded, ast.Load()) if bounds else kind
         return ast.Subscript(name, self.visit(node.slice), ast.Load())
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config import deepspeed_file
-from launcher.config.lanes import lane_issues, unsupported_by
+from launcher.config.lanes import lane_issues, multiples, unsupported_by
 from launcher.config.messages import ConfigIssue, hint, show
 from launcher.config.metric_direction import direction
-from launcher.config.needs import metric_issues, need_issues
+from launcher.config.needs import metric_issues, need_issues, parts
 from launcher.config.node_range import NodeRange, ranks_per_node
-from launcher.config.parts import part_issues
 from launcher.config.sections import TrainerSettings, section
+from launcher.config.signature import attribute
 from launcher.config.tree import get, walk
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
@@ -27,9 +27,12 @@ from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 PREDICT, EXPORT = "launcher.jobs.predict.PredictJob", "launcher.jobs.export.ExportJob"
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
 """Jobs that use the model (and the data) of a run, and do not train."""
+LR_FIND = "launcher.jobs.lr_find.LRFindJob"
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
-DEEPSPEED = "launcher.strategies.deepspeed.DeepSpeedStrategy"
-RESUME, WAY = ("auto", "never", "must"), "run.resume={}"
+THROUGHPUT = "launcher.hooks.throughput.ThroughputHook"
+MIXTURE = "launcher.data.mixture.MixtureData"
+OPTIMIZERS = "launcher.optim.parts.optimizer_parts"
+SEVERAL = "does not support several optimizers (optimizer.parts)"
 SIMILAR = 4
 """A batch size is suggested if it is at most this many times the rejected one."""
 NAME = re.compile(r"\w[\w.+=@-]*")
@@ -49,7 +52,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from need_issues(tree)
         yield from metric_issues(tree)
         yield from _recomputed(tree)
-        yield from part_issues(tree)
+        yield from _parts(tree)
         yield from _objective(tree)
     if job == PREDICT:
         yield from _new_data(tree)
@@ -61,6 +64,11 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     yield from _signals(tree)
     yield from _hparams(tree)
     yield from deepspeed_file.crosschecks(tree)
+
+
+def _issue(tree: dict[str, Any], key: str, text: str) -> ConfigIssue:
+    """Return an issue of a key with its value, a text without quotes."""
+    return ConfigIssue(key, show(get(tree, key), 200).strip("'"), text)
 
 
 def _objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
@@ -90,23 +98,17 @@ def batch_issue(size: int, world_size: int, source: str | None = None) -> Config
     return ConfigIssue(
         "data.batch_size",
         str(size),
-        f"is not divisible by {ranks}; use {_nearest(size, world_size)}.",
+        f"is not divisible by {ranks}; use {multiples(size, world_size)}.",
     )
-
-
-def _nearest(size: int, unit: int) -> str:
-    """The multiples of `unit` on both sides of `size`."""
-    sizes = (size // unit * unit, (size // unit + 1) * unit)
-    return " or ".join(str(multiple) for multiple in sizes if multiple)
 
 
 def _batch(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that the samples of a step divide evenly over any number of ranks."""
-    size, nodes, tasks = _count(tree, "data.batch_size"), _node_range(tree), _tasks_per_node(tree)
+    size, nodes = _count(tree, "data.batch_size"), _node_range(tree)
     if get(tree, "trainer.lanes") is not None or not size:
         return
     if nodes.is_open:
-        yield from _nodes(size, nodes, tasks)
+        yield from _nodes(size, nodes, _tasks_per_node(tree))
     elif issue := batch_issue(size, *_fewest_ranks(tree)):
         yield issue
 
@@ -138,7 +140,7 @@ def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         **{name: trainer[name] for name in section(TrainerSettings).names if name in trainer}
     )
     yield from lane_issues(settings, _count(tree, "data.batch_size"), *_fewest_ranks(tree))
-    if get(tree, "strategy._target_") == DEEPSPEED:
+    if get(tree, "strategy._target_") == deepspeed_file.TARGET:
         yield unsupported_by(lanes, "deepspeed")
 
 
@@ -152,19 +154,9 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
         f"data.batch_size={size} is not divisible by {ranks} ranks ({', '.join(map(str, bad))}"
         f" nodes, {tasks} per node)"
     )
-    good = [count for count in nodes.counts if count not in bad]
-    ends = [
-        (start, max(end for end in good if set(range(start, end + 1)) <= set(good)))
-        for start in good
-    ]
-    start, end = max(ends, key=lambda pair: (pair[1] - pair[0], pair[1]), default=(0, 0))
-    advice = [f"dispatch.nodes={NodeRange(start, end)}"] if good else []
     unit = lcm(*(count * tasks for count in nodes.counts))
-    if unit <= SIMILAR * size:
-        advice.append(f"data.batch_size={_nearest(size, unit)}")
-    yield ConfigIssue(
-        "dispatch.nodes", str(nodes), f"{text}; use {' or '.join(advice) or 'a smaller range'}."
-    )
+    way = f" or data.batch_size={multiples(size, unit)}" if unit <= SIMILAR * size else ""
+    yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}; use a smaller range{way}.")
 
 
 def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
@@ -198,27 +190,13 @@ def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Reject settings that need hooks.checkpointing, which saves and resumes."""
     if has_checkpointing(tree):
         return
-    pause_at, resume, fork_from = (
-        get(tree, key) for key in ("trainer.pause_at", "run.resume", "run.fork_from")
-    )
-    if type(pause_at) is int:
-        yield ConfigIssue(
-            "trainer.pause_at",
-            show(pause_at),
-            "a pause needs a checkpoint; keep hooks.checkpointing.",
-        )
-    if resume not in (None, "auto", "never"):
-        yield ConfigIssue(
-            "run.resume",
-            show(resume).strip("'"),
-            "only hooks.checkpointing resumes a run; keep it.",
-        )
-    if fork_from is not None:
-        yield ConfigIssue(
-            "run.fork_from",
-            show(fork_from, 200).strip("'"),
-            "only hooks.checkpointing starts a fork; keep it.",
-        )
+    if type(get(tree, "trainer.pause_at")) is int:
+        text = "a pause needs a checkpoint; keep hooks.checkpointing."
+        yield _issue(tree, "trainer.pause_at", text)
+    if get(tree, "run.resume") == "must":
+        yield _issue(tree, "run.resume", "only hooks.checkpointing resumes a run; keep it.")
+    if get(tree, "run.fork_from") is not None:
+        yield _issue(tree, "run.fork_from", "only hooks.checkpointing starts a fork; keep it.")
 
 
 def has_checkpointing(config: Mapping[str, object]) -> bool:
@@ -235,24 +213,55 @@ def _recomputed(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check activation checkpointing in a compiled model."""
     backend = get(tree, "trainer.compile.backend")
     # AOT autograd lets a block that is recomputed repeat its dropout.
-    if not isinstance(backend, str) or backend.startswith("aot_"):
-        return
-    if backend in ("inductor", "cudagraphs"):
+    if not isinstance(backend, str) or backend.startswith(("aot_", "inductor", "cudagraphs")):
         return
     for key, off in {
         "trainer.activation_checkpointing": "none",
         "model.gradient_checkpointing": False,
     }.items():
         if (value := get(tree, key)) not in (None, off):
-            value, off = (
-                setting if isinstance(setting, str) else show(setting) for setting in (value, off)
-            )
+            value, off = (show(setting).strip("'") for setting in (value, off))
             text = (
                 f"with {key}={value} a block that is recomputed draws other dropout masks than"
                 " before, so the gradient is wrong; use trainer.compile.backend=aot_eager, or"
                 f" {key}={off}."
             )
-            yield ConfigIssue("trainer.compile.backend", backend, text)
+            yield _issue(tree, "trainer.compile.backend", text)
+
+
+def _parts(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check several optimizers, and the parts of a run that do not support them."""
+    for group in ("optimizer", "scheduler"):
+        nodes = get(tree, f"{group}.parts")
+        for name, node in nodes.items() if isinstance(nodes, dict) else ():
+            if not (isinstance(node, dict) and "_target_" in node):
+                key = f"{group}.parts.{name}"
+                text = f"has no _target_; name its class or function: {key}._target_=..."
+                yield ConfigIssue(key, None, text)
+    if get(tree, "optimizer._target_") != OPTIMIZERS:
+        return
+    if get(tree, "optimizer.parts") == {}:
+        text = "is empty; name an optimizer for each part of the model, as docs/optimizers.md does."
+        yield ConfigIssue("optimizer.parts", None, text)
+    for key, advice in {
+        "trainer.lanes": "use null",
+        "trainer.max_non_finite_grad_retries": "use null, which skips the update",
+        "scheduler.metric": "use scheduler=cosine",
+    }.items():
+        if get(tree, key) is not None:
+            yield _issue(tree, key, f"{SEVERAL}; {advice}.")
+    for key, target, advice in (
+        ("strategy", deepspeed_file.TARGET, "use strategy=ddp"),
+        ("data", MIXTURE, "use data of one source"),
+        ("job", LR_FIND, "set the rates yourself"),
+    ):
+        if get(tree, f"{key}._target_") == target:
+            yield ConfigIssue(key, target.rpartition(".")[2], f"{SEVERAL}; {advice}.")
+    for name, node in parts(tree, "hooks").items():
+        if attribute(node["_target_"], "needs_one_optimizer"):
+            yield ConfigIssue(f"hooks.{name}", None, f"{SEVERAL}; leave it out.")
+        if node["_target_"] == THROUGHPUT and node.get("flops", True):
+            yield ConfigIssue(f"hooks.{name}.flops", "true", f"{SEVERAL}; use false.")
 
 
 def no_file(key: str, pattern: str) -> ConfigIssue:
@@ -313,24 +322,18 @@ def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 
 
 def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    resume, init_from = get(tree, "run.resume"), get(tree, "run.init_from")
-    if isinstance(resume, str | int) and resume not in RESUME:
-        step = str(resume).removeprefix("step-")
-        step = str(int(step)) if step.isdecimal() else step
-        back = f"; `python -m launcher.runs rollback RUN {step}` goes back to a checkpoint."
-        near = back if step.isdecimal() or step == "best" else hint(step, RESUME, WAY)
-        yield ConfigIssue("run.resume", show(resume, 200), f"should be auto, never or must{near}")
+    """Check the checkpoint or the weights that a run starts from."""
     yield from _fork(tree)
-    if isinstance(init_from, str) and (issue := no_weights(expanded(init_from))):
-        yield ConfigIssue("run.init_from", show(init_from, 200), issue)
-    if isinstance(init_from, str) and not expanded(init_from).exists():
+    init_from = get(tree, "run.init_from")
+    if not isinstance(init_from, str):
+        return
+    issue = no_weights(expanded(init_from))
+    if not expanded(init_from).exists():
         outputs = expanded(str(get(tree, "paths.outputs")))
         if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
-            yield ConfigIssue(
-                "run.init_from",
-                show(init_from, 200),
-                "there is no such file or folder, and no run of this id.",
-            )
+            issue = "there is no such file or folder, and no run of this id."
+    if issue is not None:
+        yield ConfigIssue("run.init_from", show(init_from, 200), issue)
 
 
 def no_weights(source: Path) -> str | None:
@@ -361,28 +364,23 @@ def _fork(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check the checkpoint that a fork starts from, until the fork has its own."""
     source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
     if without and source is None:
-        yield ConfigIssue(
-            "run.fork_without", show(without), "is for a fork; set run.fork_from too."
-        )
-    if not isinstance(source, str) or checkpoint_steps(
-        expanded(str(get(tree, "run.dir"))) / "checkpoints"
-    ):
+        yield _issue(tree, "run.fork_without", "is for a fork; set run.fork_from too.")
+    own = expanded(str(get(tree, "run.dir"))) / "checkpoints"
+    if not isinstance(source, str) or checkpoint_steps(own):
         return
+    texts = []
     if get(tree, "run.init_from") is not None:
-        yield ConfigIssue(
-            "run.fork_from",
-            show(source, 200),
-            "run.init_from is set too; a run starts from one of them.",
-        )
+        texts.append("run.init_from is set too; a run starts from one of them.")
     if checkpoint_of(expanded(str(get(tree, "paths.outputs"))), source) is None:
         text = "there is no such checkpoint; give <run id>/<step>, or the folder of a checkpoint."
-        yield ConfigIssue("run.fork_from", show(source, 200), text)
+        texts.append(text)
+    yield from (ConfigIssue("run.fork_from", show(source, 200), text) for text in texts)
 
 
 def _folders(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that a folder that is written to exists, or can be created."""
     keys = ["paths.outputs"]
-    keys += ["job.folder"] if get(tree, "job._target_") == "launcher.jobs.lr_find.LRFindJob" else []
+    keys += ["job.folder"] if get(tree, "job._target_") == LR_FIND else []
     keys += ["data.cache"] if str(get(tree, "data._target_")).startswith("launcher.data.") else []
     for key in keys:
         value = get(tree, key)
@@ -416,13 +414,13 @@ def parse_signal(value: str | int) -> signal.Signals | None:
 
 def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
     number = parse_signal(value)
-    if number is None:
-        return ConfigIssue(key, show(value), f"there is no such signal; e.g. {key}=[SIGUSR1].")
     if number in (signal.SIGKILL, signal.SIGSTOP):
-        return ConfigIssue(
-            key, show(value), f"a process cannot handle this signal; e.g. {key}=[SIGUSR1]."
-        )
-    return None
+        text = "a process cannot handle this signal"
+    elif number is None:
+        text = "there is no such signal"
+    else:
+        return None
+    return ConfigIssue(key, show(value), f"{text}; e.g. {key}=[SIGUSR1].")
 
 
 def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:

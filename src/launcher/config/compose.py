@@ -61,22 +61,19 @@ class Composer:
             issues: messages about other overrides of the command.
             reported: messages by key and groups, which gets further ones. Jobs of a sweep share it,
                 so that another value of a key is not another mistake.
-        Raises:
-            ConfigError: with a message for every error of the overrides.
         """
         reported = {} if reported is None else reported
-        found = list(issues)
+        found, bad_keys = list(issues), set[str]()
         values = [override for override in overrides if self.is_value(override)]
         chosen = [override for override in overrides if override not in values]
         config, bad_groups = self._choose(chosen, found)
-        bad_keys: set[str] = set()
         for override in values:
-            if override.key_or_group in bad_keys:
+            key = override.key_or_group
+            if key in bad_keys:
                 continue
             try:
                 apply_value(override, config)
             except COMPOSITION_ERRORS as error:
-                key = override.key_or_group
                 bad_keys.add(key)
                 if "." not in key and (group := nearest(key, loader().list_groups(""))):
                     bad_groups.add(group)
@@ -155,11 +152,8 @@ def _further(config: DictConfig, bad_groups: set[str]) -> list[str]:
     try:
         check(config)
     except ConfigError as error:
-        return [
-            message
-            for message in error.messages
-            if not any(re.search(rf"\b{re.escape(group)}[.=]", message) for group in bad_groups)
-        ]
+        of_groups = [re.compile(rf"\b{re.escape(group)}[.=]") for group in bad_groups]
+        return [text for text in error.messages if not any(each.search(text) for each in of_groups)]
     return []
 
 
@@ -177,9 +171,8 @@ class Command:
         overrides: Sequence[str],
         config_name: str = "config",
         mode: RunMode | None = None,
-        runs: Runs | None = None,
     ):
-        self.composer, self.runs = Composer(config_name), runs or Runs()
+        self.composer, self.runs = Composer(config_name), Runs()
         self.issues: list[str] = []
         """Messages about overrides that cannot be read."""
         words = [normalize(override) for override in overrides]
@@ -316,24 +309,10 @@ def command(
         yield Command(overrides, config_name, mode)
 
 
-def configure(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> RunConfig:
-    """Return the checked configuration of a command line's run.
-
-    Raises:
-        ConfigError: with a message for each mistake.
-    """
-    with command(overrides, config_dir, mode=RunMode.RUN) as words:
-        return words.run()
-
-
 def compose(
     overrides: Sequence[str] = (), config_dir: str | Path | None = None, config_name: str = "config"
 ) -> DictConfig:
-    """Compose the run of a command line, with its `hydra` node, without checks.
-
-    Raises:
-        ConfigError: with a message for each error of the overrides.
-    """
+    """Compose the run of a command line, with its `hydra` node, without checks."""
     with command(overrides, config_dir, config_name, RunMode.RUN) as words:
         return words.config()
 

@@ -15,28 +15,16 @@ from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
 
+MAPPING = "should hold an object of keys and values."
 KEY = "strategy.config_file"
 TARGET = "launcher.strategies.deepspeed.DeepSpeedStrategy"
 ZERO, FP16, BF16 = "zero_optimization", "fp16", "bf16"
-SUPPORTED = frozenset(
-    {
-        FP16,
-        BF16,
-        ZERO,
-        "comms_logger",
-        "communication_data_type",
-        "data_types",
-        "dump_state",
-        "flops_profiler",
-        "gradient_predivide_factor",
-        "memory_breakdown",
-        "prescale_gradients",
-        "steps_per_print",
-        "wall_clock_breakdown",
-        "zero_allow_untested_optimizer",
-        "zero_force_ds_cpu_optimizer",
-    }
-)
+SUPPORTED = frozenset({
+    FP16, BF16, ZERO, "comms_logger", "communication_data_type", "data_types", "dump_state",
+    "flops_profiler", "gradient_predivide_factor", "memory_breakdown", "prescale_gradients",
+    "steps_per_print", "wall_clock_breakdown", "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+})  # fmt: skip
 """Supported keys. Other keys would be ignored, or would change the content of a checkpoint."""
 SET_BY_LAUNCHER = {
     "train_batch_size": "data.batch_size",
@@ -75,23 +63,19 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     strategy = tree.get("strategy")
     if not isinstance(strategy, dict) or strategy.get("_target_") != TARGET:
         return
-    if strategy.get("offload_optimizer") is True and strategy.get("zero_stage") == 0:
-        yield ConfigIssue(
-            "strategy.offload_optimizer", "true", "needs strategy.zero_stage=1, 2 or 3."
-        )
-    if strategy.get("offload_param") is True and strategy.get("zero_stage") != 3:
-        yield ConfigIssue(
-            "strategy.offload_param",
-            "true",
-            "needs strategy.zero_stage=3, which shards parameters.",
-        )
+    stage = strategy.get("zero_stage")
+    if strategy.get("offload_optimizer") is True and stage == 0:
+        text = "needs strategy.zero_stage=1, 2 or 3."
+        yield ConfigIssue("strategy.offload_optimizer", "true", text)
+    if strategy.get("offload_param") is True and stage != 3:
+        text = "needs strategy.zero_stage=3, which shards parameters."
+        yield ConfigIssue("strategy.offload_param", "true", text)
     if get(tree, "trainer.sync_every_micro_batch"):
-        yield ConfigIssue(
-            "trainer.sync_every_micro_batch",
-            "true",
+        text = (
             "DeepSpeed's stage decides when gradients are exchanged (once a step with 0 and 1, with"
-            " each micro-batch with 2 and 3); set trainer.sync_every_micro_batch=false.",
+            " each micro-batch with 2 and 3); set trainer.sync_every_micro_batch=false."
         )
+        yield ConfigIssue("trainer.sync_every_micro_batch", "true", text)
     if isinstance(strategy.get("config_file"), str):
         path = Path(strategy["config_file"])
         yield from _parse(path)[1]
@@ -99,12 +83,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 
 
 def read_file(path: Path) -> dict[str, object]:
-    """The file's content without values of "auto".
-
-    Raises:
-        ConfigError: it cannot be read, is not a mapping of sections, or has a key that Launcher
-            sets.
-    """
+    """Return the file's content without values of "auto", and report every error in it."""
     file, issues = _parse(path)
     if issues:
         raise ConfigError(*map(str, issues))
@@ -119,16 +98,14 @@ def _parse(path: Path) -> tuple[dict[str, object], list[ConfigIssue]]:
         reason = error.strerror if isinstance(error, OSError) else error
         return {}, [ConfigIssue(KEY, str(path), f"cannot be read as JSON ({reason}).")]
     if not isinstance(config, dict):
-        return {}, [ConfigIssue(KEY, str(path), "should hold an object of keys and values.")]
+        return {}, [ConfigIssue(KEY, str(path), MAPPING)]
     config = _without_auto(config)
     # The former name of the section.
     if "bfloat16" in config:
         config[BF16] = config.pop("bfloat16")
     sections = [key for key in (FP16, BF16, ZERO, "data_types") if config.get(key)]
     wrong = [key for key in sections if not isinstance(config[key], dict)]
-    texts = [f"{key} should hold an object of keys and values." for key in wrong] or _unsupported(
-        config
-    )
+    texts = [f"{key} {MAPPING}" for key in wrong] or _unsupported(config)
     return config, [ConfigIssue(KEY, str(path), text) for text in texts]
 
 
@@ -152,10 +129,8 @@ def _unsupported(file: dict[str, Any]) -> Iterator[str]:
     for key in ("offload_optimizer", "offload_param"):
         offload = zero.get(key) or {}
         if not isinstance(offload, dict):
-            yield f"{ZERO}.{key} should hold an object of keys and values."
-        elif (
-            offload.get("device", "none") not in ("none", "cpu") or offload.get("ratio", 1.0) != 1.0
-        ):
+            yield f"{ZERO}.{key} {MAPPING}"
+        elif offload.get("device", "none") not in ("none", "cpu") or offload.get("ratio", 1) != 1:
             yield (
                 f"{ZERO}.{key} is supported with device cpu or none and ratio 1 only; change it in"
                 " the file."
@@ -174,21 +149,5 @@ def _options(path: Path, strategy: dict[str, object]) -> Iterator[ConfigIssue]:
     for option in known.parameters if known else ():
         value = strategy.get(option.name, option.default)
         if option.name not in ("config_file", "timeout") and value != option.default:
-            text = (
-                f"{KEY}={path} replaces this option; set {'.'.join(_path_of(option.name))} in the"
-                " file."
-            )
+            text = f"{KEY}={path} replaces this option; set it in the file."
             yield ConfigIssue(f"strategy.{option.name}", show(value), text)
-
-
-def _path_of(option: str) -> tuple[str, ...]:
-    """The place of an option of the strategy in DeepSpeed's configuration."""
-    if option in (
-        "loss_scale",
-        "loss_scale_window",
-        "initial_scale_power",
-        "hysteresis",
-        "min_loss_scale",
-    ):
-        return FP16, option
-    return (option,) if option == "wall_clock_breakdown" else (ZERO, option.removeprefix("zero_"))

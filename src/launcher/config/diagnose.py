@@ -10,9 +10,8 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, ListConfig
 
-from launcher.config.messages import hint, nearest, show
+from launcher.config.messages import hint, key_for, nearest, show
 from launcher.config.options import composed_from, options_with
-from launcher.config.other_names import ours
 from launcher.config.overrides import parameters, parse, select
 from launcher.config.plain import to_plain
 from launcher.config.resolve import references
@@ -160,7 +159,7 @@ def bad_option(error: Exception, text: str) -> str:
 def bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     """Explain why an override of a value does not apply."""
     key = override.key_or_group
-    if message := ours(key):
+    if message := key_for(key):
         return message
     if override.is_add() and select(config, key) is not None:
         return "the key exists already; remove the +."

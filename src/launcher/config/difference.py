@@ -11,6 +11,7 @@ ABSENT: Any = object()
 """The value of a key that a configuration does not have."""
 WORD = re.compile(r"[A-Za-z_][\w./-]{0,59}")
 CONSTANTS = ("null", "true", "false", "nan", "inf")
+MAX_IN_A_LINE = 5
 Differences = dict[str, list[Any]]
 """The value of each differing key in each configuration."""
 
@@ -69,15 +70,10 @@ def is_equal(one: Any, other: Any) -> bool:
 
 def by_choice(differences: Differences, *choices: Mapping[str, object]) -> Differences:
     """Replace the keys of each group whose options differ by the options."""
-    groups = {
-        group: options for group, options in diff(*choices).items() if group in _tops(differences)
-    }
+    changed = {key.partition(".")[0] for key in differences}
+    groups = {group: options for group, options in diff(*choices).items() if group in changed}
     rest = {key: values for key, values in differences.items() if not is_within(key, groups)}
     return {**groups, **rest}
-
-
-def _tops(differences: Differences) -> set[str]:
-    return {key.partition(".")[0] for key in differences}
 
 
 def describe(differences: Differences) -> list[str]:
@@ -97,9 +93,9 @@ def _show(value: object) -> str:
     return str(value) if is_word else show(value)
 
 
-def in_a_line(differences: Differences, limit: int = 5) -> str:
+def in_a_line(differences: Differences) -> str:
     lines = describe(differences)
-    return ", ".join(lines[:limit]) + (", ..." if len(lines) > limit else "")
+    return ", ".join(lines[:MAX_IN_A_LINE]) + (", ..." if len(lines) > MAX_IN_A_LINE else "")
 
 
 def columns(differences: Differences) -> dict[str, list[str | None]]:

@@ -1,19 +1,18 @@
 """JSON schemas of the options of each group, for editors."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources.abc import Traversable
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
-from launcher.config.fits import bounds
-from launcher.config.options import groups
-from launcher.config.reference import NOT_KEYS, group_options, top_keys
+from launcher.config.fits import LIMITS, bounds
+from launcher.config.options import COLLECTIONS, groups
+from launcher.config.reference import NOT_KEYS, Key, group_options, top_keys
 from launcher.config.sections import SECTIONS, Top, section
-from launcher.config.signature import REQUIRED, UNKNOWN, Signature, signature
-from launcher.config.source import NotFound
+from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature_of
 
 Schema = dict[str, Any]
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -25,133 +24,88 @@ ELSEWHERE: list[Schema] = [
 """Values that any key may have: an interpolation, a missing value that the command line must give,
 or a part."""
 EPOCHS: Schema = {"type": "string", "pattern": r"^[0-9.]+ *epochs?$"}
-LIMITS: dict[type, tuple[str, str]] = {
-    Gt: ("gt", "exclusiveMinimum"),
-    Ge: ("ge", "minimum"),
-    Lt: ("lt", "exclusiveMaximum"),
-    Le: ("le", "maximum"),
-    MinLen: ("min_length", "minLength"),
-    MaxLen: ("max_length", "maxLength"),
+BOUNDS: dict[type, str] = {
+    Gt: "exclusiveMinimum",
+    Ge: "minimum",
+    Lt: "exclusiveMaximum",
+    Le: "maximum",
+    MinLen: "minLength",
+    MaxLen: "maxLength",
 }
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
-OF_MANY = ("hooks", "tracker")
-"""Groups of which several options are chosen. Each option is a node under its own name."""
 EXPERIMENT, CONFIG = "experiment", "config"
 REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
 
 
 def schemas(folders: Sequence[Traversable]) -> dict[str, Schema]:
     """Return the schema of each group's files and of `config.yaml`; earlier folders come first."""
-    return _Schemas(folders).all()
+    known = _Schemas(folders)
+    root = known.root()
+    documents = {group: known.group(group) for group in known.names}
+    documents |= {EXPERIMENT: root, CONFIG: root}
+    return {name: {"$schema": DRAFT, **schema} for name, schema in documents.items()}
 
 
 class _Schemas:
     def __init__(self, folders: Sequence[Traversable]):
         self.names = groups(folders)
         self.options = {group: group_options(folders, group) for group in self.names}
-        texts = [
-            file.read_text(encoding="utf-8")
-            for folder in folders
-            for group in self.names
-            if (folder / group).is_dir()
-            for file in (folder / group).iterdir()
-            if file.name.endswith(".yaml")
-        ]
+        present = [folder / group for folder in folders for group in self.names]
+        files = [file for folder in present if folder.is_dir() for file in folder.iterdir()]
+        texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".yaml")]
         self.referred = {match for text in texts for match in REFERENCE.findall(text)}
         self.top = next(folder for folder in folders if (folder / "config.yaml").is_file())
 
-    def all(self) -> dict[str, Schema]:
-        documents = {group: self.group(group) for group in self.names if group != EXPERIMENT}
-        root = self.root()
-        return {
-            name: {"$schema": DRAFT, **schema}
-            for name, schema in (documents | {EXPERIMENT: root, CONFIG: root}).items()
-        }
-
     def group(self, group: str) -> Schema:
         node = self.node(group)
-        if group in OF_MANY:
-            return {
-                "type": ["object", "null"],
-                "properties": {"defaults": self.defaults(group)},
-                "additionalProperties": node,
-            }
-        return node
+        if group not in COLLECTIONS:
+            return node
+        return _mapping({"defaults": self.defaults(group)}, node)
 
     def node(self, group: str) -> Schema:
         """The schema of a node with `_target_`, which chooses its keys; or of a section."""
-        chosen: list[Schema] = []
-        for target in dict.fromkeys(option.target for option in self.options[group]):
-            if (spec := _signature(target)) is not None:
-                condition = {
-                    "properties": {"_target_": {"const": target}},
-                    "required": ["_target_"],
-                }
-                chosen.append({"if": condition, "then": self.keys(group, spec, target)})
         if group in SECTIONS:
             return self.keys(group, section(SECTIONS[group]), None)
-        targets = [option.target for option in self.options[group] if option.target]
-        known = {"anyOf": [{"enum": [*dict.fromkeys(targets)]}, {"type": "string"}]}
-        described = known | {"description": "the class or function that is called"}
-        return {
-            "type": ["object", "null"],
-            "properties": {"_target_": described, "defaults": self.defaults(group)},
-            **({"allOf": chosen} if chosen else {}),
+        targets = dict.fromkeys(option.target for option in self.options[group] if option.target)
+        chosen = [
+            {
+                "if": {"properties": {"_target_": {"const": target}}, "required": ["_target_"]},
+                "then": self.keys(group, spec, target),
+            }
+            for target in targets
+            if target != "???" and (spec := signature_of(target)) is not None
+        ]
+        target: Schema = {
+            "anyOf": [{"enum": [*targets]}, {"type": "string"}],
+            "description": "the class or function that is called",
         }
+        node = _mapping({"_target_": target, "defaults": self.defaults(group)})
+        return node | ({"allOf": chosen} if chosen else {})
 
     def keys(self, group: str, spec: Signature, target: str | None) -> Schema:
         """The keys of a signature, with the comments of the YAML files that have them."""
-        comments = {
-            key.name.rpartition(".")[2]: key.comment
-            for option in self.options.get(group, ())
-            if option.target == target
-            for key in option.keys
-            if key.comment
-        }
-        properties: Schema = {}
-        for parameter in spec.parameters:
-            properties[parameter.name] = {
-                "anyOf": [*_alternatives(parameter.annotation), *ELSEWHERE]
-            }
-            if parameter.name in comments:
-                properties[parameter.name]["description"] = comments[parameter.name]
-            if parameter.default not in (REQUIRED, UNKNOWN):
-                properties[parameter.name]["default"] = parameter.default
-        more: Schema = {name: {} for name in NOT_KEYS} | {"defaults": self.defaults(group)}
-        more |= {name: {} for owner, name in self.referred if owner == group}
-        more |= {"_args_": {}} | ({"metric": {}} if group == "scheduler" else {})
-        return {
-            "type": ["object", "null"],
-            "properties": more | properties,
-            **({} if spec.takes_more else {"additionalProperties": False}),
-        }
+        options = [option for option in self.options.get(group, ()) if option.target == target]
+        comments = _comments(key for option in options for key in option.keys)
+        free = [*NOT_KEYS, "_args_", *(name for owner, name in self.referred if owner == group)]
+        free += ["metric"] if group == "scheduler" else []
+        properties: Schema = {key: {} for key in free} | {"defaults": self.defaults(group)}
+        properties |= {each.name: _value(each, comments) for each in spec.parameters}
+        return _mapping(properties, spec.takes_more)
 
     def root(self) -> Schema:
         """The schema of `config.yaml` and of presets, which change keys of any group."""
-        top = section(Top)
-        comments = {key.name: key.comment for key in top_keys(self.top)}
-        found: Schema = {
-            parameter.name: {
-                "anyOf": [*_alternatives(parameter.annotation), *ELSEWHERE],
-                "description": comments.get(parameter.name, ""),
-            }
-            for parameter in top.parameters
-        }
+        comments = _comments(top_keys(self.top))
+        found = {each.name: _value(each, comments) for each in section(Top).parameters}
         for name in SECTIONS:
             found[name] = self.keys(name, section(SECTIONS[name]), None)
         for group, listed in self.options.items():
             if group not in SECTIONS and group != EXPERIMENT:
-                found[group] = {
-                    "type": ["object", "null"],
-                    "properties": {
-                        key.name.partition(".")[2]: {"description": key.comment or key.kind}
-                        for option in listed
-                        for key in option.keys
-                        if key.name.count(".") == 1
-                    },
-                }
-        found |= {"defaults": self.defaults(EXPERIMENT), "hydra": {}}
-        return {"type": ["object", "null"], "properties": found, "additionalProperties": False}
+                keys = [key for option in listed for key in option.keys if key.name.count(".") == 1]
+                texts = {key.name.partition(".")[2]: key.comment or key.kind for key in keys}
+                found[group] = _mapping(
+                    {name: {"description": text} for name, text in texts.items()}
+                )
+        return _mapping(found | {"defaults": self.defaults(EXPERIMENT), "hydra": {}}, False)
 
     def defaults(self, group: str) -> Schema:
         """A list of options: of the own group by name, or `group: option`."""
@@ -163,30 +117,34 @@ class _Schemas:
         for name, known in self.names.items():
             one = {"enum": [*known, None]}
             several = {"anyOf": [one, {"type": "array", "items": one}]}
-            chosen |= {
-                f"{prefix}{name}": several for prefix in ("", "/", "override /", "override ")
-            }
-        return {
-            "type": "array",
-            "items": {
-                "anyOf": [
-                    {"type": "string", "enum": names},
-                    {
-                        "type": "object",
-                        "properties": chosen,
-                        "patternProperties": {"hydra/": {}},
-                        "additionalProperties": False,
-                    },
-                ]
-            },
-        }
+            prefixes = ("", "/", "override /", "override ")
+            chosen |= {f"{prefix}{name}": several for prefix in prefixes}
+        entry = {"type": "object", "properties": chosen, "patternProperties": {"hydra/": {}}}
+        one_of_names = {"type": "string", "enum": names}
+        items = {"anyOf": [one_of_names, entry | {"additionalProperties": False}]}
+        return {"type": "array", "items": items}
 
 
-def _signature(target: str | None) -> Signature | None:
-    try:
-        return None if target is None or target == "???" else signature(target)
-    except NotFound:
-        return None
+def _mapping(properties: Schema, others: Schema | bool = True) -> Schema:
+    """The schema of a mapping, and of its keys without a schema of their own."""
+    return {
+        "type": ["object", "null"],
+        "properties": properties,
+        "additionalProperties": others,
+    }
+
+
+def _comments(keys: Iterable[Key]) -> dict[str, str]:
+    return {key.name.rpartition(".")[2]: key.comment for key in keys if key.comment}
+
+
+def _value(parameter: Parameter, comments: dict[str, str]) -> Schema:
+    schema: Schema = {"anyOf": [*_alternatives(parameter.annotation), *ELSEWHERE]}
+    if parameter.name in comments:
+        schema["description"] = comments[parameter.name]
+    if parameter.default not in (REQUIRED, UNKNOWN):
+        schema["default"] = parameter.default
+    return schema
 
 
 def _alternatives(annotation: object) -> list[Schema]:
@@ -195,15 +153,17 @@ def _alternatives(annotation: object) -> list[Schema]:
     if origin in (Union, UnionType):
         return [schema for argument in arguments for schema in _alternatives(argument)]
     if origin is Annotated:
+        is_list = get_origin(arguments[0]) is list
         limits = {
-            LIMITS[type(mark)][1]: getattr(mark, LIMITS[type(mark)][0])
+            BOUNDS[type(mark)].replace("Length", "Items" if is_list else "Length"): getattr(
+                mark, LIMITS[type(mark)][0]
+            )
             for mark in bounds(annotation)
         }
-        if get_origin(arguments[0]) is list:
-            limits = {key.replace("Length", "Items"): limit for key, limit in limits.items()}
         return [
-            schema | limits for schema in _alternatives(arguments[0]) if schema is not EPOCHS
-        ] + ([EPOCHS] if arguments[0] is int else [])
+            schema if schema is EPOCHS else schema | limits
+            for schema in _alternatives(arguments[0])
+        ]
     if origin is Literal:
         return [{"enum": list(arguments)}]
     kind = origin or annotation

@@ -14,8 +14,7 @@ from typing import Any
 
 from launcher.config.difference import is_equal
 from launcher.config.sections import SECTIONS, CompileSettings, section
-from launcher.config.signature import REQUIRED, UNKNOWN, Signature, signature
-from launcher.config.source import NotFound
+from launcher.config.signature import REQUIRED, UNKNOWN, Signature, signature_of
 from launcher.config.tree import join
 
 OPTIONAL_GROUPS = ("scheduler",)
@@ -44,17 +43,13 @@ def _reduced(tree: object, path: str) -> Any:
     if not isinstance(tree, Mapping):
         return tree
     defaults = _defaults(tree, path)
-    kept = {
-        key: value
+    reduced = {
+        key: _reduced(value, join(path, key))
         for key, value in tree.items()
         if not (key in defaults and is_equal(value, defaults[key]))
     }
-    reduced = {key: _reduced(value, join(path, key)) for key, value in kept.items()}
-    return (
-        reduced
-        if path
-        else {key: value for key, value in reduced.items() if not _is_absent(key, value)}
-    )
+    absent = () if path else [key for key, value in reduced.items() if _is_absent(key, value)]
+    return {key: value for key, value in reduced.items() if key not in absent}
 
 
 def _is_absent(group: str, node: Any) -> bool:
@@ -71,11 +66,8 @@ def _defaults(node: Mapping[str, object], path: str) -> dict[str, object]:
 
 @cache
 def _defaults_of_target(target: str) -> dict[str, object]:
-    try:
-        spec = signature(target)
     # The defaults of a class that this code no longer has are not known.
-    except NotFound:
-        spec = None
+    spec = signature_of(target)
     return INSTANTIATION_DEFAULTS | ({} if spec is None else _defaults_of(spec))
 
 

@@ -1,6 +1,9 @@
-"""The type of a key: its description in words, and whether a value fits it."""
+"""The type of a key or an argument: its description in words, and whether a value fits it."""
 
+import inspect
 import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -15,14 +18,15 @@ NOUNS = {
     str: "text",
     NoneType: "null",
 }
-LIMITS = {
-    Gt: ("gt", "greater than"),
-    Ge: ("ge", "of at least"),
-    Lt: ("lt", "less than"),
-    Le: ("le", "of at most"),
-    MinLen: ("min_length", "with a length of at least"),
-    MaxLen: ("max_length", "with a length of at most"),
+LIMITS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
+    Gt: ("gt", "greater than", operator.gt),
+    Ge: ("ge", "of at least", operator.ge),
+    Lt: ("lt", "less than", operator.lt),
+    Le: ("le", "of at most", operator.le),
+    MinLen: ("min_length", "with a length of at least", operator.ge),
+    MaxLen: ("max_length", "with a length of at most", operator.le),
 }
+"""The name of a limit, its description, and what it requires."""
 
 
 def describe(annotation: Any) -> str:
@@ -37,15 +41,12 @@ def describe(annotation: Any) -> str:
         if Ge in limits and (Le in limits or Lt in limits):
             top = f"to {limits[Le]}" if Le in limits else f"to below {limits[Lt]}"
             return f"{describe(arguments[0])} from {limits[Ge]} {top}"
-        return (
-            f"{describe(arguments[0])}"
-            f" {' and '.join(f'{LIMITS[kind][1]} {limit}' for kind, limit in limits.items())}"
-        )
+        texts = [f"{LIMITS[kind][1]} {limit}" for kind, limit in limits.items()]
+        return f"{describe(arguments[0])} {' and '.join(texts)}"
     if origin in (Union, UnionType):
+        # A list comes last, since "or null" would be an item's.
         kinds = [describe(argument) for argument in arguments]
-        return " or ".join(
-            sorted(kinds, key=lambda kind: kind.startswith("a list"))
-        )  # "or null" would be an item's
+        return " or ".join(sorted(kinds, key=lambda kind: kind.startswith("a list")))
     if origin is Literal:
         choices = ", ".join(show(value).strip("'") for value in arguments)
         return f"one of {choices}" if len(arguments) > 1 else choices
@@ -68,9 +69,8 @@ def fits(value: object, annotation: object) -> bool:
     """Return whether a plain value has a type, strictly: text is not a number, 2.0 not an int."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return fits(value, arguments[0]) and all(
-            _within(value, mark) for mark in bounds(annotation)
-        )
+        within = (_within(value, mark) for mark in bounds(annotation))
+        return fits(value, arguments[0]) and (value is None or all(within))
     if origin in (Union, UnionType):
         return any(fits(value, argument) for argument in arguments)
     if origin is Literal:
@@ -101,16 +101,40 @@ def is_finite(value: object) -> bool:
 
 
 def _within(value: Any, mark: Ge | Gt | Le | Lt | MaxLen | MinLen) -> bool:
-    if value is None:
-        return True
-    if isinstance(mark, MinLen):
-        return len(value) >= mark.min_length
-    if isinstance(mark, MaxLen):
-        return len(value) <= mark.max_length
-    if isinstance(mark, Gt):
-        return bool(value > mark.gt)
-    if isinstance(mark, Ge):
-        return bool(value >= mark.ge)
-    if isinstance(mark, Lt):
-        return bool(value < mark.lt)
-    return bool(value <= mark.le)
+    name, _, is_within = LIMITS[type(mark)]
+    size = len(value) if isinstance(mark, MinLen | MaxLen) else value
+    return bool(is_within(size, getattr(mark, name)))
+
+
+def check_bounds(
+    owner: str,
+    function: Callable[..., object],
+    positional: Sequence[object],
+    named: Mapping[str, object],
+) -> None:
+    """Raise a ValueError if a number or text is outside the bounds of its annotation."""
+    try:
+        signature = inspect.signature(function, eval_str=True)
+        values = signature.bind(*positional, **named).arguments
+    # The call itself reports missing arguments.
+    except (TypeError, NameError):
+        return
+    for name, value in values.items():
+        if type(value) not in (int, float, str):
+            continue
+        kinds = [
+            kind
+            for kind in _bounded(signature.parameters[name].annotation)
+            if fits(value, get_args(kind)[0])
+        ]
+        if kinds and not any(fits(value, kind) for kind in kinds):
+            raise ValueError(f"{owner}: {name}={show(value)}: should be {describe(kinds[0])}.")
+
+
+def _bounded(annotation: object) -> Iterator[object]:
+    """The members of a type that have bounds."""
+    if get_origin(annotation) in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _bounded(member)
+    elif get_origin(annotation) is Annotated and bounds(annotation):
+        yield annotation

@@ -97,16 +97,7 @@ def hashed_identity(
         written: the same as plain containers, interpolations as written.
         plain: the same resolved `without_id`, if that is known.
     """
-    # The schema rejects everything but a list.
-    listed = OmegaConf.select(config, "run.identity_exclude")
-    excluded = {
-        str(path) for path in (listed if isinstance(listed, ListConfig) else ())
-    } | NEVER_HASHED
-    excluded |= without_effect(OmegaConf.select(config, "trainer.lanes"))
-    excluded |= {
-        key for key, value in HASHED_UNLESS.items() if OmegaConf.select(config, key) == value
-    }
-    excluded -= _steering(_without(written, excluded), config)
+    excluded = _excluded(config, written)
 
     def hashed_value(value: Any, keys: tuple[object, ...]) -> Any:
         if is_interpolation(value):
@@ -117,12 +108,11 @@ def hashed_identity(
                 # In it, locations are hashed as written too.
                 value = resolved_at(config, keys)
                 return mapped(_without(value, excluded, keys), hashed_value, keys)
-        if isinstance(value, str):
-            key = ".".join(map(str, keys))
-            if key in HASHED_FILES:
-                return _content(expanded(value))
-            if HASHED_AS_NULL.get(key) == value:
-                return None
+        key = ".".join(map(str, keys))
+        if isinstance(value, str) and key in HASHED_FILES:
+            return _content(expanded(value))
+        if isinstance(value, str) and HASHED_AS_NULL.get(key) == value:
+            return None
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
     hashed: dict[str, Any] = mapped(_without(written, excluded), hashed_value)
@@ -130,6 +120,18 @@ def hashed_identity(
         if (setting := OmegaConf.select(config, key)) is not None:
             hashed[key] = str(setting)
     return hashed
+
+
+def _excluded(config: DictConfig, written: dict[str, Any]) -> set[str]:
+    """Return the keys that are not hashed."""
+    # The schema rejects everything but a list.
+    listed = OmegaConf.select(config, "run.identity_exclude")
+    excluded = {str(path) for path in (listed if isinstance(listed, ListConfig) else ())}
+    excluded |= NEVER_HASHED | without_effect(OmegaConf.select(config, "trainer.lanes"))
+    for key, value in HASHED_UNLESS.items():
+        if OmegaConf.select(config, key) == value:
+            excluded.add(key)
+    return excluded - _steering(_without(written, excluded), config)
 
 
 def _without(tree: object, excluded: set[str], keys: tuple[object, ...] = ()) -> Any:

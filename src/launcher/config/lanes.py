@@ -23,12 +23,8 @@ def lane_issues(
         yield _issue(lanes, f"should be a power of two; e.g. trainer.lanes={below} or {2 * below}.")
         return
     if batch_size and batch_size % lanes:
-        near = [n for n in (batch_size // lanes * lanes, -(-batch_size // lanes) * lanes) if n]
-        yield ConfigIssue(
-            "data.batch_size",
-            str(batch_size),
-            f"is not divisible by trainer.lanes={lanes}; use {' or '.join(map(str, near))}.",
-        )
+        text = f"is not divisible by trainer.lanes={lanes}; use {multiples(batch_size, lanes)}."
+        yield ConfigIssue("data.batch_size", str(batch_size), text)
         return
     if lanes % world_size:
         ways = (1 << (world_size.bit_length() - 1), 1 << world_size.bit_length())
@@ -37,25 +33,26 @@ def lane_issues(
         yield _issue(lanes, f"is not divisible by {ranks}; use {fits} ranks.")
     lane, micro = (batch_size or 0) // lanes, settings.micro_batch_size
     if lane and micro is not None and micro != lane:
-        yield ConfigIssue(
-            "trainer.micro_batch_size",
-            str(micro),
+        text = (
             f"a lane is a micro-batch of {lane} samples (data.batch_size={batch_size},"
-            f" trainer.lanes={lanes}); use trainer.micro_batch_size=null.",
+            f" trainer.lanes={lanes}); use trainer.micro_batch_size=null."
         )
+        yield ConfigIssue("trainer.micro_batch_size", str(micro), text)
     if settings.sync_every_micro_batch:
-        yield ConfigIssue(
-            "trainer.sync_every_micro_batch",
-            "true",
-            "with trainer.lanes the strategy decides when ranks exchange gradients; use false.",
-        )
+        text = "with trainer.lanes the strategy decides when ranks exchange gradients; use false."
+        yield ConfigIssue("trainer.sync_every_micro_batch", "true", text)
     if settings.compile is not False:
-        yield ConfigIssue(
-            "trainer.compile",
-            show(settings.compile),
+        text = (
             "the compiler fuses operations by the strategy, so trainer.lanes would give other"
-            " numbers; use trainer.compile=false, or trainer.lanes=null.",
+            " numbers; use trainer.compile=false, or trainer.lanes=null."
         )
+        yield ConfigIssue("trainer.compile", show(settings.compile), text)
+
+
+def multiples(size: int, unit: int) -> str:
+    """The multiples of `unit` on both sides of `size`."""
+    sizes = (size // unit * unit, (size // unit + 1) * unit)
+    return " or ".join(str(multiple) for multiple in sizes if multiple)
 
 
 def unsupported_by(lanes: int, strategy: str) -> ConfigIssue:

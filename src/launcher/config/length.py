@@ -1,7 +1,8 @@
-"""The length of a run, as far as it is known before the data are read."""
+"""The length of a run in steps or epochs, as far as it is known before the data are read."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
 from launcher.config.messages import ConfigIssue, show
@@ -10,6 +11,8 @@ from launcher.config.tree import get, mapped
 DEFAULT_STEPS = 500
 SCHEDULE_LENGTH = re.compile(r"scheduler\.(parts\.[^.]+\.)?max_steps")
 """The length of a schedule, also of one of several optimizers."""
+EPOCHS = re.compile(r"(\d+(?:\.\d+)?)\s*epochs?")
+"""A number of epochs in place of a number of steps: `1epoch`, `0.5epoch`, `2epochs`."""
 
 
 def default_steps(epochs: float | None) -> int | None:
@@ -51,3 +54,19 @@ def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
     if config.get("scheduler"):
         nodes |= mapped({"scheduler": config["scheduler"]}, change)
     return {**config, **nodes}
+
+
+def number_of_epochs(value: object) -> Fraction | None:
+    """Return the number in a text such as `2epochs`, or None."""
+    match = EPOCHS.fullmatch(value.strip()) if isinstance(value, str) else None
+    return Fraction(match[1]) if match else None
+
+
+def with_epochs(tree: object, convert: Callable[[Fraction, str], object]) -> object:
+    """A value, list or mapping in which each number of epochs is converted, with its dotted key."""
+
+    def change(value: object, keys: tuple[object, ...]) -> object:
+        epochs = number_of_epochs(value)
+        return value if epochs is None else convert(epochs, ".".join(map(str, keys)))
+
+    return mapped(tree, change)

@@ -14,70 +14,53 @@ from launcher.config.equivalence import canonical, identity_key
 from launcher.config.identity import digest, hashed_identity
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
-from launcher.rundir.record_format import IDENTITY_VERSION, stored_record
+from launcher.rundir.record_format import RecordData
+from launcher.rundir.run_on_disk import RunOnDisk
 
 MAX_SHOWN = 5
 """Maximum number of runs in a message."""
-KEPT = ("state", "best", "attempts", "identity", "identity_id", "choices")
-"""Keys of a record that a look-up reads."""
 MAX_NEAR = 3
 """Maximum number of differing keys for a run to be near."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """A run on disk that a configuration names."""
-
-    folder: Path
-    record: dict[str, Any]
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        identity: dict[str, object] = self.record["identity"]
-        return identity
-
-    @property
-    def started(self) -> str:
-        attempts = self.record.get("attempts") or [{}]
-        return str(attempts[0].get("started") or "")
 
 
 @dataclass
 class Runs:
     """The runs of a name, which a command reads once, however many jobs it has."""
 
-    _by_folder: dict[Path, list[Known]] = field(default_factory=dict)
-    _by_key: dict[Path, dict[str, list[Known]]] = field(default_factory=dict)
+    _by_folder: dict[Path, list[RunOnDisk]] = field(default_factory=dict)
+    _by_key: dict[Path, dict[str, list[RunOnDisk]]] = field(default_factory=dict)
 
-    def of(self, folder: Path) -> list[Known]:
-        """The runs in the folder of a name."""
+    def of(self, folder: Path) -> list[RunOnDisk]:
+        """The runs in the folder of a name that a configuration can find."""
         if folder not in self._by_folder:
-            self._by_folder[folder] = list(_known(folder))
+            self._by_folder[folder] = list(_named_runs(folder))
         return self._by_folder[folder]
 
-    def equivalent(self, folder: Path, key: str) -> list[Known]:
+    def equivalent(self, folder: Path, key: str) -> list[RunOnDisk]:
         """Return the runs in the folder of a name whose `identity_key` is this."""
         if folder not in self._by_key:
             index = self._by_key[folder] = {}
             for run in self.of(folder):
-                index.setdefault(identity_key(run.identity), []).append(run)
+                index.setdefault(identity_key(run.identity or {}), []).append(run)
         return self._by_key[folder].get(key, [])
 
 
-def _known(folder: Path) -> Iterator[Known]:
+def _named_runs(folder: Path) -> Iterator[RunOnDisk]:
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.name[0] != ".")
     except OSError:
         return
     for name in names:
-        record = stored_record(folder / name)
-        is_named = record.get("identity") is not None and record.get("identity_id") is not None
-        is_current = record.get("identity_version") == IDENTITY_VERSION
-        if is_named and is_current and not is_copy(folder / name, record.get("folder")):
-            yield Known(folder / name, {key: record.get(key) for key in KEPT})
+        run = RunOnDisk.read(folder / name)
+        has_id = run.identity is not None and run.record.get("identity_id") is not None
+        if has_id and not is_copy(folder / name, run.record.get("folder")):
+            # These are most of a record, and thousands of runs stay in memory.
+            run.record.pop("config", None)
+            run.record.pop("trials", None)
+            yield run
 
 
-def equivalent(folder: Path, identity: Mapping[str, Any], runs: Runs) -> Known | None:
+def equivalent(folder: Path, identity: Mapping[str, Any], runs: Runs) -> RunOnDisk | None:
     """Return the run of an equivalent configuration, if the run's own folder has none yet.
 
     Args:
@@ -85,12 +68,13 @@ def equivalent(folder: Path, identity: Mapping[str, Any], runs: Runs) -> Known |
         identity: the identity of the configuration.
         runs: the runs on disk.
     """
-    if _has_files(folder):
+    # Hydra's own launchers make the folder before the job starts.
+    if folder.is_dir() and any(folder.iterdir()):
         return None
     found = runs.equivalent(folder.parent, identity_key(identity))
     found = [run for run in found if run.record["identity_id"] == folder.name] or found
     if len(found) > 1:
-        listed = ", ".join(run.folder.name for run in found[:MAX_SHOWN])
+        listed = ", ".join(run.folder.path.name for run in found[:MAX_SHOWN])
         raise ConfigError(
             f"run.id={folder.name}: {len(found)} runs have an equivalent configuration, {listed};"
             " choose one with run.id=<id>, or start another run with run.tag=<word>."
@@ -98,27 +82,13 @@ def equivalent(folder: Path, identity: Mapping[str, Any], runs: Runs) -> Known |
     return found[0] if found else None
 
 
-def _has_files(folder: Path) -> bool:
-    """Return whether a folder has a run. Hydra's own launchers make it before the job starts."""
-    try:
-        return any(folder.iterdir())
-    except OSError:
-        return False
-
-
-def news(run: Mapping[str, Any], known: Known) -> str:
+def news(run: Mapping[str, Any], known: RunOnDisk) -> str:
     """Return the differences of a run's configuration from an equivalent one, in a line."""
     own = stored_identity(run)
-    return in_a_line(diff(known.identity, {} if own is None else own[1]))
+    return in_a_line(diff(known.identity or {}, {} if own is None else own[1]))
 
 
-def continuation(run: Mapping[str, Any], known: Known) -> str:
-    """Return the line that names the run under which a configuration continues."""
-    changes = news(run, known)
-    return f"Continues {run['id']}{f': {changes}' if changes else ', by `runs adopt`'}."
-
-
-def nearest(folder: Path, record: Mapping[str, Any]) -> str | None:
+def nearest(folder: Path, record: RecordData) -> str | None:
     """Describe the run of the same name that differs in the fewest keys from a new run.
 
     Args:
@@ -129,20 +99,20 @@ def nearest(folder: Path, record: Mapping[str, Any]) -> str | None:
     """
     if record["identity_id"] != folder.name:
         return None
-    current = canonical(record["identity"])
+    current = canonical(record["identity"] or {})
     near = []
     for run in Runs().of(folder.parent):
-        changes = diff(canonical(run.identity), current)
-        changes = by_choice(changes, run.record["choices"] or {}, record["choices"])
+        changes = diff(canonical(run.identity or {}), current)
+        changes = by_choice(changes, run.record.get("choices", {}), record["choices"])
         if 0 < len(changes) <= MAX_NEAR:
             near.append((-len(changes), run.started, run, changes))
     if not near:
         return None
     *_, run, changes = max(near, key=lambda candidate: candidate[:2])
-    best = run.record["best"]
+    best = run.record.get("best")
     value = "" if best is None else f", {best['metric']} {best['value']:.4g}"
     return (
-        f"New run. The nearest is {run.folder.name} ({run.record['state']}{value});"
+        f"New run. The nearest is {run.folder.path.name} ({run.record.get('state')}{value});"
         f" {in_a_line(changes)}."
     )
 
@@ -162,11 +132,8 @@ def check_identity(run: Mapping[Any, Any]) -> None:
     known, folder = stored_identity(run), Path(run["dir"])
     if known is None or known[0] != run["id"]:
         return
-    record = stored_record(folder)
-    identity = record.get("identity")
-    if identity is None or record.get("identity_version") != IDENTITY_VERSION:
-        return
-    if different := diff(identity, known[1]):
+    identity = RunOnDisk.read(folder).identity
+    if identity is not None and (different := diff(identity, known[1])):
         raise ConfigError(
             f"run.dir='{folder}': is of another configuration ({in_a_line(different)}); move it"
             " away, or start another run of this configuration with run.tag=<word>."

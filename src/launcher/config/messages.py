@@ -1,8 +1,23 @@
 """Errors of a configuration, and how messages show values and suggestions."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+
+ELSEWHERE = {
+    "trainer.micro_batch_size, the samples of one pass; a step has data.batch_size samples": (
+        "accumulate_grad_batches accumulation_steps grad_accum grad_accum_steps"
+        " grad_accumulation_steps gradient_accumulation gradient_accumulation_steps"
+    ),
+    "trainer.max_grad_norm": (
+        "clip_grad clip_grad_norm grad_clip gradient_clip_val gradient_clipping"
+    ),
+    "trainer.activation_checkpointing": "gradient_checkpointing grad_checkpointing",
+    "optimizer.lr": "learning_rate base_lr",
+    "trainer.max_epochs": "num_epochs num_train_epochs n_epochs",
+    "dispatch.nproc": "devices num_gpus gpus nproc_per_node",
+}
+"""Our keys, and the keys of other trainers for the same, at the top or in `trainer`."""
 
 
 @dataclass(frozen=True)
@@ -14,11 +29,8 @@ class ConfigIssue:
     text: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.key}: {self.text}"
-            if self.value is None
-            else f"{self.key}={self.value}: {self.text}"
-        )
+        value = "" if self.value is None else f"={self.value}"
+        return f"{self.key}{value}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -33,36 +45,28 @@ class WrongType(ConfigIssue):
 
 def show(value: object, limit: int = 60) -> str:
     """Format a value as on a command line (null, true, 'text', [1,2]), in `limit` characters."""
-    if value is None:
-        text = "null"
-    elif isinstance(value, bool):
-        text = str(value).lower()
-    elif isinstance(value, str):
-        text = repr(value)
-    elif isinstance(value, list | tuple):
-        text = f"[{','.join(show(item, limit) for item in value)}]"
-    elif isinstance(value, dict):
-        text = "{" + ",".join(f"{key}:{show(item, limit)}" for key, item in value.items()) + "}"
-    else:
-        text = str(value)
-    return (
-        text
-        if len(text) <= limit
-        else f"{text[: limit - 4]} ...{text[-1] if text[-1] in ']}' else ''}"
-    )
+    text = _format(value, repr)
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 4]} ...{text[-1] if text[-1] in ']}' else ''}"
 
 
 def as_typed(value: object) -> str:
     """A value as it is typed on a command line: `null`, `true`, `0.001`, `text`, `[a,b]`."""
+    return _format(value, str)
+
+
+def _format(value: object, text: Callable[[str], str]) -> str:
     if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return f"[{','.join(map(as_typed, value))}]"
+        return text(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_format(item, text) for item in value)}]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{as_typed(item)}" for key, item in value.items()) + "}"
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
+        items = (f"{key}:{_format(item, text)}" for key, item in value.items())
+        return "{" + ",".join(items) + "}"
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def reason(error: BaseException) -> str:
@@ -78,15 +82,18 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     for close in get_close_matches(name.lower(), folded):
         if abs(len(close) - len(name)) <= max(2, len(name) // 3):  # `epochs` is not `eps`
             return folded[close]
-    parts = [
-        candidate
-        for candidate in candidates
-        if len(name) > 2 and (name in candidate or candidate in name)
-    ]
-    return min(parts, key=len, default=None)
+    parts = (each for each in candidates if name in each or each in name)
+    return min(parts, key=len, default=None) if len(name) > 2 else None
 
 
 def hint(name: str, names: Iterable[str], template: str = "{}") -> str:
     """Format a suggestion (`; did you mean X?`, X as in `model={}`), or a full stop."""
     near = nearest(name, names)
     return f"; did you mean {template.format(near)}?" if near else "."
+
+
+def key_for(key: str) -> str | None:
+    """Return the message for a key of another trainer, which names ours, or None."""
+    name = key.removeprefix("trainer.")
+    meant = (ours for ours, theirs in ELSEWHERE.items() if name in theirs.split())
+    return next((f"no key {key}; use {ours}." for ours in meant), None)

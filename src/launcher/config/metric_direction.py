@@ -1,8 +1,9 @@
-"""Decide which of two values of a metric is better, for training and for the ranking of runs."""
+"""The name of a metric: which of two of its values is better, and which name is meant."""
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Literal, TypeVar
 
 Mode = Literal["min", "max"]
@@ -14,6 +15,10 @@ float32 mean by about 1e-7."""
 LESS_IS_BETTER = ("loss", "error", "perplexity", "mse", "rmse", "mae", "wer")
 MORE_IS_BETTER = ("accuracy", "acc", "f1", "auc", "auroc", "precision", "recall")
 NEGATIONS = {"neg", "negative", "inverse"}
+SYNONYMS = {
+    "valid": "val", "validation": "val", "eval": "val", "evaluation": "val", "dev": "val",
+    "training": "train", "acc": "accuracy",
+}  # fmt: skip
 
 
 def direction(metric: str) -> Mode | None:
@@ -61,24 +66,42 @@ def ranked(items: Iterable[T], value: Callable[[T], float | None], mode: Mode) -
 
     Items whose values differ only by rounding keep their order.
     """
-
-    def finite(item: T) -> float | None:
-        number = value(item)
-        return number if number is not None and math.isfinite(number) else None
-
-    pairs: Sequence[tuple[int, T, float | None]] = [
-        (index, item, finite(item)) for index, item in enumerate(items)
-    ]
-    known = [(index, item, number) for index, item, number in pairs if number is not None]
-    known.sort(key=lambda entry: entry[2], reverse=mode == "max")
-    groups: list[list[tuple[int, T, float]]] = []
-    for entry in known:
-        if not groups or is_better(groups[-1][0][2], entry[2], mode):
+    listed = list(items)
+    numbers = [math.nan if (number := value(item)) is None else number for item in listed]
+    finite = [index for index, number in enumerate(numbers) if math.isfinite(number)]
+    groups: list[list[int]] = []
+    for index in sorted(finite, key=numbers.__getitem__, reverse=mode == "max"):
+        if not groups or is_better(numbers[groups[-1][0]], numbers[index], mode):
             groups.append([])
-        groups[-1].append(entry)
-    order = [
-        (index, item)
-        for group in groups
-        for index, item, _ in sorted(group, key=lambda entry: entry[0])
-    ]
-    return [item for _, item in order] + [item for _, item, number in pairs if number is None]
+        groups[-1].append(index)
+    order = [index for group in groups for index in sorted(group)]
+    return [listed[index] for index in [*order, *sorted({*range(len(listed))} - {*finite})]]
+
+
+def meant(metric: str, logged: Iterable[str]) -> list[str]:
+    """Return the names that may be meant by a metric that has not been logged.
+
+    There are none if the metric may still come. It cannot come if its group (`val`) has logged
+    its loss without it, or if it is another spelling of a logged name (`val_loss` for
+    `val/loss`).
+    """
+    names = sorted(logged)
+    group = metric.partition("/")[0]
+    groups = {name.partition("/")[0] for name in names}
+    matches = _of_group(group, names)
+    if group not in groups:
+        wanted = _words(metric)
+        matches = [name for name in names if _words(name)[-len(wanted) :] == wanted]
+    if group not in groups and not matches:
+        similar = get_close_matches(group, groups - {group}, n=1)
+        matches = _of_group(similar[0], names) if similar else []
+    return matches if group not in groups or any(name.endswith("/loss") for name in matches) else []
+
+
+def _of_group(group: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.partition("/")[0] == group]
+
+
+def _words(name: str) -> list[str]:
+    parts = re.findall(r"[a-z]+|\d+", name.lower())
+    return [SYNONYMS.get(word, word) for word in parts]

@@ -6,10 +6,8 @@ from typing import Any
 
 from launcher.config import plain_yaml
 from launcher.config.messages import ConfigIssue, show
-from launcher.config.options import main_folder, options
-from launcher.config.overrides import COLLECTIONS
-from launcher.config.signature import attribute, signature
-from launcher.config.source import NotFound
+from launcher.config.options import COLLECTIONS, main_folder, options
+from launcher.config.signature import attribute, signature_of
 from launcher.config.tree import get
 
 OWN = "launcher."
@@ -27,7 +25,8 @@ Node = dict[str, Any]
 
 def need_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Return the hooks that have no effect without another hook."""
-    present = {target.rpartition(".")[0].rpartition(".")[2] for target in _targets(tree).values()}
+    modules = {node["_target_"].rpartition(".")[0] for node in _hooks(tree).values()}
+    present = {module.rpartition(".")[2] for module in modules}
     for path, setting, other in _needed(tree):
         if other not in present:
             listed = ",".join(_with(parts(tree, "hooks"), other))
@@ -50,20 +49,16 @@ def validation_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Hooks that have no effect with data that have no validation set."""
     if get(tree, "hooks.evaluation.loader") is not None:
         return
-    keys = [f"data.{key}" for key in VALIDATION if key in tree["data"]]
+    ways = [f"set data.{key}" for key in VALIDATION if key in tree["data"]][:1]
+    fix = ", or ".join([*ways, "leave it out"])
     for path, setting, other in _needed(tree):
         if other == "evaluation":
-            fix = ", or ".join([*(f"set {key}" for key in keys[:1]), "leave it out"])
-            yield ConfigIssue(
-                path, None, f"needs a validation set ({setting}), and the data have none; {fix}."
-            )
+            text = f"needs a validation set ({setting}), and the data have none; {fix}."
+            yield ConfigIssue(path, None, text)
 
 
 def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """List each hook that needs another for a setting: its path, the setting, the other's name.
-
-    If the user has a hook of their own, nothing is reported, since it may do the same.
-    """
+    """List each hook that needs another for a setting: its path, the setting, the other's name."""
     for path, node in _without_own(tree).items():
         yield from ((path, setting, other) for setting, other in needs(node))
 
@@ -74,26 +69,19 @@ def _without_own(tree: dict[str, Any]) -> dict[str, Node]:
     If the user has a hook of their own, it is the only one: it may log the metric or make the
     object that another hook uses.
     """
-    nodes = {
-        f"{group}.{name}": node
-        for group in COLLECTIONS
-        for name, node in parts(tree, group).items()
-    }
-    user_hooks = {
-        path
-        for path, target in _targets(tree).items()
-        if not target.startswith(OWN) or target == FUNCTIONS
-    }
+    nodes = _hooks(tree)
+    targets = {path: node["_target_"] for path, node in nodes.items()}
+    own = {path for path, name in targets.items() if not name.startswith(OWN) or name == FUNCTIONS}
     if get(tree, "scheduler.metric") is not None:
         nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
-    return {path: node for path, node in nodes.items() if user_hooks <= {path}}
+    return {path: node for path, node in nodes.items() if own <= {path}}
 
 
-def _targets(tree: dict[str, object]) -> dict[str, str]:
+def _hooks(tree: dict[str, Any]) -> dict[str, Node]:
+    """The hooks and trackers by path."""
+    groups = {group: parts(tree, group) for group in COLLECTIONS}
     return {
-        f"{group}.{name}": node["_target_"]
-        for group in COLLECTIONS
-        for name, node in parts(tree, group).items()
+        f"{group}.{name}": node for group, nodes in groups.items() for name, node in nodes.items()
     }
 
 
@@ -122,11 +110,8 @@ def conditions(node: Node) -> Iterator[tuple[str, str, tuple[str, str]]]:
         The setting's name and its value as text; the pattern of the value with which the hook needs
             another one, and the name of that.
     """
-    try:
-        declared, spec = attribute(node["_target_"], "needs"), signature(node["_target_"])
-    except NotFound:  # it is reported
-        return
-    for condition, other in (declared or {}).items():
+    spec = signature_of(node["_target_"])
+    for condition, other in (attribute(node["_target_"], "needs") or {}).items():
         name, _, pattern = condition.partition("=")
         default = spec[name].default if spec is not None and name in spec.names else None
         yield name, show(node.get(name, default), 200).strip("'"), (pattern, other)
@@ -134,10 +119,7 @@ def conditions(node: Node) -> Iterator[tuple[str, str, tuple[str, str]]]:
 
 def measuring(path: str, node: Node, value: Callable[[str], object]) -> Iterator[str]:
     """Return the hooks that measure the metrics by which a hook steers training."""
-    try:
-        keys = attribute(node["_target_"], "steered_by") or ()
-    except NotFound:  # it is reported
-        return
+    keys = attribute(node["_target_"], "steered_by") or ()
     settings = node | {key: value(f"{path}.{key}") for key in keys if key in node}
     yield from (other for setting, other in needs(settings) if setting.partition("=")[0] in keys)
 

@@ -11,15 +11,15 @@ from launcher.config.tree import get
 
 TRAIN_JOB = "launcher.jobs.train.TrainJob"
 ENTRY_POINTS = "launcher.conf"
+COLLECTIONS = ("hooks", "tracker")
+"""Groups with any number of named parts."""
 
 
 def config_path() -> str:
     """The repository's `conf/` in a checkout, else the wheel's copy, in Hydra's notation."""
-    conf = Path(__file__).resolve().parents[3] / "conf"
-    checkout = (
-        Path(__file__).resolve().parents[2].name == "src" and (conf / "config.yaml").is_file()
-    )
-    return str(conf) if checkout else "pkg://launcher.conf"
+    source, root = Path(__file__).resolve().parents[2:4]
+    is_checkout = source.name == "src" and (root / "conf" / "config.yaml").is_file()
+    return str(root / "conf") if is_checkout else "pkg://launcher.conf"
 
 
 def main_folder() -> Traversable:
@@ -36,10 +36,11 @@ def own_folder() -> Path | None:
     folder = Path("conf")
     if not folder.is_dir() or (folder / "config.yaml").exists():
         return None
-    names = {entry.name for entry in main_folder().iterdir() if entry.is_dir()}
-    return (
-        folder if any(entry.name in names for entry in folder.iterdir() if entry.is_dir()) else None
+    groups, own = (
+        {entry.name for entry in each.iterdir() if entry.is_dir()}
+        for each in (main_folder(), folder)
     )
+    return folder if groups & own else None
 
 
 def installed() -> dict[str, Path | None]:

@@ -11,13 +11,11 @@ from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.signature import signature
-from launcher.config.source import NotFound
+from launcher.config.options import COLLECTIONS
+from launcher.config.signature import signature_of
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 
-COLLECTIONS = ("hooks", "tracker")
-"""Groups with any number of named parts."""
 QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
 SPACE = "hpo.space"
 OPEN = "dispatch.sbatch"
@@ -38,11 +36,8 @@ def normalize(override: str) -> str:
         return f"++{override.lstrip('+')}"
     if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
         return f"{key}='{value}'"
-    return (
-        f"{override[1:]}=[]"
-        if override.removeprefix("~") in COLLECTIONS and override[0] == "~"
-        else override
-    )
+    is_deleted = override[:1] == "~" and override[1:] in COLLECTIONS
+    return f"{override[1:]}=[]" if is_deleted else override
 
 
 def _normalize_space(key: str, value: str) -> str:
@@ -82,11 +77,7 @@ def _range_text(value: object) -> str:
 
 @cache
 def parse(override: str) -> Override:
-    """Parse overrides as Hydra does.
-
-    Raises:
-        hydra.errors.OverrideParseException: bad syntax.
-    """
+    """Parse an override as Hydra does; bad syntax is an OverrideParseException."""
     return _parser().parse_override(override)
 
 
@@ -99,9 +90,8 @@ def is_group(override: Override, loader: ConfigLoader) -> bool:
     """Return whether an override chooses (or adds, or deletes) an option of a config group."""
     # The method `get_group_options` of the loader parses the main configuration each time.
     repository: Any = loader.repository  # type: ignore[attr-defined]
-    return not isinstance(override.value(), dict) and bool(
-        repository.group_exists(override.key_or_group)
-    )
+    exists = repository.group_exists(override.key_or_group)
+    return bool(exists) and not isinstance(override.value(), dict)
 
 
 def record_overrides(overrides: Sequence[Override], config: DictConfig) -> None:
@@ -144,8 +134,8 @@ def apply_value(override: Override, config: DictConfig) -> None:
 def parameters(node: DictConfig) -> list[str]:
     """The arguments that a node's `_target_` takes."""
     try:
-        spec = signature(str(node.get("_target_", "")))
-    except (NotFound, OmegaConfBaseException):
+        spec = signature_of(str(node.get("_target_", "")))
+    except OmegaConfBaseException:
         return []
     return spec.names if spec else []
 

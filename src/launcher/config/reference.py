@@ -10,10 +10,9 @@ import yaml
 
 from launcher.config.fits import describe
 from launcher.config.messages import show
-from launcher.config.options import groups, options
+from launcher.config.options import COLLECTIONS, groups, options
 from launcher.config.sections import SECTIONS, Top, section
-from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
-from launcher.config.source import NotFound
+from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature_of
 from launcher.config.tree import join
 
 COMMENT = re.compile(r"(?:^|\s)#\s?(.*)$")
@@ -71,71 +70,54 @@ def top_keys(folder: Traversable) -> list[Key]:
 
 
 def _option(group: str, name: str, text: str) -> Option:
-    lines = text.splitlines()
-    root = yaml.compose(text)
+    lines, root = text.splitlines(), yaml.compose(text)
     values = dict(_items(root))
     comment = " ".join(line for line in _comment_lines(lines) if not line.startswith("@package"))
-    target = values["_target_"].value if "_target_" in values else None
-    keys: list[Key] = []
-    if group == "trainer":
-        keys = _keys(group, root, section(SECTIONS[group]), lines)
-    elif group == "experiment":
-        pass
-    elif target is None and len(values) == 1 and _has_target(next(iter(values.values()))):
-        [(part, node)] = values.items()
-        target = dict(_items(node))["_target_"].value
-        keys = _keys(join(group, part), node, _signature(target), lines)
-    elif values:
-        keys = _keys(group, root, _signature(target), lines)
-    return Option(
-        group, name, target, comment, tuple(keys), _includes(group, yaml.safe_load(text) or {})
-    )
+    path, node = group, root
+    if group in COLLECTIONS and len(values) == 1:
+        [(part, inner)] = values.items()
+        if _target(inner) is not None:
+            path, node = join(group, part), inner
+    target = _target(node)
+    spec = section(SECTIONS[group]) if group == "trainer" else signature_of(target)
+    keys = [] if group == "experiment" else _keys(path, node, spec, lines)
+    includes = _includes(group, yaml.safe_load(text) or {})
+    return Option(group, name, target, comment, tuple(keys), includes)
 
 
 def _includes(group: str, content: dict[str, Any]) -> tuple[str, ...]:
     """The entries of a defaults list as on the command line, without `_self_`."""
-    texts = []
-    for entry in content.get("defaults", ()):
-        if isinstance(entry, dict):
-            texts += [
-                f"{key.removeprefix('override ').lstrip('/')}={_written(value)}"
-                for key, value in entry.items()
-            ]
-        elif entry != "_self_":
-            texts.append(f"{group}={entry}")
-    return tuple(texts)
+    entries = [entry for entry in content.get("defaults", ()) if entry != "_self_"]
+    pairs = [
+        pair
+        for entry in entries
+        for pair in (entry.items() if isinstance(entry, dict) else [(group, entry)])
+    ]
+    return tuple(
+        f"{key.removeprefix('override ').lstrip('/')}={_written(value)}" for key, value in pairs
+    )
 
 
 def _keys(
     path: str, node: yaml.Node | None, spec: Signature | None, lines: Sequence[str]
 ) -> list[Key]:
-    keys = []
-    present = []
-    for name, value in _items(node):
-        present.append(name)
+    keys, values = [], dict(_items(node))
+    for name, value in values.items():
+        target = _target(value)
         if name in NOT_KEYS:
             continue
-        if _has_target(value):
-            target = dict(_items(value))["_target_"]
-            if target.value == "???":
-                keys.append(_key(join(join(path, name), "_target_"), target, None, lines))
-            keys += _keys(join(path, name), value, _signature(target.value), lines)
-        else:
+        if target is None:
             keys.append(_key(join(path, name), value, spec, lines))
+            continue
+        if target == "???":
+            inner = dict(_items(value))["_target_"]
+            keys.append(_key(join(path, f"{name}._target_"), inner, None, lines))
+        keys += _keys(join(path, name), value, signature_of(target), lines)
     for parameter in spec.parameters if spec is not None else ():
-        if (
-            parameter.name not in present
-            and parameter.default not in (REQUIRED, UNKNOWN)
-            and _kind(parameter)
-        ):
-            keys.append(
-                Key(
-                    join(path, parameter.name),
-                    _written(parameter.default),
-                    _kind(parameter),
-                    is_set=False,
-                )
-            )
+        is_known = parameter.default not in (REQUIRED, UNKNOWN) and _kind(parameter)
+        if parameter.name not in values and is_known:
+            name, default = join(path, parameter.name), _written(parameter.default)
+            keys.append(Key(name, default, _kind(parameter), is_set=False))
     return keys
 
 
@@ -159,28 +141,21 @@ def _kind(parameter: Parameter) -> str:
     return "" if "another type" in kind else kind
 
 
-def _signature(target: str | None) -> Signature | None:
-    try:
-        return signature(target) if target is not None else None
-    except NotFound:
-        return None
-
-
 def _items(node: yaml.Node | None) -> Iterator[tuple[str, yaml.Node]]:
     if isinstance(node, yaml.MappingNode):
         yield from ((key.value, value) for key, value in node.value)
 
 
-def _has_target(node: yaml.Node) -> bool:
-    return "_target_" in dict(_items(node))
+def _target(node: yaml.Node | None) -> str | None:
+    target = dict(_items(node)).get("_target_")
+    return None if target is None else str(target.value)
 
 
 def _comment_of(lines: Sequence[str], value: yaml.Node) -> str:
     """Return the comment on the line of a value, or above it for a block."""
     first = value.start_mark.line
-    if isinstance(value, yaml.ScalarNode) or (
-        isinstance(value, yaml.CollectionNode) and value.flow_style
-    ):
+    is_flow = isinstance(value, yaml.CollectionNode) and value.flow_style
+    if isinstance(value, yaml.ScalarNode) or is_flow:
         match = COMMENT.search(lines[first][value.start_mark.column :])
     else:
         above = lines[first - 2].strip() if first > 1 else ""

@@ -12,21 +12,20 @@ from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import escaped
-from launcher.config.tree import is_interpolation, join, mapped, walk
+from launcher.config.tree import REFERENCE, is_interpolation, join, mapped, walk
 
 UNRESOLVED = object()
 """Replaces a value that is already reported, so that no other rule reports it."""
 
-REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 UNSET = re.compile(r"Environment variable '(\w+)' not found")
 
 
 def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
     """The tree without the keys whose values do not resolve."""
-    known = {key: value for key, value in tree.items() if value is not UNRESOLVED}
     return {
         key: without_unresolved(value) if isinstance(value, dict) else value
-        for key, value in known.items()
+        for key, value in tree.items()
+        if value is not UNRESOLVED
     }
 
 
@@ -91,14 +90,10 @@ class Resolver:
 
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
         if written == "???":
-            path = ".".join(map(str, keys))
-            option = choices(self.config).get(str(keys[0]))
-            see = (
-                f"; python -m launcher --help {keys[0]}={option} describes it"
-                if isinstance(option, str)
-                else ""
-            )
-            self.issues.append(MissingValue(path, None, f"needs a value; e.g. {path}=...{see}"))
+            path, option = _dotted(keys), choices(self.config).get(str(keys[0]))
+            see = f"; python -m launcher --help {keys[0]}={option} describes it"
+            text = f"needs a value; e.g. {path}=...{see if isinstance(option, str) else ''}"
+            self.issues.append(MissingValue(path, None, text))
             return UNRESOLVED
         return self.interpolated(written, keys) if is_interpolation(written) else written
 
@@ -107,7 +102,7 @@ class Resolver:
             value = resolved_at(self.config, keys)
         except OmegaConfBaseException as error:
             if not (keys[0] == "run" and self.has_issues):
-                self.note(".".join(map(str, keys)), written, error)
+                self.note(_dotted(keys), written, error)
             return UNRESOLVED
         return mapped(value, self.value, keys) if isinstance(value, dict | list) else value
 
@@ -116,36 +111,30 @@ class Resolver:
         if isinstance(error, InterpolationToMissingValueError):
             # The missing value is reported itself.
             return
-        for reference in REFERENCE.findall(written):
-            try:
-                value = OmegaConf.select(
-                    self.config, reference, default=UNRESOLVED, throw_on_missing=False
-                )
-            except OmegaConfBaseException:
-                # The key exists and does not resolve either, so it is reported itself.
-                self.unresolved.append(f"{path}={written}")
-                return
-            if value is not UNRESOLVED:
-                continue
-            group, _, name = reference.partition(".")
+        try:
+            references = [name for name in REFERENCE.findall(written) if not self._exists(name)]
+        except OmegaConfBaseException:
+            # A key exists and does not resolve either, so it is reported itself.
+            self.unresolved.append(f"{path}={written}")
+            return
+        shell = _for_shell(path, written)
+        if references:
+            group, _, name = references[0].partition(".")
             if name and choices(self.config).get(group):
                 self.lacking.setdefault(group, {})[f"{path}={written}"] = name
-            else:
-                near = hint(reference, _dotted_keys(self.tree), "${{{}}}")
-                text = _for_shell(path, written) or near
-                self.issues.append(ConfigIssue(path, written, f"there is no {reference}{text}"))
-            return
-        if unset := UNSET.search(str(error)):
-            text = (
-                f"the environment has no variable {unset[1]}; set it, or give a default:"
-                f" ${{oc.env:{unset[1]},...}}"
-            )
-            self.issues.append(ConfigIssue(path, written, f"{text}{_for_shell(path, written)}"))
-            return
-        reason = str(error).splitlines()[0]
-        self.issues.append(
-            ConfigIssue(path, written, f"cannot be resolved: {reason}{_for_shell(path, written)}")
-        )
+                return
+            near = hint(references[0], _dotted_keys(self.tree), "${{{}}}")
+            text = f"there is no {references[0]}{shell or near}"
+        elif unset := UNSET.search(str(error)):
+            way = f"set it, or give a default: ${{oc.env:{unset[1]},...}}"
+            text = f"the environment has no variable {unset[1]}; {way}{shell}"
+        else:
+            text = f"cannot be resolved: {str(error).splitlines()[0]}{shell}"
+        self.issues.append(ConfigIssue(path, written, text))
+
+    def _exists(self, key: str) -> bool:
+        value = OmegaConf.select(self.config, key, default=UNRESOLVED, throw_on_missing=False)
+        return value is not UNRESOLVED
 
     def all_issues(self) -> list[ConfigIssue]:
         lacks = [self._lack(group, referring) for group, referring in self.lacking.items()]
@@ -169,11 +158,12 @@ class Resolver:
 
 def _for_shell(path: str, written: str) -> str:
     """Say how to write a shell's variable in a setting of the dispatch; "" elsewhere."""
-    return (
-        f"; for the shell's variable write {escaped(written)}"
-        if path.startswith("dispatch.")
-        else ""
-    )
+    way = f"; for the shell's variable write {escaped(written)}"
+    return way if path.startswith("dispatch.") else ""
+
+
+def _dotted(keys: tuple[object, ...]) -> str:
+    return ".".join(map(str, keys))
 
 
 def _dotted_keys(tree: Mapping[str, object]) -> list[str]:

@@ -13,14 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.command import command_record
 from launcher.config.identity import DERIVED, digest, hashed_identity, identity_text
-from launcher.config.lookup import (
-    Known,
-    Runs,
-    check_identity,
-    continuation,
-    equivalent,
-    news,
-)
+from launcher.config.lookup import Runs, check_identity, equivalent, news
 from launcher.config.messages import ConfigIssue
 from launcher.config.options import TRAIN_JOB
 from launcher.config.plain import settings_of, to_plain
@@ -32,6 +25,7 @@ from launcher.config.tree import get, of_the_run
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import RecordData
+from launcher.rundir.run_on_disk import RunOnDisk
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,7 @@ class RunConfig:
     """The same with interpolations as they are written."""
     hydra: dict[str, Any] | None = None
     """Hydra's node, interpolations as they are written, or None if no command composed it."""
-    continued: Known | None = None
+    continued: RunOnDisk | None = None
     """The run of an equivalent configuration, under whose id this one continues."""
 
     @cached_property
@@ -111,7 +105,7 @@ class RunConfig:
         """The line that names the run which it continues, if it is of another configuration."""
         if self.continued is None:
             return None
-        return continuation(self.plain["run"], self.continued)
+        return f"Continues {self.run.id}{f': {self.news}' if self.news else ', by `runs adopt`'}."
 
     @property
     def record(self) -> RecordData:
@@ -164,13 +158,11 @@ def read(config: DictConfig, runs: Runs | None = None) -> tuple[RunConfig, list[
 
 
 def check(config: DictConfig, runs: Runs | None = None) -> RunConfig:
-    """Check a composed configuration, and name its run.
+    """Check a composed configuration, and name its run; report every error.
 
     Args:
         config: as composed, with its `hydra` node. Its run gets its name, id and folder.
         runs: the runs on disk, among which an equivalent one is looked for. Default None: none.
-    Raises:
-        ConfigError: with a message for every error.
     """
     run, issues = read(config, runs)
     written = {**run.written, "hydra": run.hydra or {}}
@@ -183,7 +175,7 @@ def check(config: DictConfig, runs: Runs | None = None) -> RunConfig:
 
 def _name(
     config: DictConfig, written: dict[str, Any], plain: dict[str, Any], runs: Runs | None
-) -> Known | None:
+) -> RunOnDisk | None:
     """Set the name, id, identity and folder of a run; return an equivalent run on disk."""
     try:
         hashed = hashed_identity(config, written, plain)
@@ -201,25 +193,21 @@ def _name(
         return None
     known = equivalent(folder, json.loads(text)["identity"], runs)
     if known is not None:
-        config.run.id = known.folder.name
+        config.run.id = known.folder.path.name
         if folder.name == own:
-            config.run.dir = str(known.folder)
+            config.run.dir = known.path
     return known
 
 
 def stored_tree(source: Path | str) -> dict[str, Any]:
     """Read the configuration in a file of a run, or in its text, as it is stored."""
-    config = OmegaConf.load(source) if isinstance(source, Path) else OmegaConf.create(source)
-    tree: Any = OmegaConf.to_container(config, resolve=False)
-    return dict(tree)
+    return to_plain(
+        OmegaConf.load(source) if isinstance(source, Path) else OmegaConf.create(source)
+    )
 
 
 def resolved_node(stored: Mapping[str, Any], key: str) -> Any:
-    """Return one node of a stored configuration, resolved.
-
-    Raises:
-        ConfigError: a value from the environment cannot be resolved here.
-    """
+    """Return one node of a stored configuration, resolved."""
     config: Any = OmegaConf.create(dict(stored))
     try:
         return OmegaConf.to_container(config[key], resolve=True)
@@ -227,15 +215,6 @@ def resolved_node(stored: Mapping[str, Any], key: str) -> Any:
         resolver = Resolver(config, {key: stored[key]})
         resolver.nodes()
         raise ConfigError(*map(str, resolver.all_issues())) from error
-
-
-def from_stored(stored: Mapping[str, Any], hydra: Mapping[str, Any] | None = None) -> RunConfig:
-    """Return a configuration that was checked before it was stored, with Hydra's node.
-
-    Raises:
-        ConfigError: a value from the environment cannot be resolved here.
-    """
-    return _restored(stored, hydra)
 
 
 def save_job(file: Path, stored: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> None:
@@ -246,10 +225,11 @@ def save_job(file: Path, stored: Mapping[str, Any], hydra: Mapping[str, Any] | N
 def load_job(file: Path) -> RunConfig:
     """Return the configuration that `save_job` has written."""
     job: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    return _restored(job["config"], job["hydra"])
+    return from_stored(job["config"], job["hydra"])
 
 
-def _restored(tree: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> RunConfig:
+def from_stored(tree: Mapping[str, Any], hydra: Mapping[str, Any] | None = None) -> RunConfig:
+    """Return a configuration that was checked before it was stored, with Hydra's node."""
     config = OmegaConf.create(dict(tree) if hydra is None else {**tree, "hydra": hydra})
     HydraConfig.instance().cfg = None if hydra is None else config  # type: ignore[assignment]
     resolver = Resolver(config, tree)

@@ -15,14 +15,24 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from launcher.config.checks import NO_TRAINING, crosschecks
-from launcher.config.epochs import number_of_epochs, with_epochs
 from launcher.config.fits import describe, fits, is_finite
-from launcher.config.length import SCHEDULE_LENGTH, length_issues
-from launcher.config.messages import ConfigIssue, MissingValue, WrongType, as_typed, hint, show
-from launcher.config.options import composed_from, options
-from launcher.config.other_names import ours
-from launcher.config.overrides import COLLECTIONS, parse
-from launcher.config.parts import PART
+from launcher.config.length import (
+    SCHEDULE_LENGTH,
+    length_issues,
+    number_of_epochs,
+    with_epochs,
+)
+from launcher.config.messages import (
+    ConfigIssue,
+    MissingValue,
+    WrongType,
+    as_typed,
+    hint,
+    key_for,
+    show,
+)
+from launcher.config.options import COLLECTIONS, composed_from, options
+from launcher.config.overrides import parse
 from launcher.config.resolve import UNRESOLVED, references, without_unresolved
 from launcher.config.secrets import secret_issues, stored_config, without_environment
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
@@ -35,14 +45,17 @@ from launcher.types import NonNegativeFloat
 OPEN_SECTIONS = ("paths",)
 """Sections to which users may add keys."""
 GROUPS = ("job", "data", "model", "optimizer", "scheduler", "strategy", "precision", "dispatch")
-HYDRA_KEYS: dict[str, object] = {
-    "hydra.run.dir": "${run.dir}",
-    "hydra.sweep.dir": "${launcher.path:${paths.outputs}}",
-    "hydra.sweep.subdir": "${run.name}/${run.id}",
-    "hydra.output_subdir": None,
-    "hydra.job.chdir": False,
+INSTEAD = "set paths.outputs instead"
+HYDRA_KEYS: dict[str, tuple[object, str]] = {
+    "run.dir": ("${run.dir}", INSTEAD),
+    "sweep.dir": ("${launcher.path:${paths.outputs}}", INSTEAD),
+    "sweep.subdir": ("${run.name}/${run.id}", INSTEAD),
+    "output_subdir": (None, INSTEAD),
+    "job.chdir": (False, "paths are relative to the folder of the command"),
 }
-"""Hydra's output folders follow from `paths.outputs`, and it must not change the current folder."""
+"""Keys of Hydra that cannot be changed, with their values."""
+PART = re.compile(r"(optimizer|scheduler)\.parts\.[^.]+")
+"""The path of one of several optimizers, or of its schedule."""
 FACTORIES = ("optimizer", "scheduler")
 """Groups whose targets get their first argument from training, with or without `_partial_:
 true`."""
@@ -50,6 +63,8 @@ REQUIRED_GROUPS = ("job", "data", "model", "strategy", "precision", "dispatch")
 REQUIRED_TO_TRAIN = ("optimizer", "trainer")
 SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
 """`scheduler.metric` is used by the run; the scheduler's own constructor does not get it."""
+STEP = re.compile(r"(?:step-0*)?(\d+|best)")
+"""A checkpoint of the run."""
 SOURCE = re.compile(r"data\.sources\.[^.]+")
 """The path of a source of `data=mixture`."""
 SOURCE_WEIGHT = Parameter("weight", NonNegativeFloat, 1.0)
@@ -61,14 +76,12 @@ INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 def check_tree(
     tree: dict[str, Any], written: dict[str, Any], unresolved: list[ConfigIssue]
 ) -> None:
-    """Check a resolved configuration.
+    """Check a resolved configuration, and report every error.
 
     Args:
         tree: the configuration. `UNRESOLVED` is in place of values that do not resolve.
         written: the same with interpolations as written, and Hydra's node.
         unresolved: errors of the interpolations.
-    Raises:
-        ConfigError: with a message for every error.
     """
     sources = references({key: written[key] for key in tree})
     issues = [*unresolved, *_sections(tree, _trains(tree)), *_groups(tree, written)]
@@ -113,36 +126,37 @@ def check_dispatch(tree: dict[str, Any]) -> None:
 
 def check_hydra(tree: Mapping[str, object]) -> None:
     """Check Hydra's own keys, interpolations as written, if a configuration has them."""
-    hydra = tree.get("hydra", {})
-    issues = []
-    for key, expected in HYDRA_KEYS.items():
-        value = get({"hydra": hydra}, key)
-        if hydra and value != expected and not (expected is False and value is None):
-            way = (
-                "paths are relative to the folder of the command"
-                if key.endswith("chdir")
-                else "set paths.outputs instead"
-            )
-            issues.append(ConfigIssue(key, show(value), f"cannot be changed; {way}."))
-    verbose = get(hydra, "verbose")
-    if hydra and not isinstance(verbose, bool | str | list):
-        text = "should be true, false, the name of a logger, or a list of names."
-        issues.append(ConfigIssue("hydra.verbose", show(verbose), text))
-    searchpath = get(hydra, "searchpath")
-    is_path = searchpath is None or isinstance(searchpath, list)
-    issues += [] if is_path else [bad_searchpath(searchpath)]
-    for source in get(hydra, "runtime.config_sources") or () if is_path else ():
-        path = source["path"]
-        if source["schema"] == "pkg" and find_module(path) is None:
-            issues.append(
-                ConfigIssue("hydra.searchpath", f"pkg://{path}", f"there is no package {path}.")
-            )
-        elif source["schema"] == "file" and not Path(path).is_dir():
-            issues.append(ConfigIssue("hydra.searchpath", path, "there is no such folder."))
-    issues += [] if issues else [*_swept_again(tree), *_several_options(tree)]
-    issues += [] if issues else _hidden_options(tree)
+    hydra: Any = tree.get("hydra")
+    if not hydra:
+        return
+    issues = [*_hydra_keys(hydra), *_searched_folders(hydra)]
+    issues = issues or [*_swept_again(tree), *_several_options(tree)] or [*_hidden_options(tree)]
     if issues:
         raise ConfigError(*map(str, issues))
+
+
+def _hydra_keys(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
+    for key, (expected, way) in HYDRA_KEYS.items():
+        value = get(hydra, key)
+        if value != expected and not (expected is False and value is None):
+            yield ConfigIssue(f"hydra.{key}", show(value), f"cannot be changed; {way}.")
+    if not isinstance(verbose := get(hydra, "verbose"), bool | str | list):
+        text = "should be true, false, the name of a logger, or a list of names."
+        yield ConfigIssue("hydra.verbose", show(verbose), text)
+
+
+def _searched_folders(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
+    searchpath = get(hydra, "searchpath")
+    if searchpath is not None and not isinstance(searchpath, list):
+        yield bad_searchpath(searchpath)
+        return
+    for source in get(hydra, "runtime.config_sources") or ():
+        path = source["path"]
+        if source["schema"] == "pkg" and find_module(path) is None:
+            text = f"there is no package {path}."
+            yield ConfigIssue("hydra.searchpath", f"pkg://{path}", text)
+        elif source["schema"] == "file" and not Path(path).is_dir():
+            yield ConfigIssue("hydra.searchpath", path, "there is no such folder.")
 
 
 def _swept_again(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
@@ -164,19 +178,13 @@ def _several_options(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
         group, value = override.key_or_group, override.value()
         if group in (*GROUPS, "trainer", "hpo") and isinstance(value, list) and len(value) > 1:
             chosen = ",".join(map(str, value))
-            yield ConfigIssue(
-                group,
-                f"[{chosen}]",
-                f"a run has one {group}; choose one, or sweep: -m {group}={chosen}.",
-            )
+            text = f"a run has one {group}; choose one, or sweep: -m {group}={chosen}."
+            yield ConfigIssue(group, f"[{chosen}]", text)
 
 
 def bad_searchpath(value: object) -> ConfigIssue:
-    return ConfigIssue(
-        "hydra.searchpath",
-        show(value),
-        "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf].",
-    )
+    text = "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf]."
+    return ConfigIssue("hydra.searchpath", show(value), text)
 
 
 def _hidden_options(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
@@ -232,9 +240,8 @@ def _at_their_source(issues: list[ConfigIssue], written: dict[str, object]) -> l
 def _from_environment(issue: ConfigIssue, written: dict[str, object]) -> ConfigIssue:
     """Return the error of a value of the wrong type. A value of the environment is always text."""
     value = get(written, issue.key)
-    if not (
-        isinstance(issue, WrongType) and isinstance(value, str) and value.startswith("${oc.env:")
-    ):
+    is_variable = isinstance(value, str) and value.startswith("${oc.env:")
+    if not (isinstance(issue, WrongType) and is_variable):
         return issue
     text = issue.text.partition("; e.g. ")[0].rstrip(".")
     way = (
@@ -260,17 +267,14 @@ def _sections(tree: dict[str, object], trains: bool) -> Iterator[ConfigIssue]:
             # No constructor has defaults for these keys.
             if trains or name != "trainer":
                 yield from _missing(name, value, spec.name, spec.parameters)
-            if name == "trainer" and isinstance(value.get("compile"), dict):
-                yield from _keys(
-                    "trainer.compile", value["compile"], section(CompileSettings), partial=False
-                )
+            if name == "trainer" and isinstance(options := value.get("compile"), dict):
+                yield from _keys("trainer.compile", options, section(CompileSettings), False)
         elif name == "hpo" and name not in tree:
             # This is a stored configuration, and a single run has no search.
             continue
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
-            yield ConfigIssue(
-                name, show(value), f"should have the keys {', '.join(section(keys).names)}."
-            )
+            names = ", ".join(section(keys).names)
+            yield ConfigIssue(name, show(value), f"should have the keys {names}.")
 
 
 def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[ConfigIssue]:
@@ -278,15 +282,12 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
     known = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
     for key, value in tree.items():
         if key not in known and not _is_referred_to(written, key):
-            text = (
-                f"a run has no such key, and nothing refers to it by ${{{key}}}{hint(key, known)}"
-            )
-            if isinstance(value, dict) and (sections := sorted(value.keys() & known)):
-                text = (
-                    f"sets {', '.join(sections)} below itself; its file should begin with `#"
-                    " @package _global_`."
-                )
-            yield ConfigIssue(key, show(value), ours(key) or text)
+            near = hint(key, known)
+            text = f"a run has no such key, and nothing refers to it by ${{{key}}}{near}"
+            if isinstance(value, dict) and (inner := ", ".join(sorted(value.keys() & known))):
+                begin = "its file should begin with `# @package _global_`."
+                text = f"sets {inner} below itself; {begin}"
+            yield ConfigIssue(key, show(value), key_for(key) or text)
     for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:
             listed = " or ".join(options(composed_from(written), name)) or "..."
@@ -311,12 +312,8 @@ def _has_target(path: str, value: object) -> Iterator[ConfigIssue]:
     if value is None or value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value):
         return
     if isinstance(value, dict):
-        yield ConfigIssue(
-            path,
-            None,
-            "has no _target_; name its class or function, e.g."
-            f" {path}._target_=my_package.MyClass.",
-        )
+        text = f"has no _target_; name its class or function, e.g. {path}._target_=my_package.Net."
+        yield ConfigIssue(path, None, text)
     else:
         yield ConfigIssue(path, show(value), "should be a part with a _target_, or null.")
 
@@ -336,24 +333,17 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
         return
     if spec is None:
         return
-    keys = {key: value for key, value in node.items() if key not in INSTANTIATION}
-    extra = [key for key in keys if key not in spec.names and join(path, key) in referred_to]
+    own = {key for key in node if key not in spec.names and join(path, key) in referred_to}
+    keys = {key: value for key, value in node.items() if key not in {*INSTANTIATION, *own}}
     if path == "scheduler" and "metric" in keys:
         yield from _typed("scheduler.metric", keys.pop("metric"), SCHEDULER_METRIC)
     if SOURCE.fullmatch(path):
         yield from _typed(join(path, "weight"), keys.pop("weight", 1.0), SOURCE_WEIGHT)
         keys.pop("val_dataset", None)
         keys |= {"batch_size": UNRESOLVED} if "batch_size" in spec.names else {}
-    positional = len(node.get("_args_") or ())
-    partial = (
-        path in FACTORIES
-        or bool(PART.fullmatch(path))
-        or bool(node.get("_partial_"))
-        or positional > 0
-    )
-    yield from _keys(
-        path, {key: value for key, value in keys.items() if key not in extra}, spec, partial
-    )
+    is_factory = path in FACTORIES or PART.fullmatch(path) is not None
+    partial = is_factory or bool(node.get("_partial_") or node.get("_args_"))
+    yield from _keys(path, keys, spec, partial)
 
 
 def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
@@ -385,7 +375,7 @@ def _keys(
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
             shown = None if value is UNRESOLVED else show(value)
-            text = ours(join(path, key)) or f"{spec.name} takes no {key}{near}"
+            text = key_for(join(path, key)) or f"{spec.name} takes no {key}{near}"
             yield ConfigIssue(join(path, key), shown, text)
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]
@@ -430,6 +420,9 @@ def _corrected(key: str, value: object, annotation: object) -> str:
     epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
     if epochs is not None:
         return f"; set trainer.max_epochs={float(epochs):g} instead"
+    if key == "run.resume" and (match := STEP.fullmatch(str(value))):
+        back = f"python -m launcher.runs rollback RUN {match[1]}"
+        return f"; `{back}` goes back to a checkpoint"
     if key == "device" and isinstance(value, str) and value.startswith("cuda:"):
         return f"; for one GPU set CUDA_VISIBLE_DEVICES={value[5:]}, and use device=cuda"
     if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):

@@ -7,15 +7,15 @@ secret there is an error. The run's id is a hash over the resolved values.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
+from launcher.config.difference import is_within
 from launcher.config.messages import ConfigIssue
-from launcher.config.tree import get, is_interpolation, join, walk
+from launcher.config.tree import REFERENCE, get, is_interpolation, join, walk
 from launcher.rundir.secret_patterns import holds_secret, is_secret
 
 VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
-REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 OPENING = re.compile(r"(\\*)\$\{")
 """The beginning of an interpolation, with the backslashes before it."""
 SHORTEST = 4
@@ -26,19 +26,8 @@ TELLING = 8
 """Minimum length of a secret for which other values are searched."""
 AS_WRITTEN = ("tracker", "dispatch")
 RESOLVED = (
-    "hydra",
-    "paths",
-    "trainer",
-    "run.dir",
-    "run.id",
-    "run.identity",
-    "run.name",
-    "run.tag",
-    "run.resume",
-    "run.init_from",
-    "run.fork_from",
-    "run.fork_without",
-    "run.identity_exclude",
+    *("hydra", "paths", "trainer", "run.dir", "run.id", "run.identity", "run.name", "run.tag"),
+    *("run.resume", "run.init_from", "run.fork_from", "run.fork_without", "run.identity_exclude"),
 )
 """Keys that are stored resolved all the same: which run it is, where it is stored, and the lengths
 that listings read."""
@@ -54,11 +43,13 @@ def stored_config(written: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[
     parts = _as_written(plain)
 
     def kept(path: str, text: object) -> str | None:
-        if not (_is_in(path, parts) and is_interpolation(text)):
+        if not (is_interpolation(text) and _is_in(path, parts)):
             return None
         while isinstance(text, str) and (reference := REFERENCE.fullmatch(text)):
             text = get(written, reference[1])
-        if not (isinstance(text, str) and _is_from_outside(path, text)):
+        if not isinstance(text, str) or not is_interpolation(text):
+            return None
+        if "oc.env" not in text and not is_secret(_name(path)):
             return None
         # A part of the stored configuration is resolved alone.
         return REFERENCE.sub(lambda match: _inlined(match, plain), text)
@@ -68,11 +59,9 @@ def stored_config(written: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[
             inner = text if isinstance(text, Mapping) else {}
             return {key: stored(join(path, key), inner.get(key), value[key]) for key in value}
         if isinstance(value, list):
-            items = (
-                text if isinstance(text, list) and len(text) == len(value) else [None] * len(value)
-            )
-            pairs = enumerate(zip(items, value, strict=True))
-            return [stored(join(path, index), *pair) for index, pair in pairs]
+            is_list = isinstance(text, list) and len(text) == len(value)
+            items = zip(text if is_list else [None] * len(value), value, strict=True)
+            return [stored(join(path, index), *pair) for index, pair in enumerate(items)]
         if (interpolation := kept(path, text)) is not None:
             return interpolation
         return escaped(value) if isinstance(value, str) else value
@@ -86,18 +75,9 @@ def _as_written(plain: Mapping[str, Any]) -> tuple[str, ...]:
     return (*AS_WRITTEN, *(map(str, excluded) if isinstance(excluded, list) else ()))
 
 
-def _is_in(path: str, parts: Iterable[str]) -> bool:
+def _is_in(path: str, parts: Collection[str]) -> bool:
     """Return whether a key is in the parts that are stored as they are written."""
-    is_part, is_resolved = (
-        any(path == part or path.startswith(f"{part}.") for part in keys)
-        for keys in (parts, RESOLVED)
-    )
-    return is_part and not is_resolved
-
-
-def _is_from_outside(path: str, text: str) -> bool:
-    name = path.rpartition(".")[2]
-    return is_interpolation(text) and ("oc.env" in text or is_secret(name))
+    return is_within(path, parts) and not is_within(path, RESOLVED)
 
 
 def _inlined(match: re.Match[str], plain: Mapping[str, Any]) -> str:
@@ -117,40 +97,42 @@ def secret_issues(
     variables = get(written, "hydra.job.env_set")
     for name, text in variables.items() if isinstance(variables, Mapping) else ():
         if _is_text(text) and not is_interpolation(text) and holds_secret(name, text):
-            yield ConfigIssue(
-                f"hydra.job.env_set.{name}",
-                None,
-                "a secret would be stored with the run; set the variable in the shell: export"
-                f" {_variable(name)}=...",
-            )
-    values = [
+            way = f"set the variable in the shell: export {_variable(name)}=..."
+            yield _issue(f"hydra.job.env_set.{name}", way)
+    pairs = zip(walk(plain, lists=True), walk(stored, lists=True), strict=True)
+    texts = [
         (path, value, text == escaped(value))
-        for (path, value), (_, text) in zip(
-            walk(plain, lists=True), walk(stored, lists=True), strict=True
-        )
+        for (path, value), (_, text) in pairs
         if _is_text(value) and not path.startswith(("hydra.", "run.identity"))
     ]
     secrets = [
         value
-        for path, value, is_stored in values
-        if not is_stored and is_secret(path.rpartition(".")[2]) and len(value) >= TELLING
+        for path, value, is_stored in texts
+        if not is_stored and is_secret(_name(path)) and len(value) >= TELLING
     ]
-    parts = _as_written(plain)
-    for path, value, is_stored in values:
-        variable = _variable(name := path.rpartition(".")[2])
-        if not is_stored:
-            continue
-        if not holds_secret(name, value):
-            if not any(secret in value for secret in secrets):
-                continue
-            way = "name its variable only under the key that needs it."
-        elif path.startswith("dispatch."):
-            way = "export it as a variable of the shell, which a job inherits."
-        elif _is_in(path, parts):
-            way = f"export it as a variable, and use '{path}=${{oc.env:{variable}}}'."
-        else:
-            way = f"read it from the environment in the class, by os.environ['{variable}']."
-        yield ConfigIssue(path, None, f"a secret would be stored with the run; {way}")
+    for path, value in ((path, value) for path, value, is_stored in texts if is_stored):
+        if holds_secret(_name(path), value):
+            yield _issue(path, _way_out(path, plain))
+        elif any(secret in value for secret in secrets):
+            yield _issue(path, "name its variable only under the key that needs it.")
+
+
+def _issue(path: str, way: str) -> ConfigIssue:
+    return ConfigIssue(path, None, f"a secret would be stored with the run; {way}")
+
+
+def _way_out(path: str, plain: Mapping[str, Any]) -> str:
+    """Say how to give a secret to the part that needs it."""
+    variable = _variable(_name(path))
+    if path.startswith("dispatch."):
+        return "export it as a variable of the shell, which a job inherits."
+    if _is_in(path, _as_written(plain)):
+        return f"export it as a variable, and use '{path}=${{oc.env:{variable}}}'."
+    return f"read it from the environment in the class, by os.environ['{variable}']."
+
+
+def _name(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -33,7 +33,7 @@ class RunSettings:
     identity: str | None = None
     tag: str | int | float | None = None
     sweep: str | int | None = None
-    resume: str | int = "auto"
+    resume: Literal["auto", "never", "must"] = "auto"
     init_from: NonEmptyText | None = None
     init_strict: bool = True
     fork_from: NonEmptyText | None = None

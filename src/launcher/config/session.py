@@ -35,16 +35,11 @@ COMPOSITION_ERRORS = (
 
 @contextmanager
 def session(
-    config_dir: str | Path | None = None,
-    overrides: Sequence[str] = (),
-    config_name: str = "config",
+    config_dir: str | Path | None, overrides: Sequence[str] = (), config_name: str = "config"
 ) -> Iterator[None]:
     """Set Hydra up with our configuration folder and the user's, as its command line does.
 
     The folders of `hydra.searchpath` come from the overrides or from the file `config_name`.
-
-    Raises:
-        ConfigError: `config_dir` is not a folder.
     """
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")

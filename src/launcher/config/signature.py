@@ -10,6 +10,7 @@ from launcher.config.annotations import evaluate
 from launcher.config.source import (
     Definition,
     Module,
+    NotFound,
     Unresolvable,
     bind,
     bindings,
@@ -82,17 +83,21 @@ def signature(target: str) -> Signature | None:
         return None
 
 
+def signature_of(target: str | None) -> Signature | None:
+    """Return a signature, or None if there is no such target or only running code defines it."""
+    try:
+        return None if target is None else signature(target)
+    except NotFound:
+        return None
+
+
 @cache
 def attribute(target: str, name: str) -> Any:
-    """Return a literal that is a class's attribute, own or inherited, or None.
-
-    Raises:
-        launcher.config.source.NotFound: there is no such module, or no such class in it.
-    """
+    """Return a literal that is a class's attribute, own or inherited, or None."""
     try:
         definition = locate(target)
         return _attribute(definition, name) if isinstance(definition, Definition) else None
-    except (Unresolvable, RecursionError):
+    except (NotFound, Unresolvable, RecursionError):
         return None
 
 
@@ -139,14 +144,13 @@ def _bases(definition: Definition) -> Iterator[Definition | None]:
         if (dotted_name(base) or "").rpartition(".")[2] in PLAIN_BASES:
             continue
         above = refer(definition.module, base)
-        yield (
-            above
-            if isinstance(above, Definition) and isinstance(above.node, ast.ClassDef)
-            else None
-        )
+        if isinstance(above, Definition) and isinstance(above.node, ast.ClassDef):
+            yield above
+        else:
+            yield None
 
 
-def _function(definition: Definition, name: str, skip_first: bool = False) -> Signature:
+def _function(definition: Definition, name: str, skip_first: bool) -> Signature:
     node, (aliases, _) = definition.node, bindings(definition.module)
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         raise Unresolvable(name)
@@ -156,13 +160,12 @@ def _function(definition: Definition, name: str, skip_first: bool = False) -> Si
     spec = node.args
     positional = [*spec.posonlyargs, *spec.args]
     defaults = [*[None] * (len(positional) - len(spec.defaults)), *spec.defaults]
-    pairs = list(zip(positional, defaults, strict=True))[
-        1 if skip_first and "staticmethod" not in marks else 0 :
-    ]
-    pairs += zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+    pairs = list(zip(positional, defaults, strict=True))
+    if skip_first and "staticmethod" not in marks:
+        pairs = pairs[1:]
     parameters = tuple(
         Parameter(arg.arg, evaluate(arg.annotation, aliases), _default(value))
-        for arg, value in pairs
+        for arg, value in [*pairs, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]
     )
     return Signature(name, parameters, spec.kwarg is not None)
 
@@ -180,18 +183,15 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
         if "ClassVar" in ast.unparse(statement.annotation):
             continue
         name, default = statement.target.id, _default(statement.value)
-        if isinstance(statement.value, ast.Call) and (
-            dotted_name(statement.value.func) or ""
-        ).endswith("field"):
-            options = {keyword.arg: keyword.value for keyword in statement.value.keywords}
+        call = statement.value
+        if isinstance(call, ast.Call) and (dotted_name(call.func) or "").endswith("field"):
+            options = {keyword.arg: keyword.value for keyword in call.keywords}
             if "init" in options and _default(options["init"]) is False:
                 continue
-            default = (
-                _default(options.get("default")) if "default_factory" not in options else UNKNOWN
-            )
-        fields[name] = Parameter(
-            name, evaluate(statement.annotation, bindings(definition.module)[0]), default
-        )
+            has_factory = "default_factory" in options
+            default = UNKNOWN if has_factory else _default(options.get("default"))
+        kind = evaluate(statement.annotation, bindings(definition.module)[0])
+        fields[name] = Parameter(name, kind, default)
     return fields
 
 

@@ -54,31 +54,20 @@ def find_module(name: str) -> Module | None:
     package = find_module(parent) if parent else None
     if parent and not (package and package.folders):
         return None
+    above = package.folders if package else ()
+    # A folder without __init__.py asks its parent, which is not imported, for its folders.
+    namespace = Module(name, None, tuple(str(Path(folder, last)) for folder in above))
     try:
-        spec = (
-            PathFinder.find_spec(name, package.folders)
-            if package
-            else importlib.util.find_spec(name)
-        )
+        spec = PathFinder.find_spec(name, above) if package else importlib.util.find_spec(name)
     except (ValueError, ImportError):
         return None
     except KeyError:
-        # A folder without __init__.py: importlib looks for its parent, which is not imported.
-        return Module(
-            name,
-            None,
-            tuple(str(Path(folder, last)) for folder in (package.folders if package else ())),
-        )
+        return namespace
     if spec is None:
         return None
-    source = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
-    # A namespace package asks its imported parent for its folders.
     if package and spec.origin is None:
-        return Module(
-            name,
-            None,
-            tuple(str(path) for path in (Path(folder, last) for folder in package.folders)),
-        )
+        return namespace
+    source = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
     return Module(name, source, tuple(spec.submodule_search_locations or ()))
 
 
@@ -96,15 +85,11 @@ def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     for statement in body:
         yield statement
         if isinstance(statement, ast.If | ast.Try):
-            handlers = statement.handlers if isinstance(statement, ast.Try) else []
-            finals = statement.finalbody if isinstance(statement, ast.Try) else []
-            for nested in (
-                statement.body,
-                *(handler.body for handler in handlers),
-                statement.orelse,
-                finals,
-            ):
-                yield from statements(nested)
+            bodies = [statement.body, statement.orelse]
+            if isinstance(statement, ast.Try):
+                bodies += [*(each.body for each in statement.handlers), statement.finalbody]
+            for inner in bodies:
+                yield from statements(inner)
 
 
 def bind(body: list[ast.stmt], package: str = "") -> tuple[dict[str, Binding], list[str]]:
@@ -120,9 +105,8 @@ def bind(body: list[ast.stmt], package: str = "") -> tuple[dict[str, Binding], l
                 first = alias.name.partition(".")[0]
                 names[alias.asname or first] = alias.name if alias.asname else first
         elif isinstance(statement, ast.ImportFrom):
-            origin = importlib.util.resolve_name(
-                "." * statement.level + (statement.module or ""), package
-            )
+            relative = "." * statement.level + (statement.module or "")
+            origin = importlib.util.resolve_name(relative, package)
             for alias in statement.names:
                 if alias.name == "*":
                     stars.append(origin)
@@ -140,10 +124,8 @@ def bindings(module: Module) -> tuple[dict[str, Binding], list[str]]:
     if module.path is None:
         return {}, []
     try:
-        return bind(
-            tree(module.path).body,
-            module.name if module.folders else module.name.rpartition(".")[0],
-        )
+        package = module.name if module.folders else module.name.rpartition(".")[0]
+        return bind(tree(module.path).body, package)
     # This is a relative import beyond the top-level package.
     except ImportError as error:
         raise Unresolvable(module.name) from error
@@ -181,9 +163,8 @@ def _member(owner: Module | Definition, name: str, hops: int) -> Module | Defini
     if hops > MAX_HOPS:
         raise Unresolvable(name)
     if isinstance(owner, Definition):
-        method = (
-            bind(owner.node.body)[0].get(name) if isinstance(owner.node, ast.ClassDef) else None
-        )
+        body = owner.node.body if isinstance(owner.node, ast.ClassDef) else []
+        method = bind(body)[0].get(name)
         # It is inherited, or made by a metaclass.
         if not isinstance(method, ast.stmt):
             raise Unresolvable(name)
@@ -195,11 +176,9 @@ def _member(owner: Module | Definition, name: str, hops: int) -> Module | Defini
         return locate(bound, hops + 1)
     if isinstance(bound, ast.stmt):
         value = getattr(bound, "value", None)
-        return (
-            refer(owner, value, hops + 1)
-            if value is not None and dotted_name(value)
-            else Definition(bound, owner)
-        )
+        if value is not None and dotted_name(value):
+            return refer(owner, value, hops + 1)
+        return Definition(bound, owner)
     if (submodule := find_module(full)) is not None:
         return submodule
     for star in stars:
@@ -209,23 +188,16 @@ def _member(owner: Module | Definition, name: str, hops: int) -> Module | Defini
             continue
     if (owner.path is None and not owner.folders) or (owner.path and _is_dynamic(owner.path)):
         raise Unresolvable(full)
-    public = [public_name for public_name in names if not public_name.startswith("_")]
-    raise NotFound(
-        owner.name,
-        name,
-        (*public, *(module.name for module in pkgutil.iter_modules(owner.folders))),
-    )
+    public = [each for each in names if not each.startswith("_")]
+    submodules = [module.name for module in pkgutil.iter_modules(owner.folders)]
+    raise NotFound(owner.name, name, (*public, *submodules))
 
 
 def _is_dynamic(path: Path) -> bool:
-    return any(
-        (isinstance(node, ast.FunctionDef) and node.name == "__getattr__")
-        or (
-            isinstance(node, ast.Call)
-            and dotted_name(node.func) in ("globals", "setattr", "exec", "vars")
-        )
-        for node in ast.walk(tree(path))
-    )
+    nodes = list(ast.walk(tree(path)))
+    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
+    calls = [dotted_name(node.func) for node in nodes if isinstance(node, ast.Call)]
+    return "__getattr__" in functions or bool({"globals", "setattr", "exec", "vars"} & {*calls})
 
 
 def dotted_name(node: ast.AST) -> str | None:

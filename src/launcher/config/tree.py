@@ -1,7 +1,11 @@
 """Walking over configurations as plain containers."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+"""An interpolation of another key."""
 
 
 def join(path: str, key: object) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held
-from launcher.rundir.record_format import read_record
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.trials import STUDIES
 from launcher.slurm.submission import FROZEN
 
@@ -42,11 +42,13 @@ def used_by_runs(folder: Path) -> list[Path]:
     """
     for run in runs_of(folder):
         try:
-            state = read_record(run / "run.json").get("state")
             saved = json.loads((run / FROZEN).read_bytes())
         except FileNotFoundError:
             continue
-        if state != "completed" and Path(saved["job"]["script"]).parent == folder:
+        if not (run / "run.json").exists():
+            continue
+        is_complete = RunOnDisk.read(run).record.get("state") == "completed"
+        if not is_complete and Path(saved["job"]["script"]).parent == folder:
             return [Path(path) for path in (saved["job"]["script"], saved["snapshot"]) if path]
     return []
 

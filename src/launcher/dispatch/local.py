@@ -173,8 +173,8 @@ def _close_record(folder: RunFolder, pid: int, reason: str) -> None:
     attempt = record.attempt
     if (
         attempt is not None
-        and attempt.outcome is None
-        and attempt.pid == pid
+        and attempt.get("outcome") is None
+        and attempt["pid"] == pid
         and not is_held(folder)
     ):
         record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])

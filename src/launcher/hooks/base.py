@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypedDict
 import torch
 from torch import nn
 
-from launcher.config.arguments import check_bounds
+from launcher.config.fits import check_bounds
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.hooks.best import Best

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from launcher.config.metric_direction import direction, is_better
-from launcher.config.metric_names import meant
+from launcher.config.metric_direction import direction, is_better, meant
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.records import flatten
 from launcher.process import ranks

@@ -27,7 +27,7 @@ from launcher.hooks.state import hook_shards, hook_states
 from launcher.process import deadline, signals
 from launcher.process.rng import rng_state
 from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
-from launcher.rundir.record_format import run_names
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.sources import imported_sources, source_changes
 from launcher.strategies.weights import lost_tensors, tensor_shapes
 from launcher.types import (
@@ -144,7 +144,9 @@ class CheckpointingHook(BaseHook):
         root = place_of(trainer.workspace, self.path)
         is_outside = not root.is_relative_to(workspace)
         has_names = is_outside or "config.yaml" in trainer.context.texts
-        names = run_names(workspace) if trainer.workspace is not None and has_names else []
+        names = (
+            RunOnDisk.read(workspace).names if trainer.workspace is not None and has_names else []
+        )
         link = None if trainer.workspace is None else RunFolder(workspace).checkpoints
         if self.remote is not None:
             return RemoteStore(root, run_url(self.remote, workspace), trainer.logger, link, names)

@@ -10,7 +10,8 @@ from launcher.checkpoint.manifest import Manifest
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import BestData, ForkedFromData, run_names, stored_record
+from launcher.rundir.record_format import BestData, ForkedFromData
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.sources import imported_sources
 
 OF_THE_RUN = ("run", "paths")
@@ -90,7 +91,7 @@ def is_own(checkpoint: Path, workspace: Path | None) -> bool:
     """Return whether a checkpoint was written by the run in a workspace."""
     if workspace is None or checkpoint.resolve().is_relative_to(workspace.resolve()):
         return True
-    return Manifest.read(checkpoint).run in run_names(workspace)
+    return Manifest.read(checkpoint).run in RunOnDisk.read(workspace).names
 
 
 def source_of(checkpoint: Path, step: int) -> ForkedFromData:
@@ -98,13 +99,8 @@ def source_of(checkpoint: Path, step: int) -> ForkedFromData:
     if run := Manifest.read(checkpoint).run:
         name, _, run_id = run.rpartition("/")
         return {"id": run_id, "name": name, "step": step}
-    folder = checkpoint.absolute().parents[1]
-    record = stored_record(folder)
-    return {
-        "id": record.get("id", folder.name),
-        "name": record.get("name", folder.parent.name),
-        "step": step,
-    }
+    owner = RunOnDisk.read(checkpoint.absolute().parents[1])
+    return {"id": owner.id, "name": owner.name, "step": step}
 
 
 def _best(trainer: TrainerView) -> BestData | None:

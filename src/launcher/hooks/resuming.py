@@ -15,7 +15,7 @@ from launcher.hooks.shared import SharedStart
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
 from launcher.rundir.provenance import is_restart
-from launcher.rundir.record_format import stored_record
+from launcher.rundir.run_on_disk import RunOnDisk
 
 T = TypeVar("T")
 
@@ -201,7 +201,7 @@ class CheckpointRestorer:
 
     def _reject_new_start(self, trainer: TrainerView) -> None:
         """Reject a start at step 0 of a run that has saved."""
-        if step := stored_record(trainer.workspace or Path()).get("checkpoint"):
+        if step := RunOnDisk.read(trainer.workspace or Path()).record.get("checkpoint"):
             raise ConfigError(
                 f"{self._key}={self.load}: run.json says that step {step} was saved, but"
                 f" {self.store.root} has no checkpoint. Put the checkpoints back; or start at step"

@@ -22,13 +22,8 @@ from launcher.optim.common_steps import common_steps, comparable
 from launcher.rundir.files import fsync_file, replace_file
 from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
 from launcher.rundir.provenance import MACHINE, described
-from launcher.rundir.record_format import (
-    IDENTITY_VERSION,
-    AttemptData,
-    RecordData,
-    SharedData,
-    read_record,
-)
+from launcher.rundir.record_format import AttemptData, RecordData, SharedData
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.step_lines import step_of
 
 ATTEMPT = re.compile(rb'"attempt": ?(-?\d+)')
@@ -96,15 +91,11 @@ class SharedStart:
     def _sources(self, workspace: Path) -> Iterator[Source]:
         """Yield the checkpoints of common steps of the runs of this name, each record read once."""
         for run in map(RunFolder, workspace.parent.iterdir()):
-            try:
-                record = read_record(run.record_path)
-            except (OSError, ValueError):
+            stored = RunOnDisk.read(run)
+            if stored.identity is None or run.path.name == workspace.name:
                 continue
-            identity = record.get("identity")
-            is_current = record.get("identity_version") == IDENTITY_VERSION
-            if identity is None or not is_current or run.path.name == workspace.name:
-                continue
-            other = comparable(identity, nested(record["config"]), record.get("max_steps"))
+            record = stored.record
+            other = comparable(stored.identity, nested(record["config"]), record.get("max_steps"))
             if common := common_steps(self.identity, other):
                 for step in checkpoint_steps(run.checkpoints):
                     if step <= common:
@@ -208,9 +199,6 @@ def awaited(folder: Path, leaves: Mapping[int, Sequence[str]]) -> list[int]:
     """Return the steps from which a run in the folder of a name will start, and has not yet."""
 
     def has_started(run_id: str) -> bool:
-        try:
-            return bool(read_record(folder / run_id / "run.json").get("attempts"))
-        except (OSError, ValueError):
-            return False
+        return bool(RunOnDisk.read(folder / run_id).attempts)
 
     return [step for step, ids in leaves.items() if not all(map(has_started, ids))]

@@ -15,7 +15,7 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.process.ranks import STARTING, TIMEOUT, Ranks, exchange, on_main
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.record_format import stored_record
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.train.build import build_trainer, logger
 from launcher.train.composed import Trainer
 
@@ -62,7 +62,7 @@ def earlier_size(folder: RunFolder, share: int, world_size: int) -> tuple[int, b
     It is the size of the newest attempt with as many ranks, or less if that ran out of memory.
     """
     # A record that is damaged is reported elsewhere.
-    for attempt in reversed(stored_record(folder.path).get("attempts", [])):
+    for attempt in reversed(RunOnDisk.read(folder).attempts):
         size = attempt.get("micro_batch_size")
         if attempt.get("world_size") == world_size and size and share % size == 0:
             is_kept = not is_out_of_memory(attempt.get("reason") or "")

@@ -10,7 +10,7 @@ from launcher.config.run_config import RunConfig, changed, from_stored
 from launcher.config.sections import AUTO
 from launcher.config.tree import get
 from launcher.errors import ConfigError
-from launcher.rundir.record_format import stored_record
+from launcher.rundir.run_on_disk import RunOnDisk
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys from the command line, of where and how the job runs; all others are the checkpoint's."""
@@ -60,7 +60,7 @@ def _is_same_choice(key: str, value: object, now: object, then: object, checkpoi
     """Return whether a group's option is the run's; `model=mlp` alone sets no sizes."""
     if "." in key:
         return False
-    chosen = stored_record(checkpoint.parent.parent).get("choices", {})
+    chosen = RunOnDisk.read(checkpoint.parent.parent).record.get("choices", {})
     if key in chosen:
         return bool(chosen[key] == value)
     targets = [node.get("_target_") if isinstance(node, dict) else None for node in (now, then)]

@@ -108,7 +108,7 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
     if step := folder.newest_step():
         yield f"Checkpoint: {folder.checkpoints / f'step-{step:08d}'}"
     attempt = record.attempt
-    if is_in_sweep() or (attempt is not None and attempt.slurm_job_id is not None):
+    if is_in_sweep() or (attempt is not None and attempt.get("slurm_job_id") is not None):
         return
     is_default = Path(outputs).absolute() == Path("outputs").absolute()
     suffix = "" if is_default else f" --outputs {shlex.quote(outputs)}"
@@ -124,9 +124,9 @@ def time_taken(record: RunRecord) -> str:
     """Format the time of the newest and all attempts: `0:01:10 (0:03:05 in 2 attempts)`."""
     parse = datetime.fromisoformat
     spans = [
-        max(parse(attempt.ended) - parse(attempt.started), timedelta())
+        max(parse(ended) - parse(attempt["started"]), timedelta())
         for attempt in record.attempts
-        if attempt.ended is not None
+        if (ended := attempt.get("ended")) is not None
     ]
     if not spans:
         return "0:00:00"

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -15,14 +15,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 PAUSES = (0.05, 0.2, 0.5)
 """Seconds between two attempts."""
-PERMANENT = (
-    FileNotFoundError,
-    FileExistsError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-)
-"""Errors that another attempt would meet again."""
+PERMANENT = (errno.EEXIST, errno.EACCES, errno.EPERM)
+"""Errors that another attempt would meet again, in addition to `is_absent`."""
 
 
 def expanded(path: str | Path) -> Path:
@@ -80,38 +74,27 @@ def save_figure(figure: Any, path: Path) -> None:
     replace_file(path, data.getvalue())
 
 
-def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
-    """Call `act()`, again after an error of a network file system (EIO, ESTALE), which may pass.
-
-    Raises:
-        OSError: each call fails, or the error is not the disk's (the file does not exist, say).
-    """
-    for pause in pauses:
+def patiently(act: Callable[[], T]) -> T:
+    """Call `act()`, again after an error of a network file system (EIO, ESTALE), which may pass."""
+    for pause in PAUSES:
         try:
             return act()
         except OSError as error:
-            if isinstance(error, PERMANENT) or is_absent(error):
+            if error.errno in PERMANENT or is_absent(error):
                 raise
             time.sleep(pause)
     return act()
 
 
 def is_absent(error: OSError) -> bool:
-    """Return whether an error says that a path has no file.
-
-    A folder or a link to itself may take its place.
-    """
+    """Return whether a path has no file, perhaps a folder or a link to itself in its place."""
     return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON.
-
-    Raises:
-        ValueError: it is not JSON, or is nested too deeply.
-    """
+    """Parse JSON, or raise a ValueError, also if it is nested too deeply."""
     try:
-        return json.loads(data)  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        return json.loads(data)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

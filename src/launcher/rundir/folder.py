@@ -21,18 +21,15 @@ def step_name(step: int) -> str:
 
 def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
     """List the steps of the checkpoints in a folder; `broken` includes those without a manifest."""
-    if not root.is_dir():
-        return []
-    names = (
-        STEP.match(entry.name)
-        for entry in root.iterdir()
-        if entry.is_dir() and not entry.is_symlink()
+    folders = root.iterdir() if root.is_dir() else ()
+    matches = (
+        STEP.match(folder.name)
+        for folder in folders
+        if folder.is_dir()
+        and not folder.is_symlink()
+        and (broken or (folder / "manifest.json").exists())
     )
-    return sorted(
-        int(m.group(1))
-        for m in names
-        if m and (broken or (root / m.group(0) / "manifest.json").exists())
-    )
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def checkpoint_of(outputs: Path, name: str) -> Path | None:
@@ -87,14 +84,11 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
     if workspace is None:
         return path
     root = Path(os.path.abspath(workspace))
-    if Path(os.path.normpath(root / path)).is_relative_to(root):
-        return workspace / path
     target = Path(os.path.normpath(root / path))
-    return (
-        target.parent / run_name(workspace) / target.name
-        if is_file
-        else target / run_name(workspace)
-    )
+    if target.is_relative_to(root):
+        return workspace / path
+    folder, name = (target.parent, target.name) if is_file else (target, "")
+    return folder / run_name(workspace) / name
 
 
 def is_copy(folder: Path, written_for: str | None) -> bool:

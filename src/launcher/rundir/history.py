@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class Curve:
     x: list[float] = field(default_factory=list)
     y: list[float] = field(default_factory=list)
 
-    def smoothed(self, weight: float, log: bool = False) -> "Curve":
+    def smoothed(self, weight: float, log: bool) -> "Curve":
         """Compute an exponential moving average of finite values, corrected for its start.
 
         Args:
@@ -91,9 +92,7 @@ class History:
 
     def values(self, metric: str) -> list[tuple[int, float]]:
         """Return the values of a metric, each with the index of its line."""
-        numbers = (
-            (index, as_number(row[metric])) for index, row in enumerate(self.rows) if metric in row
-        )
+        numbers = ((index, as_number(row.get(metric))) for index, row in enumerate(self.rows))
         return [(index, number) for index, number in numbers if number is not None]
 
     def x(self, index: int, against: str = "step") -> float | None:
@@ -109,10 +108,8 @@ class History:
 
     def restarts(self, against: str = "step") -> list[float]:
         """Return the positions on the axis at which the run was resumed."""
-        pairs = enumerate(zip(self.rows, self.rows[1:], strict=False))
-        ends = [
-            index for index, (row, later) in pairs if row.get("attempt") != later.get("attempt")
-        ]
+        attempts = [row.get("attempt") for row in self.rows]
+        ends = (index for index, (one, next) in enumerate(pairwise(attempts)) if one != next)
         return [x for x in (self.x(index, against) for index in ends) if x is not None]
 
 
@@ -167,9 +164,7 @@ def _loads(line: bytes) -> object:
 
 
 def values_of(rows: Iterable[Mapping[str, object]], metric: str) -> list[float]:
-    written = [row.get(metric) for row in rows]
-    values = [value if type(value) is float else as_number(value) for value in written]
-    return [value for value in values if value is not None]
+    return [value for row in rows if (value := as_number(row.get(metric))) is not None]
 
 
 def sampled(path: Path, metric: str, count: int) -> list[float]:
@@ -195,20 +190,17 @@ def _spread_values(file: Any, size: int, metric: str, count: int) -> Iterator[fl
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
     """Draw values as a row of at most `width` bars, with a cross for a value that is not finite."""
-    groups = [
-        values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)
-    ]
-    means = [_mean(group) for group in groups if group] if len(values) > width else list(values)
+    ends = [index * len(values) // width for index in range(width + 1)]
+    means = list(values)
+    if len(values) > width:
+        groups = [values[start:end] for start, end in pairwise(ends)]
+        means = [sum(group) / len(group) for group in groups]
     finite = [mean for mean in means if math.isfinite(mean)]
     if finite and is_wide(finite):
         means = [math.log(mean) if math.isfinite(mean) else mean for mean in means]
         finite = [math.log(mean) for mean in finite]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     return "".join(_bar(mean, low, high) for mean in means)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _bar(value: float, low: float, high: float) -> str:
@@ -232,7 +224,9 @@ def is_measured(name: str) -> bool:
 
 def as_number(value: object) -> float | None:
     """Return a number of metrics.jsonl, where "nan" and "inf" are strings, or None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    if type(value) is float:
+        return value
+    if not isinstance(value, int | str) or isinstance(value, bool):
         return None
     try:
         return float(value)

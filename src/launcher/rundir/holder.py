@@ -93,9 +93,8 @@ def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
 def is_held_in_job(folder: RunFolder) -> bool:
     """Return the same for a process of the run's SLURM job, whose earlier launch has ended."""
     held = read_holder(folder.lock_path)
-    if held is not None and not held.is_local() and is_earlier_start(held):
-        return False
-    return is_held(folder)
+    is_over = held is not None and not held.is_local() and is_earlier_start(held)
+    return not is_over and is_held(folder)
 
 
 def held_here(folder: RunFolder) -> Holder | None:
@@ -143,8 +142,7 @@ def read_holder(path: Path) -> Holder | None:
     """
     try:
         data = parse_json(patiently(path.read_bytes))
-        names = (field.name for field in fields(Holder) if field.name != "folder")
-        return Holder(**{name: data[name] for name in names}, folder=data.get("folder"))
+        return Holder(**{field.name: data[field.name] for field in fields(Holder)})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     except OSError as error:

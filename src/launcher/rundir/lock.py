@@ -37,10 +37,13 @@ from launcher.rundir.holder import (
     read_holder,
     rejection,
 )
-from launcher.rundir.record_format import AttemptData, stored_record
+from launcher.rundir.run_on_disk import RunOnDisk
 
 # Seconds between two heartbeats.
 BEAT = 5.0
+
+WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+"""Errors of a file system that has no hard links."""
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +112,7 @@ class RunLock:
             # It shows others that this process works on the run (see `signal_holder`).
             self._descriptor = os.open(self.folder.path, os.O_RDONLY)
         # Read after the lock is taken: any attempt that appears later is another process's.
-        self._attempts_before = len(read_attempts(self.folder))
+        self._attempts_before = len(RunOnDisk.read(self.folder).attempts)
         self._sweep()
         self.holder = me
         self._stop.clear()
@@ -158,8 +161,8 @@ class RunLock:
         holder = self.holder
         if holder is None:
             return
-        was_removed = not os.path.lexists(self.folder.record_path) and self._has_record
-        self._has_record = not was_removed and os.path.lexists(self.folder.record_path)
+        has_record = os.path.lexists(self.folder.record_path)
+        was_removed, self._has_record = self._has_record and not has_record, has_record
         if self.is_held():
             return
         # Our other thread may be putting the lock back: until it is done, the file may be missing
@@ -184,10 +187,9 @@ class RunLock:
 
     def _put_back(self, holder: Holder) -> bool:
         """Create a removed lock file again, unless another process has begun an attempt."""
-        if any(
-            (attempt["host"], attempt["pid"]) != (holder.host, holder.pid)
-            for attempt in self._new_attempts()
-        ):
+        # These began after this process acquired the lock.
+        attempts = RunOnDisk.read(self.folder).attempts[self._attempts_before :]
+        if any((each["host"], each["pid"]) != (holder.host, holder.pid) for each in attempts):
             return False
         try:
             with self._lock_file(holder) as temporary:
@@ -197,10 +199,6 @@ class RunLock:
             return False
         logger.warning("%s was removed; this process put it back.", self.path)
         return True
-
-    def _new_attempts(self) -> list[AttemptData]:
-        """Return the attempts that began after this process acquired the lock."""
-        return read_attempts(self.folder)[self._attempts_before :]
 
     @contextmanager
     def _lock_file(self, holder: Holder) -> Iterator[Path]:
@@ -294,12 +292,12 @@ class RunLock:
         """Remove the temporary files of processes that were killed while waiting for the lock."""
         for path in self.path.parent.glob(f".{self.path.name}.*"):
             left, written = read_holder(path), last_beat(path)
-            is_old = (
-                written is not None and (last_beat(self.path) or 0) - written > 10 * self.silence
-            )
-            if (left is None and is_old) or (
-                left is not None and left.is_local() and not left.is_alive()
-            ):
+            if left is None:
+                age = 0.0 if written is None else (last_beat(self.path) or 0) - written
+                is_left = age > 10 * self.silence
+            else:
+                is_left = left.is_local() and not left.is_alive()
+            if is_left:
                 path.unlink(missing_ok=True)
 
 
@@ -311,13 +309,7 @@ def place(source: Path, target: Path) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        if error.errno not in (
-            errno.EPERM,
-            errno.EOPNOTSUPP,
-            errno.ENOSYS,
-            errno.EMLINK,
-            errno.EXDEV,
-        ):
+        if error.errno not in WITHOUT_LINKS:
             raise
     # A file system without hard links: still exclusive, but the file is incomplete for a moment.
     try:
@@ -326,7 +318,3 @@ def place(source: Path, target: Path) -> bool:
         return True
     except FileExistsError:
         return False
-
-
-def read_attempts(folder: RunFolder) -> list[AttemptData]:
-    return stored_record(folder.path).get("attempts", [])

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,17 +19,13 @@ FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 LEVEL_STYLES = {"INFO": "green", "WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
 
-_console: object = None
 
-
+@cache
 def console() -> Any:
     """Return the process's one rich console: the live bar and log lines share the terminal."""
-    global _console
-    if _console is None:
-        from rich.console import Console
+    from rich.console import Console
 
-        _console = Console()
-    return _console
+    return Console()
 
 
 class _Terminal(io.TextIOWrapper):
@@ -138,7 +135,7 @@ class _TerminalHandler(logging.Handler):
 
 
 class _IgnoresOSErrors:
-    """A handler that ignores a full disk and a closed pipe, which must not stop training."""
+    """Handler for which a full disk or a closed pipe is no error, since training continues."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -180,11 +177,7 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
         keep: also keep the lines in memory, for the file that the next call names. A launch that is
             rejected must not write a log.
     """
-    root, kept = logging.getLogger(), []
-    for old in [handler for handler in root.handlers if getattr(handler, "of_launcher", False)]:
-        root.removeHandler(old)
-        kept += old.records if isinstance(old, _Keeping) and file is not None else []
-        old.close()
+    kept = [record for old in _remove_handlers() for record in getattr(old, "records", ())]
     screen: logging.Handler = (
         _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
     )
@@ -200,18 +193,26 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
     if keep:
         handlers.append(_Keeping())
     screen.setLevel(logging.INFO if rank == 0 or is_diverted else logging.WARNING)
+    root, prefix = logging.getLogger(), f"[rank {rank}] " if rank else ""
     for handler in handlers:
-        prefix = f"[rank {rank}] " if rank else ""
-        handler.setFormatter(
-            logging.Formatter(FORMAT.replace("%(message)s", prefix + "%(message)s"), "%H:%M:%S")
-        )
+        text = FORMAT.replace("%(message)s", prefix + "%(message)s")
+        handler.setFormatter(logging.Formatter(text, "%H:%M:%S"))
         handler.of_launcher = True  # type: ignore[attr-defined]
         root.addHandler(handler)
-    for record in kept:
+    for record in kept if file is not None else ():
         # This is the file's handler, even if the screen is diverted to it.
         handlers[-1].handle(record)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
+
+
+def _remove_handlers() -> list[logging.Handler]:
+    root = logging.getLogger()
+    ours = [handler for handler in root.handlers if getattr(handler, "of_launcher", False)]
+    for handler in ours:
+        root.removeHandler(handler)
+        handler.close()
+    return ours
 
 
 @contextmanager
@@ -222,11 +223,7 @@ def without_launcher_logging() -> Iterator[None]:
     try:
         yield
     finally:
-        for handler in [
-            candidate for candidate in root.handlers if getattr(candidate, "of_launcher", False)
-        ]:
-            root.removeHandler(handler)
-            handler.close()
+        _remove_handlers()
         root.setLevel(level)
         logging.captureWarnings(False)
 

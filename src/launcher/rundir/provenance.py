@@ -20,6 +20,8 @@ VERSIONED = {
     "transformers": "transformers",
 }
 
+GIT_TIMEOUT = 2.0
+"""Seconds that a start waits for git."""
 MACHINE = "machine.yaml"
 """The file of a checkpoint with `machine_state`."""
 
@@ -35,32 +37,25 @@ def is_restart() -> bool:
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
 
 
-def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str, object] | None:
+def git_state(folder: str | os.PathLike[str]) -> dict[str, object] | None:
     """Return {"commit": hash, "dirty": bool} of a repository; untracked files are not dirty.
 
     Returns:
-        None without a repository, without git, or if it takes more than `timeout` seconds.
+        None without a repository, without git, or if it takes too long.
     """
-    command = [
-        "git",
-        "status",
-        "--porcelain=v2",
-        "--branch",
-        "--untracked-files=no",
-        "--ignore-submodules=dirty",
-    ]
+    options = "--porcelain=v2 --branch --untracked-files=no --ignore-submodules=dirty"
     try:
         # Optional locks are off, since a run must not disturb a commit that its user makes at the
         # same time.
         done = subprocess.run(
-            command,
+            ["git", "status", *options.split()],
             cwd=folder,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=timeout,
+            timeout=GIT_TIMEOUT,
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -80,20 +75,15 @@ def versions(also: Collection[str] = ()) -> dict[str, str]:
 
     Libraries in `also` are listed even if they are not imported.
     """
-    result = {"python": sys.version.split()[0]}
-    used = {
-        module: name
-        for module, name in VERSIONED.items()
-        if module in sys.modules or module in also
-    }
-    for module, name in {"launcher": "torch-launcher", **used}.items():
-        if (version := installed_version(name)) is not None:
-            result[module] = version
-    return result
+    used = [name for name in VERSIONED if name in sys.modules or name in also]
+    names = {"launcher": "torch-launcher", **{name: VERSIONED[name] for name in used}}
+    known = {module: _installed_version(name) for module, name in names.items()}
+    installed = {module: version for module, version in known.items() if version is not None}
+    return {"python": sys.version.split()[0], **installed}
 
 
 @cache
-def installed_version(distribution: str) -> str | None:
+def _installed_version(distribution: str) -> str | None:
     """Return the version of a distribution, or None if it is not installed."""
     from importlib import metadata  # 0.05 s, needed only to start a run
 

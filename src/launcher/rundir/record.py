@@ -11,28 +11,28 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from launcher.errors import ConfigError
 from launcher.rundir import metrics
 from launcher.rundir.files import patiently, replace_file, unused
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import git_state, slurm_job_id, versions
 from launcher.rundir.record_format import (
+    ATTEMPT_KEYS,
     FORMAT_VERSION,
     IDENTITY_VERSION,
-    Attempt,
+    RECORD_FIELDS,
+    AttemptData,
     BestData,
-    NewerRecord,
     Outcome,
     RecordData,
     TrialData,
     iso,
     plain_number,
-    read_record,
 )
+from launcher.rundir.run_on_disk import load_record
 from launcher.rundir.signing import record_signature
 
 logger = logging.getLogger(__name__)
@@ -52,12 +52,14 @@ def seconds_up() -> float:
 
 
 class RunRecord:
-    """Reads and writes one `run.json`.
+    """Writes one `run.json`.
 
-    `clock` gives seconds since the epoch. `timer` gives seconds since some moment, since a clock
-    that is set back while a run trains would give it a negative duration. `interval` is the minimum
-    time, in seconds of that clock, between two writes of `progress`, except in an attempt's first
-    seconds: each write is an fsync, which would slow down a loop of millisecond steps.
+    Args:
+        clock: gives seconds since the epoch.
+        timer: gives seconds since some moment. A clock that is set back while a run trains would
+            give it a negative duration.
+        interval: minimum seconds between two writes of `progress`, except in an attempt's first
+            seconds. Each is an fsync, which would slow down a loop of millisecond steps.
     """
 
     def __init__(
@@ -76,39 +78,24 @@ class RunRecord:
         self.interval = interval
         self.written_at: float | None = None
         self.data: RecordData = {
+            **cast(RecordData, dict.fromkeys(RECORD_FIELDS)),
             "format_version": FORMAT_VERSION,
             "id": folder.path.name,
             "name": folder.path.parent.name,
-            "state": None,
-            "queued": None,
             "step": 0,
-            "max_steps": None,
-            "checkpoint": None,
-            "world_size": None,
-            "strategy": None,
-            "git": None,
             "versions": {},
-            "loss": None,
-            "best": None,
-            "forked_from": None,
-            "shared": None,
-            "logged": None,
             "trials": [],
-            "overrides": None,
+            "attempts": [],
             "choices": {},
-            "config_dir": None,
             "config": {},
-            "identity": None,
-            "identity_id": None,
-            "identity_version": None,
-            "folder": None,
-            "data_files": None,
-            "signature": None,
         }
-        self.attempts: list[Attempt] = []
         self._damage: str | None = None
         """Problem with the file, until it is set aside and replaced."""
-        self._load()
+        with suppress(FileNotFoundError):
+            record, self._damage = load_record(folder)
+            self.data.update(record)
+        if self._damage is not None:
+            self.data["step"] = folder.newest_step()
 
     @property
     def state(self) -> str | None:
@@ -120,12 +107,16 @@ class RunRecord:
         return self.data["step"]
 
     @property
-    def attempt(self) -> Attempt | None:
+    def attempts(self) -> list[AttemptData]:
+        return self.data["attempts"]
+
+    @property
+    def attempt(self) -> AttemptData | None:
         return self.attempts[-1] if self.attempts else None
 
     @property
     def next_number(self) -> int:
-        return self.attempts[-1].number + 1 if self.attempts else 1
+        return self.attempts[-1]["number"] + 1 if self.attempts else 1
 
     def begin_attempt(
         self,
@@ -137,55 +128,54 @@ class RunRecord:
         launched: float | None = None,
         machine: str | None = None,
         micro_batch_size: int | None = None,
-        code: str | os.PathLike[str] | None = None,
         command: RecordData | None = None,
         data_files: str | None = None,
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
-        else is on it. `code` is the folder whose git state is recorded (default: the working
-        directory). `command` is the stored command (see `launcher.config.command`), `data_files`
+        else is on it. `command` is the stored command (see `launcher.config.command`), `data_files`
         the state of the files with its data (see `launcher.rundir.data_files`).
         """
         self._began_at, self._began = self.clock(), self.timer()
-        now = iso(self._began_at)
         self._close_killed()
-        number, job, before = self.next_number, slurm_job_id(), self.attempt
-        is_requeued = before is not None and before.slurm_job_id == job
-        queued = before.ended if before is not None and is_requeued else self.data["queued"]
         self._forget_after(start_step)
-        self.attempts.append(
-            Attempt(
-                number=number,
-                started=now,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                slurm_job_id=job,
-                start_step=start_step,
-                world_size=world_size,
-                queued=None if job is None else queued,
-                launched=None if launched is None else iso(launched),
-                machine=machine,
-                micro_batch_size=micro_batch_size,
-            )
+        self._add_attempt(
+            self._began_at,
+            start_step=start_step,
+            world_size=world_size,
+            queued=self._waited_since(),
+            launched=None if launched is None else iso(launched),
+            machine=machine,
+            micro_batch_size=micro_batch_size,
         )
-        self.data.update(
-            {
-                "state": "running",
-                "step": start_step,
-                "max_steps": max_steps,
-                "world_size": world_size,
-                "strategy": strategy,
-                "git": git_state(code or Path.cwd()),
-                "versions": versions(),
-                "logged": None,
-                "data_files": data_files,
-            }
-        )
+        begun: RecordData = {"state": "running", "step": start_step, "max_steps": max_steps}
+        begun |= {"world_size": world_size, "strategy": strategy, "data_files": data_files}
+        self.data.update({**begun, "git": git_state(Path.cwd()), "versions": versions()})
+        self.data["logged"] = None
         self._note_command(command)
         self._write()
-        return number
+        return self.attempts[-1]["number"]
+
+    def _waited_since(self) -> str | None:
+        """Return when an attempt that begins now was submitted or requeued, or None."""
+        if (job := slurm_job_id()) is None:
+            return None
+        before = self.attempt
+        is_requeued = before is not None and before.get("slurm_job_id") == job
+        return before.get("ended") if before is not None and is_requeued else self.data["queued"]
+
+    def _add_attempt(self, time: float, **known: Any) -> None:
+        attempt = {
+            **dict.fromkeys(ATTEMPT_KEYS),
+            "number": self.next_number,
+            "started": iso(time),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "slurm_job_id": slurm_job_id(),
+            **known,
+        }
+        self.attempts.append(cast(AttemptData, attempt))
 
     def add_failure(self, outcome: Outcome, *, reason: str, exit_code: int) -> None:
         """Add an attempt that ended before it began; nothing else in the record changes."""
@@ -195,24 +185,20 @@ class RunRecord:
         self._write()
 
     def _add_closed(self, outcome: Outcome, reason: str, exit_code: int | None) -> None:
-        now, number = self._time(), self.next_number
-        attempt = Attempt(
-            number,
-            now,
-            socket.gethostname(),
-            os.getpid(),
-            self.step,
-            now,
-            slurm_job_id(),
-            self.step,
-        )
-        attempt.outcome, attempt.reason, attempt.exit_code = outcome, reason[:500], exit_code
-        self.attempts.append(attempt)
+        now, step = self.clock(), self.step
+        end: AttemptData = {
+            "ended": iso(now),
+            "end_step": step,
+            "outcome": outcome,
+            "reason": reason[:500],
+            "exit_code": exit_code,
+        }
+        self._add_attempt(now, start_step=step, **end)
 
     def queue(self, command: RecordData | None = None) -> None:
         """Note that the run waits for a scheduler, and the data of the submitting command."""
         self._close_killed()
-        self.data.update({"state": "queued", "queued": self._time()})
+        self.data.update({"state": "queued", "queued": iso(self.clock())})
         self._note_command(command)
         self._write()
 
@@ -244,12 +230,13 @@ class RunRecord:
         attempt = self.attempt
         if self.state in ("completed", "cancelled"):
             return
-        is_of_job = attempt is not None and attempt.slurm_job_id == slurm_job_id
+        is_of_job = attempt is not None and attempt.get("slurm_job_id") == slurm_job_id
         if is_of_job:
             self._close_killed()
         if attempt is not None and is_of_job and len(self.attempts) > num_earlier:
-            attempt.outcome, attempt.reason = outcome, reason[:500]
-            attempt.exit_code = attempt.exit_code if exit_code is None else exit_code
+            attempt["outcome"], attempt["reason"] = outcome, reason[:500]
+            if exit_code is not None:
+                attempt["exit_code"] = exit_code
         # It failed before it began an attempt.
         elif state == "failed":
             self._add_closed(outcome, reason, exit_code)
@@ -257,9 +244,9 @@ class RunRecord:
         self._write()
 
     def note_times(self, seconds: Mapping[str, float]) -> None:
-        """Note the durations of the attempt's phases (`Attempt.seconds`) for the next write."""
+        """Note the durations of the attempt's phases (`AttemptData`) for the next write."""
         if self.attempt is not None:
-            self.attempt.seconds = {name: round(value, 3) for name, value in seconds.items()}
+            self.attempt["seconds"] = {name: round(value, 3) for name, value in seconds.items()}
 
     def progress(
         self,
@@ -305,29 +292,31 @@ class RunRecord:
     ) -> None:
         """Close the open attempt. What is logged is read from metrics.jsonl.
 
-        Raises ValueError if `completed` is not true. It means: no signal, exit code 0, and the last
-        step reached, or a reason why the end came earlier (early stopping).
+        `completed` means: no signal, exit code 0, and the last step reached, or a reason why the
+        end came earlier (early stopping).
         """
-        attempt = self.attempt
-        if attempt is None or attempt.outcome is not None:
+        attempt, last = self.attempt, self.data["max_steps"]
+        if attempt is None or attempt.get("outcome") is not None:
             raise ValueError("no attempt is open")
-        if outcome == "completed":
-            reached = self.data["max_steps"] is not None and end_step >= self.data["max_steps"]
-            if signal is not None or exit_code not in (None, 0) or not (reached or reason):
-                raise ValueError(
-                    f"not completed: step {end_step} of {self.data['max_steps']}, signal {signal}, "
-                    f"exit code {exit_code}, reason {reason}"
-                )
+        is_end = reason is not None or (last is not None and end_step >= last)
+        if outcome == "completed" and (signal is not None or exit_code or not is_end):
+            raise ValueError(
+                f"not completed: step {end_step} of {last}, signal {signal}, "
+                f"exit code {exit_code}, reason {reason}"
+            )
         self._note(end_step, metrics.newest_loss(self.folder.metrics_path), best)
         self.data["logged"] = metrics.summary(self.folder.metrics_path)
-        attempt.ended = (
-            iso(self._began_at + self.timer() - self._began) if self._began_at else self._time()
+        seconds = self._began_at + self.timer() - self._began if self._began_at else self.clock()
+        attempt.update(
+            {
+                "ended": iso(seconds),
+                "end_step": end_step,
+                "outcome": outcome,
+                "signal": signal,
+                "exit_code": exit_code,
+                "reason": reason,
+            }
         )
-        attempt.end_step = end_step
-        attempt.outcome = outcome
-        attempt.signal = signal
-        attempt.exit_code = exit_code
-        attempt.reason = reason
         self.data["state"] = "failed" if outcome == "killed" else outcome
         # This is the last write, so no later one can replace it.
         patiently(self._write)
@@ -359,12 +348,12 @@ class RunRecord:
 
     def _note_command(self, command: RecordData | None) -> None:
         """Note the newest command. The identity stays the first command's, which names the run."""
-        is_named = self.data["identity"] is not None
-        named_by = self.data if is_named else command or {}
+        if command is None:
+            return
+        named_by = command if self.data["identity"] is None else self.data
         identity, configured_id = named_by.get("identity"), named_by.get("identity_id")
-        self.data.update(command or {})
-        if command is not None:
-            self.data["signature"] = record_signature("run.json", cast(Any, self.data))
+        self.data.update(command)
+        self.data["signature"] = record_signature("run.json", cast(Any, self.data))
         self._name(identity, configured_id)
 
     def _name(self, identity: dict[str, object] | None, configured_id: str | None) -> None:
@@ -394,31 +383,12 @@ class RunRecord:
 
     def _close_killed(self) -> None:
         attempt = self.attempt
-        if attempt is None or attempt.outcome is not None:
+        if attempt is None or attempt.get("outcome") is not None:
             return
-        attempt.outcome = "killed"
+        reason = "the process ended without recording why: it was killed, or the machine went down"
+        attempt.update({"outcome": "killed", "end_step": self.step, "reason": reason})
         # This is the last known time of the attempt.
-        attempt.ended = iso(self.path.stat().st_mtime)
-        attempt.end_step = self.step
-        attempt.reason = (
-            "the process ended without recording why: it was killed, or the machine went down"
-        )
-
-    def _load(self) -> None:
-        try:
-            data = read_record(self.path)
-        except FileNotFoundError:
-            return
-        except NewerRecord as error:
-            raise ConfigError(
-                f"{self.path}: {error}; use that version, or {self.folder.another}."
-            ) from error
-        except (ValueError, IsADirectoryError) as error:
-            self._damage = "it is a folder" if isinstance(error, OSError) else str(error)
-            self.data["step"] = self.folder.newest_step()
-            return
-        self.attempts = [Attempt.of(old) for old in data.pop("attempts", [])]
-        self.data.update(data)
+        attempt["ended"] = iso(self.path.stat().st_mtime)
 
     def _write(self) -> None:
         if self.check_lock is not None:
@@ -428,8 +398,7 @@ class RunRecord:
         # Lost ones are not forgotten.
         self.data["checkpoint"] = self.folder.newest_step() or self.data["checkpoint"]
         self.data["folder"] = str(self.folder.path.absolute())
-        data = {**self.data, "attempts": [asdict(attempt) for attempt in self.attempts]}
-        replace_file(self.path, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
+        replace_file(self.path, json.dumps(self.data, indent=2, allow_nan=False).encode() + b"\n")
         self.written_at = self.clock()
 
     def _set_aside(self, damage: str) -> None:
@@ -444,6 +413,3 @@ class RunRecord:
             aside.name,
             self.step,
         )
-
-    def _time(self) -> str:
-        return iso(self.clock())

@@ -2,14 +2,14 @@
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import UnionType
 from typing import (
     Any,
     Literal,
+    NamedTuple,
     TypedDict,
     Union,
     get_args,
@@ -21,7 +21,6 @@ from typing import (
 import orjson
 
 from launcher.rundir.files import patiently
-from launcher.rundir.folder import run_name
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
@@ -60,7 +59,10 @@ class LoggedData(TypedDict):
 
 
 class AttemptData(TypedDict, total=False):
-    """An attempt in run.json, see `Attempt`."""
+    """One process (or group of ranks) that worked on the run; `outcome` is None while it works.
+
+    Times are ISO 8601 in UTC, steps are optimizer steps, `signal` is a name ("SIGTERM").
+    """
 
     number: int
     started: str
@@ -76,10 +78,18 @@ class AttemptData(TypedDict, total=False):
     reason: str | None
     world_size: int | None
     queued: str | None
+    """Time since which it had waited for SLURM: when it was submitted, or when the previous attempt
+    in the same job ended."""
     launched: str | None
+    """Time at which SLURM or a user launched it. `started` is later, since modules are imported and
+    the model is built in between."""
     machine: str | None
+    """Properties of rank 0's machine that decide the last bits, see `provenance.described`."""
     micro_batch_size: int | None
+    """Samples of a forward pass on each rank, which the next attempt with `auto` keeps."""
     seconds: dict[str, float] | None
+    """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
+    training waited."""
 
 
 class TrialData(TypedDict):
@@ -143,67 +153,35 @@ class RecordData(TypedDict, total=False):
     """See `launcher.rundir.signing`."""
 
 
-@dataclass
-class Attempt:
-    """One process (or group of ranks) that worked on the run; `outcome` is None while it works.
+class Field(NamedTuple):
+    """The types of a value for `isinstance`, and the fields of a mapping or of each item."""
 
-    Times are ISO 8601 in UTC, steps are optimizer steps, `signal` is a name ("SIGTERM").
-    """
-
-    number: int
-    started: str
-    host: str
-    pid: int
-    start_step: int
-    ended: str | None = None
-    slurm_job_id: str | None = None
-    end_step: int | None = None
-    outcome: Outcome | None = None
-    signal: str | None = None
-    exit_code: int | None = None
-    reason: str | None = None
-    world_size: int | None = None
-    queued: str | None = None
-    """Time since which it had waited for SLURM: when it was submitted, or when the previous attempt
-    in the same job ended."""
-    launched: str | None = None
-    """Time at which SLURM or a user launched it. `started` is later, since modules are imported and
-    the model is built in between."""
-    machine: str | None = None
-    """Properties of rank 0's machine that decide the last bits, see `provenance.described`."""
-    micro_batch_size: int | None = None
-    """Samples of a forward pass on each rank, which the next attempt with `auto` keeps."""
-    seconds: dict[str, float] | None = None
-    """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
-    training waited."""
-
-    @classmethod
-    def of(cls, data: AttemptData) -> "Attempt":
-        """Read an attempt of run.json. Keys that it does not have are of a later version."""
-        known: Mapping[str, Any] = data
-        return cls(**{name: known[name] for name in ATTEMPT_TYPES if name in known})
+    types: tuple[type, ...]
+    inner: "dict[str, Field] | None"
 
 
-def _types(keys: type) -> dict[str, tuple[type, ...]]:
-    """Return the types that `isinstance` takes for the keys of a TypedDict."""
-    return {key: _checkable(hint) for key, hint in get_type_hints(keys).items()}
+def _fields(keys: type) -> dict[str, Field]:
+    """Return the fields of a TypedDict."""
+    return {key: _field(hint) for key, hint in get_type_hints(keys).items()}
 
 
-def _checkable(hint: Any) -> tuple[type, ...]:
-    origin = get_origin(hint)
+def _field(hint: Any) -> Field:
+    origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return tuple(kind for part in get_args(hint) for kind in _checkable(part))
+        parts = [_field(argument) for argument in arguments]
+        inner = next((part.inner for part in parts if part.inner), None)
+        return Field(tuple(kind for part in parts for kind in part.types), inner)
     if origin is Literal:
-        return (str,)
+        return Field((str,), None)
     if is_typeddict(hint):
-        return (dict,)
-    return (int, float) if hint is float else (origin or hint,)
+        return Field((dict,), _fields(hint))
+    if origin is list and is_typeddict(arguments[0]):
+        return Field((list,), _fields(arguments[0]))
+    return Field((int, float) if hint is float else (origin or hint,), None)
 
 
-RECORD_TYPES, ATTEMPT_TYPES = _types(RecordData), _types(AttemptData)
-BEST_TYPES, FORKED_FROM_TYPES = _types(BestData), _types(ForkedFromData)
-LOGGED_TYPES, TRIAL_TYPES = _types(LoggedData), _types(TrialData)
-SHARED_TYPES = _types(SharedData)
+RECORD_FIELDS = _fields(RecordData)
+ATTEMPT_KEYS = tuple(AttemptData.__annotations__)
 
 
 class NewerRecord(ValueError):
@@ -220,22 +198,6 @@ def read_record(path: str | os.PathLike[str]) -> RecordData:
     return parse_record(patiently(Path(path).read_bytes))
 
 
-def stored_record(folder: str | os.PathLike[str]) -> RecordData:
-    """Read the `run.json` of a run's folder, which is empty if it cannot be read."""
-    try:
-        return read_record(f"{os.fspath(folder)}/run.json")
-    except (OSError, ValueError):
-        return {}
-
-
-def run_names(folder: Path) -> list[str]:
-    """Return the names (`<name>/<id>`) of a run by its folder, and by its record if renamed."""
-    record, names = stored_record(folder), [run_name(folder)]
-    if {"name", "id"} <= record.keys():
-        names.append(f"{record['name']}/{record['id']}")
-    return list(dict.fromkeys(names))
-
-
 def parse_record(content: bytes) -> RecordData:
     data: RecordData = orjson.loads(content)
     if not isinstance(data, dict):
@@ -245,39 +207,35 @@ def parse_record(content: bytes) -> RecordData:
         raise NewerRecord(
             f"format_version is {version}, and this version of Launcher reads {FORMAT_VERSION}"
         )
-    _check({key: value for key, value in data.items() if key in RECORD_TYPES}, RECORD_TYPES, "")
+    _check(data, RECORD_FIELDS, "", data)
     if data.get("state") not in STATES:
         raise ValueError(f"state is {data['state']!r}")
-    if data.get("best") is not None:
-        _check(data["best"], BEST_TYPES, "best.", every_key=True)
-    if data.get("forked_from") is not None:
-        _check(data["forked_from"], FORKED_FROM_TYPES, "forked_from.", every_key=True)
-    if data.get("shared") is not None:
-        _check(data["shared"], SHARED_TYPES, "shared.", every_key=True)
-    if (logged := data.get("logged")) is not None:
-        _check(logged, LOGGED_TYPES, "logged.", every_key=True)
-        for name, value in logged["newest"].items():
-            if not (isinstance(value, list) and len(value) == 2):
-                raise ValueError(f"logged.newest.{name} is {value!r:.40}")
+    for name, value in (data.get("logged") or {"newest": {}})["newest"].items():
+        if not (isinstance(value, list) and len(value) == 2):
+            raise ValueError(f"logged.newest.{name} is {value!r:.40}")
     for override in data.get("overrides") or ():
         if not isinstance(override, str):
             raise ValueError(f"overrides has {override!r:.40}")
-    for index, trial in enumerate(data.get("trials", [])):
-        _check(trial, TRIAL_TYPES, f"trials[{index}].", every_key=True)
-    for index, attempt in enumerate(data.get("attempts", [])):
-        _check(attempt, ATTEMPT_TYPES, f"attempts[{index}].", every_key=True)
     return data
 
 
-def _check(
-    data: object, types: Mapping[str, tuple[type, ...]], path: str, every_key: bool = False
-) -> None:
-    """Check the types of the values."""
+def _check(data: Any, fields: Mapping[str, Field], path: str, keys: Iterable[str]) -> None:
+    """Check the types of the values with these keys, and all that they contain."""
     if not isinstance(data, dict):
         raise ValueError(f"{path.rstrip('.')} is not a mapping")
-    for key in types if every_key else data:
-        if key in types and not isinstance(data.get(key), types[key]):
-            raise ValueError(f"{path}{key} is {data.get(key)!r:.40}")
+    for key in keys:
+        if key not in fields:
+            continue
+        value, (types, inner) = data.get(key), fields[key]
+        if not isinstance(value, types):
+            raise ValueError(f"{path}{key} is {value!r:.40}")
+        if inner is None or value is None:
+            continue
+        if isinstance(value, list):
+            for index, item in enumerate(value):
+                _check(item, inner, f"{path}{key}[{index}].", inner)
+        else:
+            _check(value, inner, f"{path}{key}.", inner)
 
 
 def iso(seconds: float) -> str:

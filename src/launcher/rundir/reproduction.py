@@ -8,38 +8,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from launcher.rundir.files import replace_file
 from launcher.rundir.secret_patterns import SECRET_TEXT
 
 CODE, ENVIRONMENT = "code.diff", "environment.txt"
-SOURCES = (
-    ".py",
-    ".pyi",
-    ".yaml",
-    ".yml",
-    ".toml",
-    ".cfg",
-    ".sh",
-    ".c",
-    ".cc",
-    ".cpp",
-    ".cu",
-    ".cuh",
-    ".h",
-    ".hpp",
-)
+SUFFIXES = tuple(b".py .pyi .yaml .yml .toml .cfg .sh .c .cc .cpp .cu .cuh .h .hpp".split())
 """Suffixes of untracked files that are kept."""
 LARGEST_FILE, LARGEST = 1 << 20, 1 << 23
 """Maximum size in bytes of one file's difference, and of all differences together."""
 MOST_UNTRACKED = 500
 TIMEOUT = 60.0
-NAME = re.compile(r"^Name: *(.*?)\s*$", re.MULTILINE)
-VERSION = re.compile(r"^Version: *(.*?)\s*$", re.MULTILINE)
+FIELD = re.compile(r"^(Name|Version): *(.*?)\s*$", re.MULTILINE)
 COMMIT, LEFT_OUT = "# commit: ", "# left out: "
 SECRET_NAME = re.compile(
     rb"(?:^|[/._-])(?:secrets?|credentials?|passwords?|passwd|tokens?|api_?keys?|private|netrc|pypirc|htpasswd|kubeconfig"
@@ -87,21 +71,14 @@ def environment() -> str:
         # Its `name` and `version` parse the whole file, twice: a third of the CPU time of a short
         # run.
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-        name, version = NAME.search(text), VERSION.search(text)
-        if name and version:
-            is_local = _is_local(distribution.read_text("direct_url.json"))
-            found.add((name[1], version[1], is_local))
-    lines = [
-        f"{name}=={version}{'  # not from an index' * is_local}"
-        for name, version, is_local in sorted(found)
-    ]
+        fields = dict(FIELD.findall(text.partition("\n\n")[0]))
+        # It was installed from a folder, a file or a repository.
+        is_local = distribution.read_text("direct_url.json") is not None
+        if len(fields) == 2:
+            mark = "  # not from an index" if is_local else ""
+            found.add(f"{fields['Name']}=={fields['Version']}{mark}")
     interpreter = f"{platform.python_implementation()} {platform.python_version()}"
-    return "\n".join([f"# {interpreter}, {platform.platform()}", *lines]) + "\n"
-
-
-def _is_local(direct_url: str | None) -> bool:
-    """Return whether a distribution was installed from a folder, a file or a repository."""
-    return direct_url is not None
+    return "\n".join([f"# {interpreter}, {platform.platform()}", *sorted(found)]) + "\n"
 
 
 def code_diff(code: Path, outputs: Path) -> bytes:
@@ -114,11 +91,8 @@ def code_diff(code: Path, outputs: Path) -> bytes:
         code: a folder of the repository.
         outputs: a folder whose files are not code.
     """
-    commit, top = (
-        _git(code, "rev-parse", "--verify", "HEAD"),
-        _git(code, "rev-parse", "--show-toplevel"),
-    )
-    index = _git(code, "rev-parse", "--path-format=absolute", "--git-path", "index")
+    commit, top = _git(code, "rev-parse --verify HEAD"), _git(code, "rev-parse --show-toplevel")
+    index = _git(code, "rev-parse --path-format=absolute --git-path index")
     if not commit or not top or not index:
         return b""
     root = Path(os.fsdecode(top.strip()))
@@ -129,60 +103,41 @@ def code_diff(code: Path, outputs: Path) -> bytes:
             # Keep the index's time: git uses it to find files that were changed within the second
             # in which the index was written.
             shutil.copy2(os.fsdecode(index.strip()), copy)
-        untracked = list(_untracked(root, outputs))
-        if untracked:
-            _git(
-                root,
-                "add",
-                "--intent-to-add",
-                "--",
-                *(f":(top,literal){name}" for name in untracked),
-                index=copy,
-            )
-        diff = _git(
-            root,
-            "diff",
-            "--binary",
-            "--no-color",
-            "--no-ext-diff",
-            "--ignore-submodules",
-            "HEAD",
-            index=copy,
-        )
+        names = [f":(top,literal){name}" for name in _untracked(root, outputs)]
+        if names:
+            _git(root, "add --intent-to-add --", *names, index=copy)
+        options = "--binary --no-color --no-ext-diff --ignore-submodules"
+        diff = _git(root, f"diff {options} HEAD", index=copy)
     return COMMIT.encode() + commit + _bounded(diff or b"")
 
 
-def _untracked(root: Path, outputs: Path) -> Iterator[str]:
-    names = (_git(root, "ls-files", "-z", "--others", "--exclude-standard") or b"").split(b"\0")
-    count = 0
-    for name in map(os.fsdecode, filter(None, names)):
-        path, inside = root / name, Path(name).parents
-        is_source = (
-            name.endswith(SOURCES) and not path.is_symlink() and path.stat().st_size <= LARGEST_FILE
-        )
-        if (
-            not is_source
-            or path.is_relative_to(outputs.absolute())
-            or SECRET_NAME.search(os.fsencode(name))
-        ):
-            continue
-        if any(
-            entry.name.startswith(".") or (root / entry / "pyvenv.cfg").exists()
-            for entry in inside
-            if entry.name
-        ):
-            continue
-        count += 1
-        if count > MOST_UNTRACKED:
-            return
-        yield name
+def _untracked(root: Path, outputs: Path) -> list[str]:
+    """Return the untracked sources below a folder, but for secrets and hidden folders."""
+    listed = _git(root, "ls-files -z --others --exclude-standard") or b""
+    names = [os.fsdecode(name) for name in listed.split(b"\0") if name.endswith(SUFFIXES)]
+    sources = (
+        name
+        for name in names
+        if not SECRET_NAME.search(os.fsencode(name))
+        and not (root / name).is_relative_to(outputs.absolute())
+        and not _is_hidden(root, Path(name))
+        and not (root / name).is_symlink()
+        and (root / name).stat().st_size <= LARGEST_FILE
+    )
+    return list(islice(sources, MOST_UNTRACKED))
+
+
+def _is_hidden(root: Path, name: Path) -> bool:
+    """Return whether a file is in a hidden folder, or in a virtual environment."""
+    folders = [folder for folder in name.parents if folder.name]
+    return any(
+        folder.name.startswith(".") or (root / folder / "pyvenv.cfg").exists() for folder in folders
+    )
 
 
 def _bounded(diff: bytes) -> bytes:
     """Remove files that look like secrets or are too large from a difference."""
-    kept: list[bytes] = []
-    comments: list[bytes] = []
-    total = 0
+    kept, comments, total = list[bytes](), list[bytes](), 0
     for part in re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE):
         name = part.partition(b"\n")[0].rpartition(b" b/")[2].strip(b'"')
         total += len(part)
@@ -213,19 +168,15 @@ def parse_code(stored: bytes) -> StoredCode:
     return StoredCode(commit, mark + rest, missing)
 
 
-def _git(folder: Path, *arguments: str, index: Path | None = None) -> bytes | None:
+def _git(folder: Path, command: str, *names: str, index: Path | None = None) -> bytes | None:
     """Return the output of a git command, or None if it failed or there is no git."""
-    env = {
-        **os.environ,
-        "GIT_OPTIONAL_LOCKS": "0",
-        **({} if index is None else {"GIT_INDEX_FILE": str(index)}),
-    }
-    command: Sequence[str] = ["git", *arguments]
+    variables = {"GIT_OPTIONAL_LOCKS": "0"}
+    variables |= {} if index is None else {"GIT_INDEX_FILE": str(index)}
     try:
         done = subprocess.run(
-            command,
+            ["git", *command.split(), *names],
             cwd=folder,
-            env=env,
+            env=os.environ | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TIMEOUT,

@@ -21,9 +21,6 @@ MOST_NAMES = 8
 
 _imported: dict[str, tuple[object, str]] = {}
 """The digest of each file when its module was first seen, and the module's spec at that time."""
-_foreign: dict[str, str | None] = {}
-"""The files of modules that are not the user's own. Thousands are imported, and each save asks: a
-second look at all of them takes 10 ms."""
 
 
 def imported_sources() -> dict[str, str]:
@@ -34,12 +31,10 @@ def imported_sources() -> dict[str, str]:
     sources = {}
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
-        if name in _foreign and _foreign[name] == path:
-            continue
         if not isinstance(path, str) or _is_foreign(name, path):
-            _foreign[name] = path
             continue
-        if (key := _key(name, path)) is None:
+        key = _key(name, path)
+        if key is None:
             continue
         spec = getattr(module, "__spec__", None)
         known = _imported.get(path)
@@ -59,13 +54,11 @@ def source_changes(stored: Mapping[str, object], current: Mapping[str, str]) -> 
     """
     digests = {name: current[name] if name in current else _look_up(name) for name in stored}
     kinds = {
-        "was edited": [
-            name for name, digest in digests.items() if digest not in (None, stored[name])
-        ],
-        "is gone": [name for name, digest in digests.items() if digest is None],
+        "was edited": [name for name in stored if digests[name] not in (None, stored[name])],
+        "is gone": [name for name in stored if digests[name] is None],
         "is new": [name for name in current if name not in stored] if stored else [],
     }
-    return [f"{_joined(names)}: {kind}." for kind, names in kinds.items() if names]
+    return [f"{_join(names)}: {kind}." for kind, names in kinds.items() if names]
 
 
 def digest_of(path: str | os.PathLike[str]) -> str | None:
@@ -80,6 +73,7 @@ def digest_of(path: str | os.PathLike[str]) -> str | None:
     return hashlib.sha256(data + rest).hexdigest()[:16]
 
 
+@cache  # Each save asks about thousands of modules.
 def _is_foreign(name: str, path: str) -> bool:
     """Return whether a module's file is no source, or belongs to a library."""
     if not path.endswith(".py") or is_installed(os.path.dirname(path)):
@@ -91,12 +85,8 @@ def _is_foreign(name: str, path: str) -> bool:
 
 def _key(name: str, path: str) -> str | None:
     """Return a file's name, if it is below the current folder or where the module's name says."""
-    module_path = name.replace(".", "/")
-    key = PurePath(
-        f"{module_path}/__init__.py"
-        if os.path.basename(path) == "__init__.py"
-        else f"{module_path}.py"
-    )
+    end = "/__init__.py" if os.path.basename(path) == "__init__.py" else ".py"
+    key = PurePath(name.replace(".", "/") + end)
     if PurePath(path).parts[-len(key.parts) :] == key.parts:
         return key.as_posix()
     relative = os.path.relpath(path)
@@ -147,6 +137,6 @@ def _candidates(top: str) -> Iterator[str]:
         yield from spec.submodule_search_locations or ([spec.origin] if spec.origin else [])
 
 
-def _joined(names: list[str]) -> str:
+def _join(names: list[str]) -> str:
     more = len(names) - MOST_NAMES
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

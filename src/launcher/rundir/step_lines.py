@@ -33,26 +33,30 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
         return 0
     lines = content.splitlines(keepends=True)
     steps = [step_of(line) for line in lines]
-    if any(number is None for number in steps[:-1]) or (
-        lines and steps[-1] is None and not lines[-1].startswith(b"{")
-    ):
-        replace_file(aside := unused(path), content)
-        logger.error("%s has lines that cannot be read: it is kept as %s.", path, aside.name)
-    pairs = [
-        (number, line) for number, line in zip(steps, lines, strict=True) if number is not None
-    ]
-    in_order = sorted(pairs, key=lambda pair: pair[0])
+    matched = zip(steps, lines, strict=True)
+    pairs = [(number, line) for number, line in matched if number is not None]
+    in_order = sorted(pairs, key=_step)
     if once:
-        in_order = [
-            next(pairs_of_step) for _, pairs_of_step in groupby(in_order, key=lambda pair: pair[0])
-        ]
+        in_order = [next(of_a_step) for _, of_a_step in groupby(in_order, key=_step)]
+    # The last line may have been cut off by a kill.
+    whole = steps[:-1] if lines and lines[-1].startswith(b"{") else steps
+    if None in whole:
+        _keep_copy(path, content, "lines that cannot be read")
     if in_order != pairs:
-        replace_file(aside := unused(path), content)
-        logger.error("%s has lines twice or out of order: it is kept as %s.", path, aside.name)
+        _keep_copy(path, content, "lines twice or out of order")
     kept = [line for number, line in in_order if number <= step]
     if kept != lines:
         replace_file(path, b"".join(kept))
     return len(kept)
+
+
+def _step(pair: tuple[float, bytes]) -> float:
+    return pair[0]
+
+
+def _keep_copy(path: Path, content: bytes, problem: str) -> None:
+    replace_file(aside := unused(path), content)
+    logger.error("%s has %s: it is kept as %s.", path, problem, aside.name)
 
 
 def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:

@@ -73,7 +73,7 @@ def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None
         if folder.resolve() == own:
             return config
         continued = words.run().continued
-    taken = folder if folder.exists() else None if continued is None else continued.folder
+    taken = folder if folder.exists() else None if continued is None else continued.folder.path
     if taken is not None and taken.resolve() != own:
         raise ConfigError(
             f"'{run.label}': {taken} is the run of this configuration already; move it away, or add"

@@ -12,7 +12,7 @@ from rich.text import Text
 from launcher.config.difference import columns, diff, is_within
 from launcher.errors import ConfigError
 from launcher.rundir.history import as_number
-from launcher.rundir.record_format import stored_record
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.differences import counts, is_group, not_counted
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import number, progress
@@ -86,7 +86,7 @@ def show_identities(runs: Sequence[StoredRun], as_json: bool) -> None:
 
 
 def identity_of(run: StoredRun) -> dict[str, object]:
-    identity = stored_record(run.path).get("identity")
+    identity = RunOnDisk.read(run.path).record.get("identity")
     if identity is None:
         raise ConfigError(
             f"'{run.label}': run.json has no identity, so it is not known what the run is named by."

@@ -27,7 +27,6 @@ from launcher.errors import ConfigError
 from launcher.rundir.folder import checkpoint_of, is_copy, named_folders, run_name
 from launcher.rundir.holder import is_held
 from launcher.rundir.lock import RunLock
-from launcher.rundir.record_format import run_names
 from launcher.rundir.space import folder_size, size
 from launcher.runs.format import duration, plural
 from launcher.runs.found_checkpoints import HEADINGS, cells, found_checkpoints
@@ -208,7 +207,7 @@ def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], reads: bool = Fal
         keep: best, latest, or steps.
         reads: read all tensors to find out which one verifies, not only their sizes.
     """
-    store = CheckpointStore(run.folder.checkpoints, names=run_names(run.folder.path))
+    store = CheckpointStore(run.folder.checkpoints, names=run.names)
     try:
         steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
         kept = named_steps(store, keep) & {*steps}

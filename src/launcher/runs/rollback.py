@@ -14,7 +14,7 @@ from launcher.rundir.files import abandoned_name
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import BestData, run_names
+from launcher.rundir.record_format import BestData
 from launcher.rundir.step_lines import set_lines_aside
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import plural
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def store_of(run: StoredRun) -> CheckpointStore:
-    root, names = run.folder.checkpoints, run_names(run.folder.path)
+    root, names = run.folder.checkpoints, run.names
     url = run.settings.get("hooks.checkpointing.remote")
     if url is None:
         return CheckpointStore(root, names=names)

@@ -11,12 +11,13 @@ from launcher.config.lanes import without_effect
 from launcher.config.messages import as_typed
 from launcher.config.metric_direction import Mode, mode_of
 from launcher.config.tree import nested
-from launcher.rundir.folder import RunFolder, is_copy
+from launcher.rundir.folder import is_copy
 from launcher.rundir.history import History
 from launcher.rundir.holder import ENDED_SILENCE, SILENCE, is_held
 from launcher.rundir.metrics import Value, curve_and_newest
 from launcher.rundir.note import Note
-from launcher.rundir.record_format import AttemptData, BestData, RecordData, stored_record
+from launcher.rundir.record_format import BestData
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.signing import is_own_record
 from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import QueuedJob
@@ -26,12 +27,9 @@ NOT_IDENTITY = "run.identity_exclude"
 
 
 @dataclass
-class StoredRun:
-    """A run as its folder describes it. `record` is empty if run.json cannot be read."""
+class StoredRun(RunOnDisk):
+    """A run in a listing. `record` lacks `config`, `choices`, `identity` and `trials`."""
 
-    path: str
-    record: RecordData
-    """run.json without `config`, `choices`, `identity` and `trials`."""
     choices: dict[str, str] = field(default_factory=dict)
     """The option of each config group: {"model": "gpt"}."""
     keys: Sequence[str] = ()
@@ -48,9 +46,9 @@ class StoredRun:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
-        path = os.fspath(path)
-        if not (record := stored_record(path)):
-            return cls(path, {})
+        run = RunOnDisk.read(path)
+        if not (record := run.record):
+            return cls(run.path, {})
         choices = {group: as_typed(option) for group, option in record.pop("choices", {}).items()}
         config = record.pop("config", {})
         record.pop("identity", None)
@@ -66,28 +64,12 @@ class StoredRun:
         if overrides := record.get("overrides"):
             record["overrides"] = [shared(override) for override in overrides]
         return cls(
-            path,
+            run.path,
             record,
             shared(choices),
             shared(tuple(config)),
             tuple(map(shared, config.values())),
         )
-
-    @property
-    def folder(self) -> RunFolder:
-        return RunFolder(self.path)
-
-    @property
-    def id(self) -> str:
-        return str(self.record.get("id") or self.folder.path.name)
-
-    @property
-    def name(self) -> str:
-        return str(self.record.get("name") or self.folder.path.parent.name)
-
-    @property
-    def label(self) -> str:
-        return f"{self.name}/{self.id}"
 
     @cached_property
     def state(self) -> str:
@@ -137,7 +119,7 @@ class StoredRun:
             self.folder.path, self.record.get("folder")
         ):
             return None
-        last = self.attempts[-1].get("slurm_job_id") if self.attempts else None
+        last = self.attempt.get("slurm_job_id")
         return str(last) if last else None
 
     @property
@@ -166,24 +148,11 @@ class StoredRun:
     def node(self) -> str | None:
         if self.job is not None and self.job.nodes:
             return self.job.nodes
-        return self.attempts[-1].get("host") if self.attempts else None
-
-    @property
-    def attempts(self) -> list[AttemptData]:
-        return self.record.get("attempts", [])
+        return self.attempt.get("host")
 
     @property
     def failure(self) -> str | None:
-        return (
-            str(self.attempts[-1].get("reason") or "") or None
-            if self.state == "failed" and self.attempts
-            else None
-        )
-
-    @property
-    def started(self) -> str:
-        """Start of the first attempt as written in run.json; empty if there was none."""
-        return str(self.attempts[0].get("started") or "") if self.attempts else ""
+        return self.attempt.get("reason") or None if self.state == "failed" else None
 
     @property
     def updated(self) -> float | None:

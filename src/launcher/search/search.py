@@ -16,6 +16,7 @@ from launcher.rundir.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import HELD, is_held
 from launcher.rundir.record import RunRecord
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.format import number as short
 from launcher.runs.trials import INVALID, Trial, best_of, described, find_trials
 from launcher.search import rungs as halving
@@ -117,7 +118,7 @@ class Search:
     def forget_unless_begun(self) -> None:
         """Remove the runs that this search has made and that were not started."""
         for folder in self.new_runs:
-            if RunRecord(folder).state is None:
+            if RunOnDisk.read(folder).record.get("state") is None:
                 shutil.rmtree(folder.path)
                 remove_empty(folder.path.parent)
         self.trials = [

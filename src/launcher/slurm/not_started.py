@@ -70,8 +70,8 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     if (
         record is None
         or attempt is None
-        or attempt.outcome is not None
-        or attempt.slurm_job_id != job
+        or attempt.get("outcome") is not None
+        or attempt.get("slurm_job_id") != job
         or is_held_in_job(folder)
     ):
         return False

@@ -18,7 +18,7 @@ from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import held_here, is_held_in_job
 from launcher.rundir.provenance import slurm_job_id
-from launcher.rundir.record import RunRecord
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm import scheduler
 from launcher.slurm.cancel_note import is_cancel_noted, remove_cancel_note
 from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
@@ -111,9 +111,9 @@ class Requeue:
         """
         if self.rank != 0:
             return
-        records = [RunRecord(run) for run in self.runs]
-        self.attempts_before = [len(record.attempts) for record in records]
-        if all(record.state == "completed" for record in records):
+        runs = [RunOnDisk.read(run) for run in self.runs]
+        self.attempts_before = [len(run.attempts) for run in runs]
+        if all(run.record.get("state") == "completed" for run in runs):
             return
         journal = Journal(self.folder, self.job)
         journal.start(self.restarts, self._newest_step())
@@ -301,17 +301,14 @@ class Requeue:
         begun = [
             attempt
             for run, before in zip(self.runs, self.attempts_before, strict=True)
-            for attempt in RunRecord(run).attempts[before:]
+            for attempt in RunOnDisk.read(run).attempts[before:]
         ]
-        return any((attempt.end_step or 0) > attempt.start_step for attempt in begun)
+        return any((attempt.get("end_step") or 0) > attempt["start_step"] for attempt in begun)
 
     def _is_saved(self) -> bool:
         """Return whether each run's attempt, whose end is recorded, has saved its last step."""
-        attempts = [RunRecord(run).attempt for run in self.runs]
-        return all(
-            attempt is not None and attempt.end_step == run.newest_step() > 0
-            for attempt, run in zip(attempts, self.runs, strict=True)
-        )
+        ends = [RunOnDisk.read(run).attempt.get("end_step") for run in self.runs]
+        return all(end == run.newest_step() > 0 for end, run in zip(ends, self.runs, strict=True))
 
     def _newest_step(self) -> int:
         """Return the step of the newest checkpoint, as a sum over several runs."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import stored_record
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm.sbatch import SCRIPT, job_folder
 from launcher.slurm.submission import JobNote
 
@@ -63,7 +63,7 @@ def state_in(run: RunFolder, script: str | None) -> str | None:
     """Return the state of a run, or None if it has a newer job than the script's."""
     if is_superseded(run, script):
         return None
-    return str(stored_record(run.path).get("state", "damaged"))
+    return str(RunOnDisk.read(run).record.get("state", "damaged"))
 
 
 def groups(runs: Sequence[RunFolder], size: int) -> list[Sequence[RunFolder]]:

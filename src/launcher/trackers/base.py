@@ -19,7 +19,8 @@ from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.record_format import AttemptData, RecordData, stored_record
+from launcher.rundir.record_format import AttemptData, RecordData
+from launcher.rundir.run_on_disk import RunOnDisk
 
 Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has the lines of media.jsonl with the same step, if there are
@@ -63,13 +64,12 @@ class TrackedRun:
     @property
     def record(self) -> RecordData:
         """The current run.json, which is empty if it cannot be read."""
-        return stored_record(self.folder.path)
+        return RunOnDisk.read(self.folder).record
 
     @property
     def attempt(self) -> AttemptData:
         """The newest attempt."""
-        attempts = self.record.get("attempts") or [{}]
-        return attempts[-1]
+        return RunOnDisk.read(self.folder).attempt
 
     @property
     def swept(self) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from torch import nn
 from launcher.config.checks import batch_issue
 from launcher.config.command import stored_identity
 from launcher.config.construct import instantiate
-from launcher.config.epochs import with_epochs
 from launcher.config.lanes import lane_issues, unsupported_by
+from launcher.config.length import with_epochs
 from launcher.config.needs import validation_issues
 from launcher.config.resolve import as_yaml
 from launcher.config.run_config import RunConfig

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from launcher.config.arguments import check_bounds
+from launcher.config.fits import check_bounds
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, StepInfo, TrainState
 from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switching

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from launcher.config.checks import crosschecks
-from launcher.config.deepspeed_file import SET_BY_LAUNCHER, TARGET, read_file
+from launcher.config.deepspeed_file import SET_BY_LAUNCHER, TARGET, ZERO, read_file
 from launcher.errors import ConfigError
 
 STRATEGY = {"_target_": TARGET, "zero_stage": 2, "offload_optimizer": False, "overlap_comm": True}
@@ -59,40 +59,24 @@ def test_key_that_launcher_sets_is_rejected_by_name(tmp_path: Path, key: str) ->
     section, _, name = key.partition(".")
     path = tmp_path / "ds.json"
     (fault,) = faults(path, {**ALLOWED, section: {name: True} if name else 1})
-    assert (
-        fault
-        == f"strategy.config_file={path}: {key} is set by Launcher; remove it from the file, and"
-        " set "
-        f"{SET_BY_LAUNCHER[key]} instead."
-    )
+    assert fault.startswith(f"strategy.config_file={path}: {key} is set by Launcher")
+    assert f"set {SET_BY_LAUNCHER[key]} instead" in fault
     with pytest.raises(ConfigError, match=f"{key} is set by Launcher"):
         read_file(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "cannot be read as JSON"),
-        ([1], "should hold an object of keys and values"),
-        ({"bf16": 1}, "bf16 should hold an object"),
-        ({"bfloat16": {"enabled": True}}, "bf16.enabled is set by Launcher"),
-        ({"zero_optimisation": {"stage": 1}}, "did you mean zero_optimization?"),
-        (
-            {"zero_optimization": {"zero_hpz_partition_size": 2}},
-            "zero_hpz_partition_size=2 is not supported",
-        ),
-        (
-            {"zero_optimization": {"offload_param": {"device": "nvme"}}},
-            "is supported with device cpu or none",
-        ),
-        ({"zero_optimization": {"offload_param": "cpu"}}, "offload_param should hold an object"),
-        (
-            {"zero_optimization": {"compute_grad_norm": False}},
-            "compute_grad_norm=false is not supported",
-        ),
-        ({"data_types": {"grad_accum_dtype": "bf16"}}, "is supported with the value fp32"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    ("{", "cannot be read as JSON"),
+    ([1], "should hold an object of keys and values"),
+    ({"bf16": 1}, "bf16 should hold an object"),
+    ({"bfloat16": {"enabled": True}}, "bf16.enabled is set by Launcher"),
+    ({"zero_optimisation": {"stage": 1}}, "did you mean zero_optimization?"),
+    ({ZERO: {"zero_hpz_partition_size": 2}}, "zero_hpz_partition_size=2 is not supported"),
+    ({ZERO: {"offload_param": {"device": "nvme"}}}, "is supported with device cpu or none"),
+    ({ZERO: {"offload_param": "cpu"}}, "offload_param should hold an object"),
+    ({ZERO: {"compute_grad_norm": False}}, "compute_grad_norm=false is not supported"),
+    ({"data_types": {"grad_accum_dtype": "bf16"}}, "is supported with the value fp32"),
+])  # fmt: skip
 def test_file_that_is_not_supported_is_rejected(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "ds.json"
     first = faults(path, content)[0]
@@ -114,12 +98,7 @@ def test_option_next_to_a_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     assert faults(path, ALLOWED, timeout=60.0) == []
     (fault,) = faults(path, ALLOWED, zero_stage=1)
-    assert (
-        fault == f"strategy.zero_stage=1: strategy.config_file={path} replaces this option; set"
-        " zero_optimization.stage in the file."
-    )
-    (fault,) = faults(path, {}, hysteresis=5)
-    assert "set fp16.hysteresis in the file" in fault
+    assert fault.startswith(f"strategy.zero_stage=1: strategy.config_file={path} replaces this")
 
 
 def test_a_missing_file() -> None:
@@ -129,22 +108,13 @@ def test_a_missing_file() -> None:
         read_file(Path("nowhere.json"))
 
 
-@pytest.mark.parametrize(
-    ("strategy", "sentence"),
-    [
-        (
-            {"zero_stage": 0, "offload_optimizer": True},
-            "strategy.offload_optimizer=true: needs strategy.zero_stage=1",
-        ),
-        (
-            {"zero_stage": 2, "offload_param": True},
-            "strategy.offload_param=true: needs strategy.zero_stage=3",
-        ),
-    ],
-)
-def test_offloading_needs_something_sharded(strategy: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("strategy", "key", "stage"), [
+    ({"zero_stage": 0, "offload_optimizer": True}, "strategy.offload_optimizer=true", 1),
+    ({"zero_stage": 2, "offload_param": True}, "strategy.offload_param=true", 3),
+])  # fmt: skip
+def test_offloading_needs_something_sharded(strategy: dict[str, Any], key: str, stage: int) -> None:
     (fault,) = map(str, crosschecks({**RUN, "strategy": {**STRATEGY, **strategy}}))
-    assert fault.startswith(sentence)
+    assert fault.startswith(f"{key}: needs strategy.zero_stage={stage}")
 
 
 def test_deepspeed_decides_when_gradients_are_exchanged() -> None:

@@ -3,14 +3,11 @@
 import copy
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.config import equivalence
 from launcher.config.equivalence import canonical, identity_key
 from launcher.config.sections import TrainerSettings
-from launcher.config.signature import signature
 
 NET = f"{__name__}.Net"
 VALUES: dict[str, list[Any]] = {
@@ -97,23 +94,6 @@ def test_identities_that_differ_in_a_value_are_never_equivalent(
             DEFAULTS[name]
         )
         assert (identity_key(other) == identity_key(tree)) == is_default
-
-
-def test_a_value_that_changes_together_with_its_default_is_not_equivalent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def key(width: int, default: int) -> str:
-        spec = signature(NET)
-        assert spec is not None
-        monkeypatch.setattr(
-            equivalence,
-            "_defaults",
-            lambda node, path: {"width": default} if path == "model" else {},
-        )
-        return identity_key({"model": {"_target_": NET, "width": width}})
-
-    assert key(8, default=9) != key(9, default=9)
-    assert key(8, default=8) != key(9, default=8)
 
 
 def test_settings_have_the_defaults_of_their_schema() -> None:

@@ -34,18 +34,17 @@ def checked(file: Path, node: Any, trust: bool = False, **others: Any) -> Any:
     return read_config(file, trust, ["model"])
 
 
+MLP, CUSTOM = "launcher.models.mlp.MLP", "launcher.data.custom.CustomData"
+FUNCTIONS = "launcher.hooks.functions.FunctionHook"
 ALLOWED = {
-    "a class of Launcher": {"_target_": "launcher.models.mlp.MLP"},
-    "a function in Launcher's YAML": {
-        "_target_": "launcher.optim.optimizers.adamw",
-        "_partial_": True,
-    },
-    "a schedule in Launcher's YAML": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau"},
+    "a class of Launcher": {"_target_": MLP},
+    "a function in its YAML": {"_target_": "launcher.optim.optimizers.adamw", "_partial_": True},
+    "a schedule in its YAML": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau"},
     "what is inside a list": {
         "_target_": "launcher.models.supervised.Supervised",
-        "_args_": [{"_target_": "launcher.models.mlp.MLP"}],
+        "_args_": [{"_target_": MLP}],
     },
-    "an event with a setting": {"_target_": "launcher.models.mlp.MLP", "on_error": "raise"},
+    "an event with a setting": {"_target_": MLP, "on_error": "raise"},
     "no part": {"a": [1, None, "text"], "trust_remote_code": False, "weights_only": True},
 }
 
@@ -61,49 +60,21 @@ def test_the_targets_of_comments_are_not_launchers_own() -> None:
 
 
 TARGETS = [
-    "torch.nn.Linear",
-    "torch.optim.AdamW",
-    "trusted_package.MyModel",
-    "launcher.hooks.base.BaseHook",
-    "launcher.hooks.functions.FunctionHook",
-    "os.system",
-    "builtins.eval",
-    "subprocess.run",
-    "subprocess.Popen",
-    "torch.load",
-    "torch.nn.Module.load_state_dict",
-    "torch.nn.functional.relu",
-    "torch.utils.data.datapipes.iter.FileOpener",
-    "torch.optim.adam.torch.load",
-    "torch.utils.data",
-    "numpy.load",
-    "functools.partial",
-    "hydra.utils.instantiate",
-    "launcher.runs.rerun.os.system",
-    "launcher.dispatch.local.shutil.copy",
-    "launcher.dispatch.spawner.Spawner",
-    "launcher.runs.rerun.run_to_end",
-    "launcher.config.construct.construct",
-    "launcher.config.construct.get_object",
-    "launcher.data.custom.make",
-    "launcher.train.load.load_model",
-    "launcher.models.mlp.torch.load",
-    "launcher.models.mlp.MLP.load_state_dict",
-    "trusted_package.os.system",
-    "outputs.run.1a2b.evil.Net",
-    "outputs.run.1a2b.evil.Linear",
-    "outputs.run.1a2b.evil.MyModel",
-    "outputs.evil.MyModel",
-    "a_script.os.system",
-    "__main__.os.system",
-    "",
-    ".",
-    "os..system",
-    3,
-    None,
-    ["os.system"],
-    {"a": "os.system"},
-]
+    "torch.nn.Linear", "torch.optim.AdamW", "trusted_package.MyModel",
+    "launcher.hooks.base.BaseHook", "launcher.hooks.functions.FunctionHook",
+    "os.system", "builtins.eval", "subprocess.run", "subprocess.Popen",
+    "torch.load", "torch.nn.Module.load_state_dict", "torch.nn.functional.relu",
+    "torch.utils.data.datapipes.iter.FileOpener", "torch.optim.adam.torch.load",
+    "torch.utils.data", "numpy.load", "functools.partial", "hydra.utils.instantiate",
+    "launcher.runs.rerun.os.system", "launcher.dispatch.local.shutil.copy",
+    "launcher.dispatch.spawner.Spawner", "launcher.runs.rerun.run_to_end",
+    "launcher.config.construct.construct", "launcher.config.construct.get_object",
+    "launcher.data.custom.make", "launcher.train.load.load_model",
+    "launcher.models.mlp.torch.load", "launcher.models.mlp.MLP.load_state_dict",
+    "trusted_package.os.system", "outputs.run.1a2b.evil.Net", "outputs.run.1a2b.evil.Linear",
+    "outputs.run.1a2b.evil.MyModel", "outputs.evil.MyModel", "a_script.os.system",
+    "__main__.os.system", "", ".", "os..system", 3, None, ["os.system"], {"a": "os.system"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
@@ -124,17 +95,8 @@ PLACES = {
     "deep": {"a": {"b": [{"c": [[EVAL]]}]}},
     "in a list": [1, EVAL],
     "an argument by its position": {"_target_": "torch.nn.Sequential", "_args_": [EVAL]},
-    "in a node that is built later": {
-        "_target_": "launcher.data.custom.CustomData",
-        "_recursive_": False,
-        "x": EVAL,
-    },
-    "in a node without a target": {
-        "_partial_": True,
-        "_recursive_": True,
-        "_convert_": "all",
-        "x": EVAL,
-    },
+    "in a node that is built later": {"_target_": CUSTOM, "_recursive_": False, "x": EVAL},
+    "in a node without a target": {"_partial_": True, "_recursive_": True, "x": EVAL},
     "under a number": {0: EVAL},
     "a target from elsewhere": {**EVAL, "_target_": "${name}"},
     "a part of a target from elsewhere": {**EVAL, "_target_": "builtins.${part}"},
@@ -145,26 +107,11 @@ PLACES = {
     "text that becomes a node even later": {"x": "\\\\\\${oc.decode:'{_target_: builtins.eval}'}"},
     "a variable of the environment": {**EVAL, "_target_": "${oc.env:EVIL}"},
     "a default of the environment": {**EVAL, "_target_": "${oc.env:NO_SUCH,builtins.eval}"},
-    "a function by its path": {
-        "_target_": "launcher.hooks.functions.FunctionHook",
-        "on_start": "os.abort",
-    },
-    "a function of the stored folder": {
-        "_target_": "x.FunctionHook",
-        "on_start": "outputs.run.1a2b.evil.run",
-    },
-    "code of a model": {
-        "_target_": "launcher.models.mlp.MLP",
-        "config": {"trust_remote_code": True},
-    },
-    "a pickle of a model": {
-        "_target_": "launcher.models.mlp.MLP",
-        "config": {"weights_only": False},
-    },
-    "a kernel of the hub": {
-        "_target_": "launcher.models.mlp.MLP",
-        "config": {"attn_implementation": "some/one"},
-    },
+    "a function by its path": {"_target_": FUNCTIONS, "on_start": "os.abort"},
+    "a function of the stored folder": {"_target_": "x.FunctionHook", "on_start": "outputs.evil"},
+    "code of a model": {"_target_": MLP, "config": {"trust_remote_code": True}},
+    "a pickle of a model": {"_target_": MLP, "config": {"weights_only": False}},
+    "a kernel of the hub": {"_target_": MLP, "config": {"attn_implementation": "some/one"}},
 }
 
 
@@ -225,20 +172,11 @@ def test_other_values_that_run_or_read_something(tree: Any) -> None:
         check_code(tree, Path("x"))
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "model=mlp",
-        "hooks=[default,ema]",
-        "model.hidden_dim=3",
-        "+run.labels=[a,b]",
-        "~hooks.ema",
-        "run.note='a text, and more'",
-        "trainer.compile=true",
-        "hooks.checkpointing={interval:3}",
-        "run.id=12345e67",
-    ],
-)
+@pytest.mark.parametrize("word", [
+    "model=mlp", "hooks=[default,ema]", "model.hidden_dim=3", "+run.labels=[a,b]", "~hooks.ema",
+    "run.note='a text, and more'", "trainer.compile=true", "hooks.checkpointing={interval:3}",
+    "run.id=12345e67",
+])  # fmt: skip
 def test_overrides_that_run_nothing(word: str) -> None:
     check_overrides([word], None, Path("x"))
 

@@ -4,9 +4,11 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from annotated_types import MinLen
+from omegaconf import OmegaConf
 
+from launcher.config.compose import compose
 from launcher.config.fits import describe, fits
-from launcher.config.messages import hint, nearest, show
+from launcher.config.messages import ELSEWHERE, hint, nearest, show
 from launcher.types import (
     Fraction,
     NonEmptyText,
@@ -15,19 +17,13 @@ from launcher.types import (
     PositiveInt,
     UnitInterval,
 )
+from support.composition import mistakes
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "null"),
-        (True, "true"),
-        ("abc", "'abc'"),
-        (0.1, "0.1"),
-        ([1, "a"], "[1,'a']"),
-        ({"a": None}, "{a:null}"),
-    ],
-)
+@pytest.mark.parametrize(("value", "text"), [
+    (None, "null"), (True, "true"), ("abc", "'abc'"), (0.1, "0.1"), ([1, "a"], "[1,'a']"),
+    ({"a": None}, "{a:null}"),
+])  # fmt: skip
 def test_values_are_shown_as_on_a_command_line(value: Any, text: str) -> None:
     assert show(value) == text
 
@@ -63,19 +59,16 @@ def test_types_are_strict(annotation: Any, good: list[Any], bad: list[Any]) -> N
     assert [value for value in bad if fits(value, annotation)] == []
 
 
-@pytest.mark.parametrize(
-    ("annotation", "text"),
-    [
-        (PositiveInt, "a whole number greater than 0"),
-        (PositiveInt | None, "a whole number greater than 0 or null"),
-        (NonEmptyText | None, "text that is not empty or null"),
-        (Annotated[str, MinLen(2)], "text with a length of at least 2"),
-        (Fraction, "a number from 0 to 1"),
-        (UnitInterval, "a number from 0 to below 1"),
-        (Literal["cos", "linear"], "one of cos, linear"),
-        (list[str], "a list, each item text"),
-    ],
-)
+@pytest.mark.parametrize(("annotation", "text"), [
+    (PositiveInt, "a whole number greater than 0"),
+    (PositiveInt | None, "a whole number greater than 0 or null"),
+    (NonEmptyText | None, "text that is not empty or null"),
+    (Annotated[str, MinLen(2)], "text with a length of at least 2"),
+    (Fraction, "a number from 0 to 1"),
+    (UnitInterval, "a number from 0 to below 1"),
+    (Literal["cos", "linear"], "one of cos, linear"),
+    (list[str], "a list, each item text"),
+])  # fmt: skip
 def test_types_are_described(annotation: Any, text: str) -> None:
     assert describe(annotation) == text
 
@@ -88,3 +81,21 @@ def test_the_nearest_name_is_similar_or_contains_the_other() -> None:
     assert nearest("epochs", ["eps"]) is None
     assert hint("max_step", names, "trainer.{}") == "; did you mean trainer.max_steps?"
     assert hint("zzz", names) == "."
+
+
+OURS = {name: ours for ours, names in ELSEWHERE.items() for name in names.split()}
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "trainer.", "+trainer."])
+def test_a_name_of_another_trainer_names_ours(prefix: str) -> None:
+    found = {message.lstrip("+") for message in mistakes([f"{prefix}{name}=1" for name in OURS])}
+    key = prefix.lstrip("+")
+    assert found == {
+        f"{key}{name}=1: no key {key}{name}; use {ours}." for name, ours in OURS.items()
+    }
+
+
+def test_ours_exist() -> None:
+    config = compose([])
+    for ours in ELSEWHERE:
+        assert OmegaConf.select(config, ours.partition(",")[0], default="absent") != "absent"

@@ -9,40 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.config.metric_direction import (
-    LESS_IS_BETTER,
-    MORE_IS_BETTER,
-    best_index,
-    direction,
-    is_better,
-    ranked,
-)
+from launcher.config import metric_direction
+from launcher.config.metric_direction import best_index, direction, is_better, ranked
 
 MODES = st.sampled_from(["min", "max"])
 VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(math.inf), max_size=12)
 
 
+NAMES: dict[str | None, str] = {
+    "min": "val/top1_error val/accuracy_loss val/cats/loss loss",
+    "max": "val/macro_F1 val/AUC",
+    None: (
+        "val/neg_mean_squared_error val/inverse_loss val/accuracy_drop val/accuracy/0 val/f1_score"
+        " val/recall_at_5 val/inaccuracy train/grad_norm val/x"
+    ),
+}
+
+
 @pytest.mark.parametrize(
     ("metric", "expected"),
     [
-        *((f"val/{name}", "min") for name in LESS_IS_BETTER),
-        *((f"val/{name}", "max") for name in MORE_IS_BETTER),
-        ("val/top1_error", "min"),
-        ("val/accuracy_loss", "min"),
-        ("val/cats/loss", "min"),
-        ("val/macro_F1", "max"),
-        ("val/AUC", "max"),
-        ("loss", "min"),
-        ("val/neg_mean_squared_error", None),
-        ("val/inverse_loss", None),
-        ("val/accuracy_drop", None),
-        ("val/accuracy/0", None),
-        ("val/f1_score", None),
-        ("val/recall_at_5", None),
-        ("val/inaccuracy", None),
-        ("train/grad_norm", None),
-        ("val/x", None),
         ("", None),
+        *((f"val/{name}", "min") for name in metric_direction.LESS_IS_BETTER),
+        *((f"val/{name}", "max") for name in metric_direction.MORE_IS_BETTER),
+        *((name, expected) for expected, names in NAMES.items() for name in names.split()),
     ],
 )
 def test_the_last_word_of_the_name_decides(metric: str, expected: str | None) -> None:

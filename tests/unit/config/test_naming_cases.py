@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config import equivalence, lookup
+from launcher.config import equivalence
 from launcher.config.lookup import Runs
 from launcher.config.signature import signature
 from launcher.config.source import bindings, find_module, tree
+from launcher.rundir import run_on_disk
 from launcher.runs.__main__ import main
 from support.composition import run_of
 from support.named_runs import begin, config_of
@@ -88,7 +89,7 @@ def key_is_renamed_and_adopted(case: Case) -> bool:
 
 def version_changes(case: Case) -> bool:
     run = case.begin("+model.width=8")
-    case.monkeypatch.setattr(lookup, "IDENTITY_VERSION", 2)
+    case.monkeypatch.setattr(run_on_disk, "IDENTITY_VERSION", 2)
     return case.found() == run
 
 

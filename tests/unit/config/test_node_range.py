@@ -5,33 +5,16 @@ import pytest
 from launcher.config.node_range import NodeRange
 
 
-@pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [
-        (1, (1, 1)),
-        (4, (4, 4)),
-        ("4", None),
-        ("1-4", (1, 4)),
-        ("2-2", (2, 2)),
-        ("10-12", (10, 12)),
-        ("4-1", None),
-        ("0-4", None),
-        (0, None),
-        ("1-", None),
-        ("1-4,6", None),
-        (True, None),
-        (None, None),
-        (2.0, None),
-    ],
-)
-def test_a_number_or_the_least_and_the_most(
-    nodes: object, expected: tuple[int, int] | None
-) -> None:
+@pytest.mark.parametrize(("nodes", "ends"), [
+    (1, (1, 1)), (4, (4, 4)), ("1-4", (1, 4)), ("2-2", (2, 2)), ("10-12", (10, 12)),
+])  # fmt: skip
+def test_a_number_or_the_least_and_the_most(nodes: object, ends: tuple[int, int]) -> None:
     parsed = NodeRange.parse(nodes)
-    assert (parsed and (parsed.min, parsed.max)) == expected
+    assert parsed == NodeRange(*ends) and NodeRange.parse(str(parsed)) in (parsed, None)
+    assert list(parsed.counts) == [*range(ends[0], ends[1] + 1)]
+    assert parsed.is_open == (ends[0] < ends[1]) == ("-" in str(parsed))
 
 
-def test_node_range_is_written_as_sbatch_takes_it() -> None:
-    assert [str(NodeRange(*ends)) for ends in ((1, 4), (2, 2))] == ["1-4", "2"]
-    assert [NodeRange(*ends).is_open for ends in ((1, 4), (2, 2))] == [True, False]
-    assert list(NodeRange(2, 4).counts) == [2, 3, 4]
+@pytest.mark.parametrize("nodes", ["4", "4-1", "0-4", 0, "1-", "1-4,6", True, None, 2.0])
+def test_everything_else_is_no_range(nodes: object) -> None:
+    assert NodeRange.parse(nodes) is None

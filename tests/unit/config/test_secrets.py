@@ -100,31 +100,23 @@ IN_THE_CLASS = "read it from the environment in the class, by os.environ['{}']."
 AS_VARIABLE = "export it as a variable, and use '{}=${{oc.env:{}}}'."
 
 
-@pytest.mark.parametrize(
-    ("tree", "key", "way"),
-    [
-        ({"tracker": {"s": {"api_key": VALUE}}}, "tracker.s.api_key", AS_VARIABLE),
-        ({"tracker": {"WANDB_API_KEY": VALUE}}, "tracker.WANDB_API_KEY", AS_VARIABLE),
-        ({"tracker": {"password": "${my.word}"}, "my": {"word": VALUE}}, "tracker.password", None),
-        (
-            {"tracker": {"a": {"password": "${oc.env:MINE}"}, "b": "x ${tracker.a.password}"}},
-            "tracker.b",
-            None,
-        ),
-        ({"model": {"token": VALUE}}, "model.token", IN_THE_CLASS),
-        ({"model": {"token": "${oc.env:MINE}"}}, "model.token", IN_THE_CLASS),
-        ({"model": {"hf_token": "short"}}, "model.hf_token", IN_THE_CLASS),
-        ({"data": [{"password": "short"}]}, "data.0.password", IN_THE_CLASS),
-        ({"data": {"password": "${oc.env:MINE}"}}, "data.password", IN_THE_CLASS),
-        ({"data": {"url": "http://me:${oc.env:MINE}@h"}}, "data.url", IN_THE_CLASS),
-        ({"data": {"storage_options": {"sas_token": "x"}}}, "data.storage_options.sas_token", None),
-        (
-            {"hydra": {"job": {"env_set": {"MY_SECRET": VALUE}}}},
-            "hydra.job.env_set.MY_SECRET",
-            None,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("tree", "key", "way"), [
+    ({"tracker": {"s": {"api_key": VALUE}}}, "tracker.s.api_key", AS_VARIABLE),
+    ({"tracker": {"WANDB_API_KEY": VALUE}}, "tracker.WANDB_API_KEY", AS_VARIABLE),
+    ({"tracker": {"password": "${my.word}"}, "my": {"word": VALUE}}, "tracker.password", None),
+    (
+        {"tracker": {"a": {"password": "${oc.env:MINE}"}, "b": "x ${tracker.a.password}"}},
+        "tracker.b", None,
+    ),
+    ({"model": {"token": VALUE}}, "model.token", IN_THE_CLASS),
+    ({"model": {"token": "${oc.env:MINE}"}}, "model.token", IN_THE_CLASS),
+    ({"model": {"hf_token": "short"}}, "model.hf_token", IN_THE_CLASS),
+    ({"data": [{"password": "short"}]}, "data.0.password", IN_THE_CLASS),
+    ({"data": {"password": "${oc.env:MINE}"}}, "data.password", IN_THE_CLASS),
+    ({"data": {"url": "http://me:${oc.env:MINE}@h"}}, "data.url", IN_THE_CLASS),
+    ({"data": {"storage_options": {"sas_token": "x"}}}, "data.storage_options.sas_token", None),
+    ({"hydra": {"job": {"env_set": {"MY_SECRET": VALUE}}}}, "hydra.job.env_set.MY_SECRET", None),
+])  # fmt: skip
 def test_a_secret_that_would_be_stored_is_rejected_without_showing_it(
     tree, key, way, monkeypatch
 ) -> None:
@@ -137,103 +129,35 @@ def test_a_secret_that_would_be_stored_is_rejected_without_showing_it(
 
 
 SECRET_NAMES = [
-    "api_key",
-    "apiKey",
-    "api-key",
-    "x-api-key",
-    "API_KEY_2",
-    "WANDB_API_KEY",
-    "account_key",
-    "AccountKey",
-    "signing_key",
-    "encryption_key",
-    "openai_key",
-    "github_token",
-    "sessionToken",
-    "session-token",
-    "sas_token",
-    "accessToken",
-    "apiToken",
-    "hf_token",
-    "password",
-    "db_password",
-    "pwd",
-    "passphrase",
-    "secret",
-    "clientSecret",
-    "client-secret",
-    "connection_string",
-    "connectionString",
-    "credentials",
-    "Authorization",
-    "service_url",
-    "webhook",
-    "personal_access_token",
-    "github_pat",
-]
+    "api_key", "apiKey", "api-key", "x-api-key", "API_KEY_2", "WANDB_API_KEY", "account_key",
+    "AccountKey", "signing_key", "encryption_key", "openai_key", "github_token", "sessionToken",
+    "session-token", "sas_token", "accessToken", "apiToken", "hf_token", "password", "db_password",
+    "pwd", "passphrase", "secret", "clientSecret", "client-secret", "connection_string",
+    "connectionString", "credentials", "Authorization", "service_url", "webhook",
+    "personal_access_token", "github_pat",
+]  # fmt: skip
 """Names under which any text is a secret."""
 POSSIBLE_NAMES = ["token", "pat", "sas", "auth", "bearer"]
 PLAIN_NAMES = [
-    "pad_token",
-    "eos_token",
-    "num_tokens",
-    "tokenizer",
-    "key",
-    "sort_key",
-    "secretary",
-    "author",
-    "authors",
-    "path",
-    "patience",
-    "key_dim",
-    "hidden_keys",
-    "keys",
-    "monkey",
-    "image_key",
-    "url",
-    "host",
-    "dsn",
-    "tokens_per_step",
-    "max_token_length",
-    "token_type",
-    "author_token_count",
-    "bearing",
-    "compass",
-    "passes",
-    "authentic",
-    "state_dict_key",
-    "patterns",
-    "sasl",
-    "dispatch",
+    "pad_token", "eos_token", "num_tokens", "tokenizer", "key", "sort_key", "secretary", "author",
+    "authors", "path", "patience", "key_dim", "hidden_keys", "keys", "monkey", "image_key", "url",
+    "host", "dsn", "tokens_per_step", "max_token_length", "token_type", "author_token_count",
+    "bearing", "compass", "passes", "authentic", "state_dict_key", "patterns", "sasl", "dispatch",
     "data.files",
-]
+]  # fmt: skip
 SECRET_VALUES = [
-    "ghp_" + "a1" * 18,
-    "github_pat_" + "a1" * 30,
-    "glpat-" + "a1" * 10,
-    "hf_" + "aB" * 17,
-    "sk-proj-" + "a1" * 20,
-    "AKIA0123456789ABCDEF",
-    "xoxb-1234567890-abc",
-    "postgresql://me:hunter2@host/db",
-    "redis://:hunter2hunter2@host:6379",
-    "Bearer " + "a1" * 12,
+    "ghp_" + "a1" * 18, "github_pat_" + "a1" * 30, "glpat-" + "a1" * 10, "hf_" + "aB" * 17,
+    "sk-proj-" + "a1" * 20, "AKIA0123456789ABCDEF", "xoxb-1234567890-abc", "Bearer " + "a1" * 12,
+    "postgresql://me:hunter2@host/db", "redis://:hunter2hunter2@host:6379",
     "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=0123456789abcdef==;",
-    "Server=host;Password=hunter2hunter2;",
+    "Server=host;Password=hunter2hunter2;", "-----BEGIN OPENSSH PRIVATE KEY-----",
     "https://a.blob.core.windows.net/c?sv=2022&sig=0123456789abcdef",
-    "-----BEGIN OPENSSH PRIVATE KEY-----",
-]
+]  # fmt: skip
 PLAIN_VALUES = [
-    "hf_internal_testing_tiny_random_gpt2_of_mine",
-    "data/sk-learn-toy-datasets-and-more",
-    "postgresql://host/db",
-    "https://abc123@sentry.io/1",
-    "s3://bucket/a:b/c",
-    "Bearer of the token",
-    "transformers.GPT2Tokenizer",
-    "cosine",
-    "host:8080",
-]
+    "hf_internal_testing_tiny_random_gpt2_of_mine", "data/sk-learn-toy-datasets-and-more",
+    "postgresql://host/db", "https://abc123@sentry.io/1", "s3://bucket/a:b/c", "cosine",
+    "Bearer of the token", "transformers.GPT2Tokenizer", "host:8080",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)

@@ -78,7 +78,7 @@ class Slow(BaseHook):
 def train(folder: Path, hooks: list[BaseHook]) -> None:
     """Train in a fork, on a terminal."""
     sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115 - pytest has put its own in its place
-    logs._console = None
+    logs.console.cache_clear()
     logs.setup_logging(folder / "log")
     signals.install()
     clock = iter(range(1000))

@@ -43,7 +43,7 @@ def test_the_record_follows_training(tmp_path: Path, caplog: pytest.LogCaptureFi
     caplog.set_level(logging.WARNING)
     record = train(folder, 3, {"seed": 2})
     assert record.step == 3
-    assert [attempt.start_step for attempt in record.attempts] == [0, 2]
+    assert [attempt["start_step"] for attempt in record.attempts] == [0, 2]
     (line,) = [r.getMessage() for r in caplog.records if "seed" in r.getMessage()]
     assert "1" in line and "2" in line
     assert record.data["best"] == {

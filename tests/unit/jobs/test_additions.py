@@ -7,8 +7,7 @@ import pytest
 
 from launcher.config.command import command_record
 from launcher.remaining import additions
-from launcher.rundir.folder import RunFolder
-from launcher.rundir.record import RunRecord
+from launcher.rundir.run_on_disk import RunOnDisk
 
 F1 = {"_target_": "torchmetrics.F1Score", "task": "binary"}
 TENSORBOARD = {
@@ -44,6 +43,6 @@ SYNC = (
 def test_a_completed_run_says_how_to_get_what_is_added(
     tmp_path: Path, metrics: dict[str, Any], tracker: dict[str, Any], expected: list[str]
 ) -> None:
-    record = RunRecord(RunFolder(tmp_path / "run"))
-    record.data["config"] = command_record(config_of({"acc": F1}, TENSORBOARD), None)["config"]
-    assert list(additions(config_of(metrics, tracker), record)) == expected
+    config = command_record(config_of({"acc": F1}, TENSORBOARD), None)["config"]
+    run = RunOnDisk(str(tmp_path / "run"), {"config": config})
+    assert list(additions(config_of(metrics, tracker), run)) == expected

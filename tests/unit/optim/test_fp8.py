@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.config.compose import configure
 from launcher.errors import ConfigError
 from launcher.models.gpt import GPT
 from launcher.models.mlp import MLP
 from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
+from support.composition import run_of
 
 pytest.importorskip("torchao")
 Fp8 = pytest.importorskip("launcher.optim.fp8").Fp8
@@ -117,7 +117,7 @@ def test_a_model_that_is_not_compiled_is_warned_about(
 
 
 def train(folder: Path, steps: int, *words: str) -> Any:
-    config = configure(
+    config = run_of(
         [
             *("model=gpt", "data=synthetic", "device=cpu", "tracker=[]", "data.batch_size=4"),
             *(

@@ -80,13 +80,6 @@ def test_lock_is_held_by_one_process_at_a_time(folder):
     assert leftovers(folder) == [] and not is_held(folder)
 
 
-def test_released_and_taken_again(folder):
-    for _ in range(2):
-        with RunLock(folder, sleep=never), pytest.raises(ConfigError):
-            RunLock(folder, sleep=never).acquire()
-    assert leftovers(folder) == []
-
-
 def test_a_process_id_used_again_is_not_the_holder(folder):
     mine = Holder.current()
     # This pid, of another process.
@@ -197,20 +190,19 @@ def test_files_of_killed_waiters_are_removed(folder):
         (folder.path / f".run.lock.{holder.token}").write_text(json.dumps(asdict(holder)))
     (folder.path / ".run.lock.claim").write_text(json.dumps(asdict(dead)))
     folder.lock_path.write_text(json.dumps(asdict(dead)))
+    for name, age in (("old", 3600), ("new", 0)):  # empty files of killed writers
+        path = folder.path / f".run.lock.{name}"
+        path.touch()
+        os.utime(path, (time.time() - age, time.time() - age))
     with RunLock(folder):
-        assert sorted(leftovers(folder)) == [f".run.lock.{alive.token}", "run.lock"]
+        names = {f".run.lock.{alive.token}", ".run.lock.new", "run.lock"}
+        assert set(leftovers(folder)) == names
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         RunLock(RunFolder(tmp_path / "file" / "run")).acquire()
-
-
-def test_a_dangling_link_is_replaced(folder):
-    folder.lock_path.symlink_to(folder.path / "nowhere")
-    with RunLock(folder, sleep=never) as lock:
-        assert lock.is_held() and not folder.lock_path.is_symlink()
 
 
 def test_nothing_stays_of_a_lock_that_could_not_be_written(folder, monkeypatch):
@@ -224,19 +216,9 @@ def test_nothing_stays_of_a_lock_that_could_not_be_written(folder, monkeypatch):
     assert leftovers(folder) == []
 
 
-def test_an_empty_file_of_a_killed_writer_is_swept_when_it_is_old(folder):
-    for name, age in (("old", 3600), ("new", 0)):
-        path = folder.path / f".run.lock.{name}"
-        path.touch()
-        os.utime(path, (time.time() - age, time.time() - age))
-    with RunLock(folder):
-        assert sorted(leftovers(folder)) == [".run.lock.new", "run.lock"]
-
-
 CONTEND = """
 import json, os, sys, time
 from dataclasses import asdict, replace
-from pathlib import Path
 from pathlib import Path
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -372,19 +354,6 @@ def test_a_removed_lock_is_lost_where_the_run_is_not_ours_any_more(folder, how, 
         record.progress(5, force=True)
     assert before is None or folder.record_path.read_bytes() == before
     lock.release()
-
-
-def test_a_file_system_that_does_not_answer_is_no_loss(folder, monkeypatch):
-    with RunLock(folder, sleep=never) as lock:
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                type(folder.lock_path),
-                "read_bytes",
-                lambda path: (_ for _ in ()).throw(OSError(5, "EIO")),
-            )
-            with pytest.raises(OSError, match="EIO"):
-                lock.check()
-        lock.check()
 
 
 @pytest.mark.parametrize("failures", [1, 3, 99])

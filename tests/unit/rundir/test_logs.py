@@ -37,7 +37,7 @@ def test_closed_streams(tmp_path, closed):
 
 def log_two_levels():
     sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115 - pytest has put its own in its place
-    logs._console = None
+    logs.console.cache_clear()
     logs.setup_logging(None)
     logging.getLogger("launcher").info("all [bold]well[/bold]")
     logging.getLogger("launcher").warning("INFO is not the level")

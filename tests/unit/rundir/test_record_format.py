@@ -30,27 +30,25 @@ def test_a_record_of_a_later_version_is_read(tmp_path: Path) -> None:
     assert read(tmp_path, {**RECORD, "later": [1]}) == {**RECORD, "later": [1]}
 
 
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        ([RECORD], "not a mapping"),
-        ({**RECORD, "step": "3"}, "step is '3'"),
-        ({**RECORD, "state": "lost"}, "state is 'lost'"),
-        ({**RECORD, "best": {"metric": "val/loss", "value": 1.0}}, r"best\.step is None"),
-        (
-            {**RECORD, "forked_from": {"id": "a", "name": None, "step": 1}},
-            r"forked_from\.name is None",
-        ),
-        ({**RECORD, "logged": {"curve": "", "newest": None}}, r"logged\.newest is None"),
-        ({**RECORD, "logged": {"curve": "", "newest": {"a/b": 3}}}, r"logged\.newest\.a/b is 3"),
-        ({**RECORD, "config": ["a"]}, r"config is \['a'\]"),
-        ({**RECORD, "overrides": [3]}, "overrides has 3"),
-        ({**RECORD, "best": "step-20"}, "best is 'step-20'"),
-        ({**RECORD, "attempts": 3}, "attempts is 3"),
-        ({**RECORD, "attempts": [{"number": 1}]}, r"attempts\[0\]\.started is None"),
-        ({**RECORD, "attempts": [1]}, r"attempts\[0\] is not a mapping"),
-    ],
-)
+FORK = {"id": "a", "name": None, "step": 1}
+
+
+@pytest.mark.parametrize(("data", "sentence"), [
+    ([RECORD], "not a mapping"),
+    ({**RECORD, "step": "3"}, "step is '3'"),
+    ({**RECORD, "state": "lost"}, "state is 'lost'"),
+    ({**RECORD, "best": {"metric": "val/loss", "value": 1.0}}, r"best\.step is None"),
+    ({**RECORD, "best": "step-20"}, "best is 'step-20'"),
+    ({**RECORD, "forked_from": FORK}, r"forked_from\.name is None"),
+    ({**RECORD, "logged": {"curve": "", "newest": None}}, r"logged\.newest is None"),
+    ({**RECORD, "logged": {"curve": "", "newest": {"a/b": 3}}}, r"logged\.newest\.a/b is 3"),
+    ({**RECORD, "config": ["a"]}, r"config is \['a'\]"),
+    ({**RECORD, "overrides": [3]}, "overrides has 3"),
+    ({**RECORD, "attempts": 3}, "attempts is 3"),
+    ({**RECORD, "attempts": [{"number": 1}]}, r"attempts\[0\]\.started is None"),
+    ({**RECORD, "attempts": [1]}, r"attempts\[0\] is not a mapping"),
+    ({**RECORD, "trials": [{"number": "3"}]}, r"trials\[0\]\.study is None"),
+])  # fmt: skip
 def test_object_that_is_not_a_record_is_rejected(tmp_path: Path, data: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         read(tmp_path, data)

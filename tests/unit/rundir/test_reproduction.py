@@ -55,19 +55,10 @@ def test_changes_and_new_sources_are_restored_by_git_apply(
     assert not (tmp_path / "copy/notes.txt").exists() and not (tmp_path / "copy/outputs").exists()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "secrets.yaml",
-        "conf/credentials.yaml",
-        ".env",
-        "my.env",
-        "id_rsa",
-        "api_key.py",
-        "deploy.pem",
-        "private.cfg",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "secrets.yaml", "conf/credentials.yaml", ".env", "my.env", "id_rsa", "api_key.py", "deploy.pem",
+    "private.cfg",
+])  # fmt: skip
 @pytest.mark.parametrize("tracked", [False, True])
 def test_files_that_are_named_like_secrets_are_never_kept(
     repository: Path, name: str, tracked: bool
@@ -83,29 +74,26 @@ def test_files_that_are_named_like_secrets_are_never_kept(
     assert parse_code(stored).left_out == [f"{name} (looks like a secret)"] * tracked
 
 
-@pytest.mark.parametrize(
-    ("text", "is_secret"),
-    [
-        ('api_key = "0123456789abcdef"', True),
-        ("password: 'hunter2hunter2'", True),
-        ("wandb:\n  api_key: 0123456789abcdef0123", True),
-        ('{"token": "0123456789abcdef"}', True),
-        ("-----BEGIN OPENSSH PRIVATE KEY-----", True),
-        ("AKIA0123456789ABCDEF", True),
-        ("hf_" + "a" * 34, True),
-        ("url = 'https://user:pa55word@host/x'", True),
-        (f"wandb.login(key='{'0123456789' * 4}')", True),
-        (f'{{"Authorization": "Bearer {"a1" * 12}"}}', True),
-        ("jwt = 'eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.c2lnbmF0dXJl'", True),
-        ("post('https://hooks.slack.com/services/T0/B0/x')", True),
-        ("weights.pop(key='layers.0.weight')", False),
-        ("Bearer of the token", False),
-        ("api_key = os.environ['KEY']", False),
-        ("api_key: ${oc.env:WANDB_API_KEY}", False),
-        ("token = tokens[0]", False),
-        ("num_tokens: 12", False),
-    ],
-)
+@pytest.mark.parametrize(("text", "is_secret"), [
+    ('api_key = "0123456789abcdef"', True),
+    ("password: 'hunter2hunter2'", True),
+    ("wandb:\n  api_key: 0123456789abcdef0123", True),
+    ('{"token": "0123456789abcdef"}', True),
+    ("-----BEGIN OPENSSH PRIVATE KEY-----", True),
+    ("AKIA0123456789ABCDEF", True),
+    ("hf_" + "a" * 34, True),
+    ("url = 'https://user:pa55word@host/x'", True),
+    (f"wandb.login(key='{'0123456789' * 4}')", True),
+    (f'{{"Authorization": "Bearer {"a1" * 12}"}}', True),
+    ("jwt = 'eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.c2lnbmF0dXJl'", True),
+    ("post('https://hooks.slack.com/services/T0/B0/x')", True),
+    ("weights.pop(key='layers.0.weight')", False),
+    ("Bearer of the token", False),
+    ("api_key = os.environ['KEY']", False),
+    ("api_key: ${oc.env:WANDB_API_KEY}", False),
+    ("token = tokens[0]", False),
+    ("num_tokens: 12", False),
+])  # fmt: skip
 def test_files_with_a_secret_are_left_out_and_named(
     repository: Path, text: str, is_secret: bool
 ) -> None:

@@ -42,7 +42,7 @@ def test_the_columns_that_fit(tmp_path: Path) -> None:
 def test_the_table_is_redrawn_and_erased(tmp_path: Path, width: int) -> None:
     def act() -> None:
         sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115 - pytest has put its own in its place
-        logs._console = None
+        logs.console.cache_clear()
         with Display() as display:
             keys = {"pruner": "asha", "enqueue": FIRST, "n_trials": 4}
             study = search(tmp_path, ToyRunner(tmp_path), SPACE, say=display.say, **keys)

@@ -53,9 +53,9 @@ def test_the_reason_is_recorded_unless_slurm_starts_the_job_again(
     record = RunRecord(folder)
     assert (record.state, len(record.attempts)) == (state, attempts)
     if attempts:
-        assert (record.attempt.exit_code, record.attempt.slurm_job_id) == (127, "6")
+        assert (record.attempt["exit_code"], record.attempt["slurm_job_id"]) == (127, "6")
         assert (
-            record.attempt.reason
+            record.attempt["reason"]
             == "'module load cuda' ended the job with exit code 127, before the run started:"
             " module: command not found"
         )
@@ -84,7 +84,7 @@ def test_a_restart_that_fails_closes_a_preempted_run(folder, slurm):
     record_failure(folder, 1, "srun")
     record = RunRecord(folder)
     assert (record.state, record.step) == ("failed", 4)
-    assert [attempt.outcome for attempt in record.attempts] == ["preempted", "failed"]
+    assert [attempt["outcome"] for attempt in record.attempts] == ["preempted", "failed"]
 
 
 ECHO = (

@@ -496,7 +496,7 @@ def test_a_launch_that_ends_before_its_attempt_leaves_the_attempt_of_the_launch_
         policy.leave(end.value)
     record = RunRecord(folder)
     assert record.state == (states or ["preempted"])[0]
-    assert [attempt.outcome for attempt in record.attempts[1:]] == [outcome, *states]
+    assert [attempt["outcome"] for attempt in record.attempts[1:]] == [outcome, *states]
 
 
 @pytest.mark.parametrize(

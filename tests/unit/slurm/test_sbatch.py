@@ -259,7 +259,7 @@ record.begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
 {exits}
 """
 PAUSED = "record.end_attempt('paused', end_step=4, exit_code=0)"
-ELSEWHERE = "record.attempts[-1].slurm_job_id = '7'; record._write()"
+ELSEWHERE = "record.attempts[-1]['slurm_job_id'] = '7'; record._write()"
 
 
 KILLED_BY_9 = "os.kill(os.getpid(), 9)"

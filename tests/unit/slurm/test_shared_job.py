@@ -179,7 +179,7 @@ def test_a_run_that_ends_without_a_record_says_with_which_code(
     pool._settle(0, code)
     assert RunRecord(run).state == "failed" and pool.num_failed == 1
     how = "killed by signal 9" if code < 0 else f"exit code {code} in the middle"
-    assert how in str(RunRecord(run).attempts[-1].reason)
+    assert how in str(RunRecord(run).attempts[-1]["reason"])
 
 
 def test_a_job_that_did_not_start_has_failed_for_its_open_runs(
@@ -193,7 +193,7 @@ def test_a_job_that_did_not_start_has_failed_for_its_open_runs(
     before = states(job)
     assert not_started.main() == 0
     assert states(job) == before | dict.fromkeys(("running", "preempted", "queued"), "failed")
-    reason = RunRecord(runs_of(job)[-1]).attempts[-1].reason
+    reason = RunRecord(runs_of(job)[-1]).attempts[-1]["reason"]
     assert reason is not None and reason.endswith("before the run started: no such module")
 
 
