@@ -43,7 +43,14 @@ MIXTURE = (
     "data.num_classes=10",
 )
 DIGITS_ALONE = ("data=digits", "scheduler=constant")
+PLATEAU = (
+    *DIGITS_ALONE,
+    "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau",
+    "+scheduler.metric=val/loss",
+    "+scheduler.factor=0.5",
+)
 DEFAULT = ("data=digits", *WSD)
+STOPPING = (*DEFAULT, "hooks=[default,early_stopping]")
 WEIGHTS = "weights:{a:3}"
 MATTERS = {
     "scheduler.*": [
@@ -55,6 +62,7 @@ MATTERS = {
             ["+scheduler.step_size=11"],
             8,
         ),
+        (PLATEAU, ["+scheduler.threshold=0.5"], ["+scheduler.patience=1"], 4),
         (
             (
                 *DIGITS_ALONE,
@@ -91,8 +99,40 @@ MATTERS = {
             [],
             ["hooks.ema.start=initial"],
             4,
-        )
+        ),
+        (
+            (*DEFAULT, "hooks=[default,ema]", "hooks.ema.evaluate=true"),
+            ["hooks.ema.start=10"],
+            ["hooks.ema.start=16"],
+            8,
+        ),
     ],
+    "hooks.early_stopping.*": [
+        (
+            (*STOPPING, "hooks.early_stopping.patience=2"),
+            ["hooks.early_stopping.min_delta=0.5"],
+            [],
+            8,
+        ),
+        (
+            STOPPING,
+            ["hooks.early_stopping.min_delta=0.5"],
+            ["hooks.early_stopping.metric=val/accuracy"],
+            16,
+        ),
+        (
+            STOPPING,
+            [],
+            ["hooks.early_stopping.patience=1", "hooks.early_stopping.min_delta=0.5"],
+            4,
+        ),
+        (DEFAULT, [], ["hooks=[default,early_stopping]"], 16),
+    ],
+    "hooks.checkpointing.best_metric": [
+        (DEFAULT, [], ["hooks.checkpointing.best_metric=train/loss"], 12),
+        (DEFAULT, [], ["hooks.checkpointing.best_metric=null"], 16),
+    ],
+    "hooks.checkpointing.best_mode": [(DEFAULT, [], ["hooks.checkpointing.best_mode=max"], 16)],
     "hooks.progress.*": [(DEFAULT, [], ["hooks.progress.interval=2"], 16)],
     "hooks.watchdog.*": [(DEFAULT, [], ["hooks=[default,watchdog]"], 16)],
     "hooks.export.*": [(DEFAULT, [], ["hooks=[default,export]"], 16)],
@@ -181,8 +221,7 @@ def declared() -> Iterator[str]:
 
 
 def test_each_declared_key_is_compared() -> None:
-    has_no_steps = {"hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"}
-    assert {*declared()} == {*MATTERS} | has_no_steps
+    assert {*declared()} == {*MATTERS}
 
 
 PLANTED = """
@@ -274,7 +313,6 @@ def has_lost_its_best(folder: Path) -> None:
         (has_other_code, [], "x: 1 -> gone"),
         (has_lost_its_best, [], "step-00000005: manifest.json is missing"),
         (None, ["hooks.logging.interval=4"], None),
-        (None, ["hooks.checkpointing.best_metric=train/loss"], None),
         (None, ["run.tag=again"], None),
         (None, ["data.num_workers=1"], "New run. Shares steps 0 to 12"),
         (has_lost_its_weights, [], "New run. Shares steps 0 to 8"),

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.checks import parse_signal, signal_issue
-from launcher.config.matters_from import always, never
+from launcher.config.matters_from import Node, before_last_line, never
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
@@ -74,7 +75,11 @@ class CheckpointingHook(BaseHook):
     """
 
     needs: ClassVar = {"best_metric=train/*": "logging"}
-    matters_from: ClassVar = {"best_metric": always, "best_mode": always, "*": never}
+    matters_from: ClassVar = {
+        "best_metric": before_last_line,
+        "best_mode": before_last_line,
+        "*": never,
+    }
 
     def __init__(
         self,
@@ -347,7 +352,16 @@ class CheckpointingHook(BaseHook):
         return payload
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        state_dict["checkpointing"] = {} if self.best is None else {"best": self.best.state()}
+        state_dict.update(self._state())
+
+    def _state(self) -> dict[str, object]:
+        return {"checkpointing": {} if self.best is None else {"best": self.best.state()}}
+
+    def state_after(self, lines: Iterable[Node]) -> dict[str, object]:
+        """Return the state of a run that has logged these lines, without a skipped update."""
+        if self.best is not None:
+            list(self.best.replay(line for line in lines if line["step"] > 0))
+        return self._state()
 
     # ------------------------------------------------------------------------------------------ end
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:

@@ -16,7 +16,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.forking import KEY, Fork, own_position
-from launcher.hooks.shared import SharedStart
+from launcher.hooks.shared import SharedStart, States, with_states
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
 from launcher.rundir.provenance import is_restart
@@ -34,6 +34,8 @@ class Choice(NamedTuple):
     """The user named this checkpoint, so no other one is loaded."""
     is_fork: bool = False
     is_shared: bool = False
+    states: States = {}
+    """The states of hooks that replace the stored ones."""
 
 
 class CheckpointRestorer:
@@ -174,7 +176,7 @@ class CheckpointRestorer:
             return Choice(source, is_named=True, is_fork=True)
         if choice.path is None and self.shared is not None:
             found = self.shared.find(trainer)
-            return choice if found is None else Choice(str(found), is_shared=True)
+            return choice if found is None else Choice(str(found[0]), False, False, True, found[1])
         return choice
 
     def _choose(self, trainer: TrainerView) -> Choice:
@@ -283,7 +285,7 @@ class CheckpointRestorer:
         rank_state = mine or stored.rank_state(0) or {}
         trainer.restored = {
             "training_state": stored.meta["training_state"],
-            "hooks": rank_state.get("hooks", {}),
+            "hooks": with_states(rank_state.get("hooks", {}), self.choice.states),
         }
         if mine is None:
             trainer.resumed_rng = fresh_rng(trainer.step)

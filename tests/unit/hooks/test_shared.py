@@ -49,12 +49,14 @@ def test_each_of_ten_thousand_records_is_read_once(tmp_path: Path) -> None:
     assert len(records) == 10_000 and {*records.values()} == {1}
 
 
-def test_a_step_is_awaited_until_each_of_its_runs_has_an_attempt(tmp_path: Path) -> None:
+def test_a_step_is_awaited_until_each_of_its_runs_has_reached_it(tmp_path: Path) -> None:
     leaves = {20: ["one"], 60: ["one", "two"]}
-    assert awaited(tmp_path, leaves) == [20, 60]
-    write(tmp_path / "one", attempts=[])
-    assert awaited(tmp_path, leaves) == [20, 60]
-    attempt = {"number": 1, "started": "", "host": "", "pid": 1, "start_step": 20}
-    rest = dict.fromkeys(("ended", "end_step", "outcome", "signal", "exit_code", "reason"))
-    (tmp_path / "one" / "run.json").write_text(json.dumps({"attempts": [attempt | rest]}))
-    assert awaited(tmp_path, leaves) == [60]
+    for run, step, steps in [("one", 0, [20, 60]), ("one", 20, [60]), ("two", 60, [60])]:
+        checkpoint = tmp_path / run / "checkpoints" / f"step-{step:08d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "manifest.json").write_text("{}")
+        assert awaited(tmp_path, leaves) == steps
+    (tmp_path / "one" / "checkpoints" / "step-00000020").rename(
+        tmp_path / "one" / "checkpoints" / "step-00000080"
+    )
+    assert awaited(tmp_path, leaves) == []
