@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ from launcher.cli.sweep import check_jobs
 from launcher.cli.sweep_job import SweepJob
 from launcher.config.compose import Command
 from launcher.config.construct import construct
-from launcher.config.messages import hint
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import loader
-from launcher.config.tree import leaves, walk
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
@@ -54,11 +51,7 @@ def sweep(words: Command, master: DictConfig) -> None:
     ranges, arguments = hpo.get("space") or {}, words.typed
     space, fixed = read_space(loader(), arguments, ranges, bool(hpo.get("space_function")))
     fixed_settings = [text for text in arguments if is_setting(text)]
-    try:
-        probe = probed(words, [*fixed, *fixed_settings], space)
-    except ConfigError:
-        check_keys(words, fixed, leaves(ranges))
-        raise
+    probe = probed(words, [*fixed, *fixed_settings], space)
     if (dispatch := probe.plain["dispatch"]["_target_"]) not in (LOCAL, SLURM):
         raise ConfigError(
             f"hydra/sweeper=optuna: {dispatch.rpartition('.')[2]} is not supported; use"
@@ -173,17 +166,6 @@ def _with_range(message: str, space: Space) -> str:
     if "a whole number" in text:
         return f"{key}={ends}: should have whole numbers; use {key}=int({ends})."
     return f"{key}={ends}: with {message}"
-
-
-def check_keys(words: Command, fixed: list[str], keys: Iterable[str]) -> None:
-    """Check that the configuration has the keys of the space."""
-    (job,) = check_jobs(words, [fixed])
-    known = [path for path, _ in walk(job.plain)]
-    for key in keys:
-        if bare(key) == key and key not in known and not loader().get_group_options(key):
-            raise ConfigError(
-                f"hpo.space: {key} is not a key of the configuration{hint(key, known)}"
-            )
 
 
 def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:

@@ -408,9 +408,6 @@ def _hooks(config: RunConfig, schedule: dict[str, Any] | None) -> list[BaseHook]
         for group in ("hooks", "tracker")
     )
     jsonl = JsonlHook(keep_dropped=len(others) < len(config.plain.get("tracker") or ()))
-    others = [
-        hook for hook in others if not (isinstance(hook, JsonlHook) and hook.path == jsonl.path)
-    ]
     # A tracker reads the media of a step once it sees the line of a later step.
     hooks += [
         *([] if any(isinstance(hook, MediaHook) for hook in hooks) else [MediaHook()]),
