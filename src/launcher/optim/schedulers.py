@@ -122,14 +122,6 @@ def wsd(
     )
 
 
-def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> int:
-    """Return the warm-up steps: `steps` if set, else `ratio` of `total`, rounded down, else 0."""
-    if issue := warmup_issue(steps, ratio, total):
-        raise ConfigError(str(issue))
-    # 1e-9 is added because 0.29 * 100 is 28.999999999999996.
-    return steps or int((ratio or 0.0) * total + 1e-9)
-
-
 class SchedulerParts:
     """The schedules of several optimizers by name; each counts the updates of its own."""
 
@@ -227,9 +219,13 @@ def check_steps(scheduler: object, where: str) -> None:
 
 
 def _warmup(total: int, steps: int | None, ratio: float | None) -> int:
-    return resolve_warmup_steps(
-        steps, DEFAULT_WARMUP_RATIO if steps is None and ratio is None else ratio, total
-    )
+    """Return the warm-up steps: `steps` if set, else `ratio` of `total`, rounded down."""
+    if issue := warmup_issue(steps, ratio, total):
+        raise ConfigError(str(issue))
+    if steps is None and ratio is None:
+        ratio = DEFAULT_WARMUP_RATIO
+    # 1e-9 is added because 0.29 * 100 is 28.999999999999996.
+    return steps or int((ratio or 0.0) * total + 1e-9)
 
 
 def _warmed(optimizer: Optimizer, warmup: int, after: Factor, floor: float = 0.0) -> LambdaLR:

@@ -52,18 +52,9 @@ def sweep(words: Command, master: DictConfig) -> None:
     space, fixed = read_space(loader(), arguments, ranges, bool(hpo.get("space_function")))
     fixed_settings = [text for text in arguments if is_setting(text)]
     probe = probed(words, [*fixed, *fixed_settings], space)
-    if (dispatch := probe.plain["dispatch"]["_target_"]) not in (LOCAL, SLURM):
-        raise ConfigError(
-            f"hydra/sweeper=optuna: {dispatch.rpartition('.')[2]} is not supported; use"
-            " dispatch=local or dispatch=slurm."
-        )
-    if dispatch == SLURM and (runs := probe.plain["dispatch"]["runs_per_job"]) > 1:
-        raise ConfigError(
-            f"dispatch.runs_per_job={runs}: a trial is a job of its own, since it may be stopped;"
-            " leave it out."
-        )
-    if dispatch == SLURM and probe.plain["dispatch"]["dry_run"]:
-        construct(probe.plain["dispatch"]).sweep([probe])
+    _check_dispatch(dispatch := probe.plain["dispatch"])
+    if dispatch["_target_"] == SLURM and dispatch["dry_run"]:
+        construct(dispatch).sweep([probe])
         return
     settings = checked_settings(probe, space)
     display = Display()
@@ -95,6 +86,19 @@ def sweep(words: Command, master: DictConfig) -> None:
         finally:
             if not search.trials:
                 (search.folder / RESTARTS).unlink(missing_ok=True)
+
+
+def _check_dispatch(dispatch: dict[str, Any]) -> None:
+    if (target := dispatch["_target_"]) not in (LOCAL, SLURM):
+        raise ConfigError(
+            f"hydra/sweeper=optuna: {target.rpartition('.')[2]} is not supported; use"
+            " dispatch=local or dispatch=slurm."
+        )
+    if target == SLURM and (runs := dispatch["runs_per_job"]) > 1:
+        raise ConfigError(
+            f"dispatch.runs_per_job={runs}: a trial is a job of its own, since it may be stopped;"
+            " leave it out."
+        )
 
 
 def checked_settings(probe: SweepJob, space: Space) -> Settings:
