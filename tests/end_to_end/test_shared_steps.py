@@ -381,7 +381,8 @@ def test_eight_cooldowns_of_two_seeds_train_a_third(
     assert assert_all_equal(tmp_path, trained_alone) == 466
     for folder in tmp_path.glob("*/*"):
         steps = checkpoint_steps(folder / "checkpoints")
-        assert len(steps) <= 2 and max(steps) == 100, "more than the last and the best one"
+        # The last one, the one before it, and the best one.
+        assert len(steps) <= 3 and max(steps) == 100
 
 
 def test_a_trunk_that_is_killed_costs_only_time(tmp_path: Path, trained_alone: list[Path]) -> None:

@@ -51,16 +51,15 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint of another run, and of its best one until then."""
+    """A checkpoint of another run."""
 
     run: RunFolder
     record: RecordData
     identity: Node
     lines: Callable[[], list[dict[str, Any]]]
     step: int
-    best: int | None = None
     states: Mapping[int, States] = field(default_factory=dict)
-    """By step, the states of hooks with other settings than in the other run."""
+    """By step, of it and of the best one before it, the states that replace the stored ones."""
 
     def has_trained(self, attempt: AttemptData) -> bool:
         """Return whether an attempt has trained any of the steps.
@@ -155,15 +154,13 @@ class SharedStart:
         # Reading the weights twice is better than a start that fails half way.
         verify(path)
         states = self._states(trainer, source, source.step)
-        hooks = with_states(_stored_hooks(path), states)
-        best = hooks.get("CheckpointingHook", {}).get("checkpointing", {}).get("best") or {}
-        if best.get("value") is None or best["step"] == source.step:
-            return replace(source, states={source.step: states})
-        verify(source.path(best["step"]))
-        before = self._states(trainer, source, best["step"])
-        return replace(
-            source, best=best["step"], states={best["step"]: before, source.step: states}
-        )
+        notes = with_states(_stored_hooks(path), states).get("CheckpointingHook", {})
+        best = notes.get("checkpointing", {}).get("best") or {}
+        step = source.step if best.get("value") is None else best["step"]
+        if step < source.step:
+            verify(source.path(step))
+        before = self._states(trainer, source, step)
+        return replace(source, states={step: before, source.step: states})
 
     def _states(self, trainer: TrainerView, source: Source, step: int) -> States:
         """Return the states at a step of hooks with other settings than in the other run."""
