@@ -42,7 +42,7 @@ LINES = ("metrics.jsonl", "media.jsonl")
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 
 States = Mapping[str, dict[str, Any]]
-"""Of hooks, by name."""
+"""States of hooks, by the names of these."""
 
 
 class Unusable(Exception):

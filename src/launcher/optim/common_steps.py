@@ -53,11 +53,14 @@ def decisive_part(identity: Node) -> str:
 
 
 def _without_rules(node: Node, path: str) -> dict[str, Any]:
+    """Return a node without the keys that have a rule, and the nodes whose keys all have one."""
     rules, kept = _declared(path, node) or {}, {}
     for key, value in node.items():
-        is_node = isinstance(value, Mapping)
-        if key not in rules and "*" not in (rules | (_declared(join(path, key), value) or {})):
-            kept[key] = _without_rules(value, join(path, key)) if is_node else value
+        here = join(path, key)
+        # A node that is null is equivalent to none.
+        if value is None or key in rules or "*" in (_declared(here, value) or {}):
+            continue
+        kept[key] = _without_rules(value, here) if isinstance(value, Mapping) else value
     return kept
 
 
