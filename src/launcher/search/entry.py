@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -184,28 +186,26 @@ def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
 
-class locked:
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
     """Lock the study within the context, so that no other search works on it."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.lock = folder, RunLock(RunFolder(folder))
-
-    def __enter__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if held := held_here(RunFolder(self.folder)):
-            raise ConfigError(
-                f"The study {self.folder} is being searched by {held}; wait for it, or stop it."
-            )
-        try:
-            self.lock.acquire()
-        except ConfigError as error:
-            # The folder cannot be written.
-            if error.__cause__ is not None:
-                raise
-            raise ConfigError(
-                f"The study {self.folder} is being searched elsewhere; wait for it, or stop it."
-            ) from error
-
-    def __exit__(self, *exc: object) -> None:
-        self.lock.release()
-        remove_empty(self.folder, self.folder.parent, self.folder.parent.parent)
+    lock = RunLock(RunFolder(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    if held := held_here(RunFolder(folder)):
+        raise ConfigError(
+            f"The study {folder} is being searched by {held}; wait for it, or stop it."
+        )
+    try:
+        lock.acquire()
+    except ConfigError as error:
+        # The folder cannot be written.
+        if error.__cause__ is not None:
+            raise
+        raise ConfigError(
+            f"The study {folder} is being searched elsewhere; wait for it, or stop it."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+        remove_empty(folder, folder.parent, folder.parent.parent)

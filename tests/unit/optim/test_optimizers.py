@@ -9,7 +9,6 @@ from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.models.gpt import GPT
-from launcher.models.mlp import MLP
 from launcher.models.supervised import Supervised
 from launcher.optim import optimizers, schedulers
 from launcher.train.build import build_optimizer
@@ -166,21 +165,6 @@ def test_a_torch_optimizer_by_its_name_alone():
     )
 
 
-def test_lists_of_a_configuration_are_taken():
-    config = OmegaConf.create(
-        {
-            "_target_": "launcher.optim.optimizers.adamw",
-            "_partial_": True,
-            "betas": [0.5, 0.6],
-            "no_decay": ["embeddings"],
-        }
-    )
-    model = mixed()
-    optimizer = build_optimizer(config, model)
-    assert optimizer.param_groups[0]["betas"] == (0.5, 0.6)
-    assert members(model, optimizer)["no_decay"] == ["embedding.weight"]
-
-
 class Holder(nn.Module):
     def __init__(self, **parts):
         super().__init__()
@@ -207,10 +191,6 @@ class TestHiddenMatrices:
     def test_of_a_plain_module(self):
         model = mixed()
         assert [id(p) for p in optimizers.hidden_matrices(model)] == [id(model.hidden.weight)]
-
-    def test_of_an_mlp(self):
-        model = MLP(vocab_size=5, hidden_dim=4)
-        assert len(optimizers.hidden_matrices(model)) == 2
 
     @pytest.mark.parametrize(
         "build",

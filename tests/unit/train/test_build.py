@@ -184,14 +184,6 @@ def test_a_batch_that_does_not_divide_is_rejected() -> None:
         step_plan(TrainerSettings(1), 12, 5, Precision())
 
 
-@pytest.mark.parametrize(
-    ("retries", "precision", "expected"),
-    [(3, "fp32", True), (3, "fp16", False), (None, "bf16", False)],
-)
-def test_retries(retries: int | None, precision: str, expected: bool) -> None:
-    assert Precision(precision).retries(retries) is expected  # type: ignore[arg-type]
-
-
 def test_a_whole_graph_is_refused_where_the_strategy_breaks_it() -> None:
     with pytest.raises(ConfigError, match="breaks the graph"):
         compile_options({"fullgraph": True}, DdpStrategy())
