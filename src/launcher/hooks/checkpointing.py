@@ -1,5 +1,6 @@
 """Decides when to save, what to keep, and when to leave. The package `checkpoint` does the rest."""
 
+import copy
 import signal
 import time
 from collections.abc import Iterable
@@ -352,16 +353,14 @@ class CheckpointingHook(BaseHook):
         return payload
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        state_dict.update(self._state())
-
-    def _state(self) -> dict[str, object]:
-        return {"checkpointing": {} if self.best is None else {"best": self.best.state()}}
+        state_dict.update(_notes(self.best))
 
     def state_after(self, lines: Iterable[Node]) -> dict[str, object]:
         """Return the state of a run that has logged these lines, without a skipped update."""
-        if self.best is not None:
-            list(self.best.replay(line for line in lines if line["step"] > 0))
-        return self._state()
+        best = copy.copy(self.best)
+        if best is not None:
+            list(best.replay(line for line in lines if line["step"] > 0))
+        return _notes(best)
 
     # ------------------------------------------------------------------------------------------ end
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
@@ -402,6 +401,10 @@ class CheckpointingHook(BaseHook):
         if getattr(self, "saver", None) is not None:
             self._await(trainer, "close")
         signals.restore(self._handlers)
+
+
+def _notes(best: Best | None) -> dict[str, object]:
+    return {"checkpointing": {} if best is None else {"best": best.state()}}
 
 
 def signal_list(signums: Any) -> list[signal.Signals]:

@@ -1,5 +1,6 @@
 """Ends training when a metric no longer improves."""
 
+import copy
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
@@ -70,8 +71,9 @@ class EarlyStoppingHook(BaseHook):
 
     def state_after(self, lines: Iterable[Node]) -> dict[str, object]:
         """Return the state of a run that has logged these lines."""
-        self.stop_in(lines)
-        return self._state()
+        after = copy.deepcopy(self)
+        after.stop_in(lines)
+        return after._state()
 
     def _state(self) -> dict[str, object]:
         return {"early_stopping": {"best": self.best.state(), "misses": self.misses}}

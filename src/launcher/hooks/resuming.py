@@ -176,7 +176,8 @@ class CheckpointRestorer:
             return Choice(source, is_named=True, is_fork=True)
         if choice.path is None and self.shared is not None:
             found = self.shared.find(trainer)
-            return choice if found is None else Choice(str(found[0]), False, False, True, found[1])
+            if found is not None:
+                return Choice(str(found[0]), is_shared=True, states=found[1])
         return choice
 
     def _choose(self, trainer: TrainerView) -> Choice:
