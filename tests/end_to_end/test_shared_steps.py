@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shlex import split
 from typing import Any
@@ -17,6 +18,9 @@ from typing import Any
 import pytest
 
 import launcher.hooks
+from launcher.checkpoint.files import write_json
+from launcher.checkpoint.manifest import Manifest
+from launcher.rundir.folder import checkpoint_steps
 from support import python, runner
 
 SHORT = split(
@@ -35,7 +39,14 @@ MIXTURE = (
     "data.num_classes=10",
 )
 DIGITS_ALONE = ("data=digits", "scheduler=constant")
+PLATEAU = (
+    *DIGITS_ALONE,
+    "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau",
+    "+scheduler.metric=val/loss",
+    "+scheduler.threshold=0.2",
+)
 DEFAULT = ("data=digits", *WSD)
+STOPPING = (*DEFAULT, "hooks=[default,early_stopping]")
 WEIGHTS = "weights:{a:3}"
 STEP_LR = (*DIGITS_ALONE, "scheduler._target_=torch.optim.lr_scheduler.StepLR")
 ONE_CYCLE = (
@@ -52,6 +63,7 @@ MATTERS = {
         (DEFAULT, [], ["scheduler.decay_ratio=0.4"], 12),
         (DEFAULT, ["scheduler=constant_with_warmup"], ["scheduler=wsd"], 16),
         (STEP_LR, ["+scheduler.step_size=9"], ["+scheduler.step_size=11"], 8),
+        (PLATEAU, ["+scheduler.patience=1"], ["+scheduler.patience=2"], 4),
         (ONE_CYCLE, [], ["+scheduler.three_phase=true"], 4),
     ],
     "trainer.max_steps": [(DEFAULT, [], ["trainer.max_steps=30"], 16)],
@@ -71,8 +83,40 @@ MATTERS = {
             [],
             ["hooks.ema.start=initial"],
             4,
-        )
+        ),
+        (
+            (*DEFAULT, "hooks=[default,ema]", "hooks.ema.evaluate=true"),
+            ["hooks.ema.start=10"],
+            ["hooks.ema.start=16"],
+            8,
+        ),
     ],
+    "hooks.early_stopping.*": [
+        (
+            (*STOPPING, "hooks.early_stopping.patience=2"),
+            ["hooks.early_stopping.min_delta=0.5"],
+            [],
+            4,
+        ),
+        (
+            STOPPING,
+            ["hooks.early_stopping.min_delta=0.5"],
+            ["hooks.early_stopping.metric=val/accuracy"],
+            16,
+        ),
+        (
+            STOPPING,
+            [],
+            ["hooks.early_stopping.patience=3", "hooks.early_stopping.min_delta=0.5"],
+            8,
+        ),
+        (DEFAULT, [], ["hooks=[default,early_stopping]"], 16),
+    ],
+    "hooks.checkpointing.best_metric": [
+        (DEFAULT, [], ["hooks.checkpointing.best_metric=train/loss"], 12),
+        (DEFAULT, [], ["hooks.checkpointing.best_metric=null"], 16),
+    ],
+    "hooks.checkpointing.best_mode": [(DEFAULT, [], ["hooks.checkpointing.best_mode=max"], 16)],
     "observing": [
         (
             DEFAULT,
@@ -137,9 +181,9 @@ def test_a_shared_run_equals_the_run_trained_alone(
     leaf, output = train(outputs, *both, *second, name, "run.id=leaf", "run.share_prefix=true")
     assert f"New run. Shares steps 0 to {step} with trunk." in output
     assert record(leaf)["shared"] | {"digest": ""} == {"run": "trunk", "step": step, "digest": ""}
-    assert trained(leaf) == record(leaf)["max_steps"] - step
     alone, _ = train(tmp_path / "alone", *both, *second, name, "run.id=leaf")
     assert_equal(leaf, alone)
+    assert trained(leaf) == trained(alone) - step
     assert record(alone)["shared"] is None
     assert record(trunk)["state"] == "completed"
 
@@ -163,9 +207,8 @@ def declared() -> Iterator[str]:
 
 
 def test_each_declared_key_is_compared() -> None:
-    has_no_steps = {"hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"}
     compared = {*MATTERS} - {"observing"} | {f"hooks.{name}.*" for name in OBSERVING}
-    assert {*declared()} == compared | has_no_steps
+    assert {*declared()} == compared
 
 
 PLANTED = """
@@ -234,7 +277,9 @@ def has_lost_its_best(folder: Path) -> None:
             each["checkpointing"] for each in state["hooks"].values() if "checkpointing" in each
         )
         notes["best"]["step"] = 5
-        file.write_text(json.dumps(state))
+        changed, manifest = write_json(file, state), Manifest.read(file.parent)
+        files = [changed if entry.name == file.name else entry for entry in manifest.files]
+        replace(manifest, files=files).write(file.parent)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +291,6 @@ def has_lost_its_best(folder: Path) -> None:
         (has_other_code, [], "x: 1 -> gone"),
         (has_lost_its_best, [], "step-00000005: manifest.json is missing"),
         (None, ["hooks.logging.interval=4"], None),
-        (None, ["hooks.checkpointing.best_metric=train/loss"], None),
         (None, ["run.tag=again"], None),
         (None, ["data.num_workers=1"], "New run. Shares steps 0 to 12"),
         (has_lost_its_weights, [], "New run. Shares steps 0 to 8"),
@@ -305,6 +349,10 @@ def test_cooldowns_of_two_seeds_train_what_they_have_in_common_once(
     assert done.returncode == 0, done.output
     assert "8 runs, 800 steps; shared: 338 are trained" in done.output
     assert assert_all_equal(tmp_path, trained_alone) == 338
+    for folder in tmp_path.glob("*/*"):
+        steps = checkpoint_steps(folder / "checkpoints")
+        # The last one, the one before it, and the best one.
+        assert len(steps) <= 3 and max(steps) == 100
 
 
 def test_a_trunk_that_is_killed_costs_only_time(tmp_path: Path, trained_alone: list[Path]) -> None:

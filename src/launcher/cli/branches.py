@@ -1,6 +1,6 @@
 """The plan of a sweep with `run.share_prefix`: a tree, in which each run leaves another one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,21 +63,42 @@ def plan(identities: Sequence[dict[str, Any]]) -> list[Branch]:
         identities: see `launcher.optim.common_steps.comparable`.
     """
     # Torch is imported late: only this needs it before a job starts.
+    from launcher.optim.common_steps import decisive_part
+
+    parts = list(map(decisive_part, identities))
+    tree = _grow(range(len(identities)), identities, parts)
+    most = {job: max([branch.start, *branch.leaves]) for job, branch in tree.items()}
+    order = sorted(most, key=lambda job: (-most[job], -tree[job].steps))
+    return list(_grow(order, identities, parts).values())
+
+
+def _grow(
+    order: Iterable[int], identities: Sequence[dict[str, Any]], parts: Sequence[str]
+) -> dict[int, Branch]:
+    """Let each run leave the first one before it with which it has the most in common.
+
+    Runs that leave one trunk at one step have no more than that in common. So few pairs are
+    compared: at each fork the runs that leave it there, until none has more.
+    """
     from launcher.optim.common_steps import common_steps
 
-    jobs = range(len(identities))
-    common = {(a, b): common_steps(identities[a], identities[b]) for a in jobs for b in jobs[:a]}
-    common |= {(b, a): steps for (a, b), steps in common.items()}
-    most = [max((common[job, other] for other in jobs if other != job), default=0) for job in jobs]
-    lengths = [identity["trainer"]["max_steps"] or 0 for identity in identities]
     tree: dict[int, Branch] = {}
-    for job in sorted(jobs, key=lambda job: (-most[job], -lengths[job])):
-        trunk = max(tree, key=lambda other: common[job, other], default=None)
-        start = 0 if trunk is None else common[job, trunk]
-        tree[job] = Branch(job, lengths[job], trunk if start else None, start)
-        if trunk is not None and start:
-            tree[trunk].leaves.setdefault(start, []).append(job)
-    return list(tree.values())
+    roots: dict[str, list[int]] = {}
+    for job in order:
+        branch = Branch(job, identities[job]["trainer"]["max_steps"] or 0)
+        siblings = roots.setdefault(parts[job], [])
+        while True:
+            pairs = (
+                (other, common_steps(identities[job], identities[other])) for other in siblings
+            )
+            found = next((pair for pair in pairs if pair[1] > branch.start), None)
+            if found is None:
+                break
+            branch.trunk, branch.start = found
+            siblings = tree[branch.trunk].leaves.setdefault(branch.start, [])
+        siblings.append(job)
+        tree[job] = branch
+    return tree
 
 
 def described(branches: Sequence[Branch]) -> str:

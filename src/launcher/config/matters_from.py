@@ -6,7 +6,7 @@ number of first steps that are bitwise identical. A key without a rule matters f
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,18 @@ Node = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Pair:
-    """Two identities, in which `trainer.max_steps` is a number."""
+    """Two identities, in which `trainer.max_steps` is a number.
+
+    Args:
+        lines: reads what the other run has logged, by step. None: it has not begun.
+    """
 
     one: Node
     other: Node
+    lines: Callable[[], Sequence[Node]] | None = None
+
+    def logged(self) -> Sequence[Node]:
+        return () if self.lines is None else self.lines()
 
     @property
     def steps_before_an_end(self) -> int:
@@ -40,9 +48,10 @@ def never(one: Node | None, other: Node | None, pair: Pair) -> int:
     return ALL
 
 
-def always(one: Node | None, other: Node | None, pair: Pair) -> int:
-    """The rule of a key that matters from the first step, next to a rule of all keys."""
-    return 0
+def before_last_line(one: Node | None, other: Node | None, pair: Pair) -> int:
+    """The rule of a key whose effect follows from the logged lines."""
+    lines = pair.logged()
+    return int(lines[-1]["step"]) if lines else 0
 
 
 def before_an_end(one: Node, other: Node, pair: Pair) -> int:

@@ -52,6 +52,13 @@ def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0)
     return gain > max(min_delta, NOISE * abs(old))
 
 
+def without_noise(new: float, best: float | None, mode: Mode) -> float:
+    """Return the best value in place of a value that differs from it by rounding only."""
+    if best is None or is_better(new, best, mode) or is_better(best, new, mode):
+        return new
+    return best if math.isfinite(new) else new
+
+
 def best_index(values: Iterable[float], mode: Mode) -> int | None:
     """Return the index of the best value, the first of equal ones, or None if none is finite."""
     best, best_at = None, None

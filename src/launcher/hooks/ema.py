@@ -16,9 +16,17 @@ from launcher.strategies.weights import model_tensors, unwrap
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
 
-def before_first_update(one: Node, other: Node, pair: Pair) -> int:
-    """Return the first steps in which an average is not updated."""
-    return int(one.get("interval", 1)) - 1
+def before_an_average(one: Node, other: Node, pair: Pair) -> int:
+    """Return the first steps in which both averages are the initial weights, or a copy."""
+    first = []
+    for start, interval in (
+        (node.get("start"), int(node.get("interval", 1))) for node in (one, other)
+    ):
+        copies = (
+            0 if start == "initial" else max(1, (start if type(start) is int else 0) // interval)
+        )
+        first.append((copies + 1) * interval)
+    return min(first) - 1
 
 
 class EmaHook(BaseHook):
@@ -40,13 +48,14 @@ class EmaHook(BaseHook):
             are soon forgotten. With 0, no warm-up.
         device: device of the averages, such as cpu. Default None: the device of the weights.
         start: with "first_update", the first update copies the weights, as in torch's
-            `AveragedModel`. With "initial", it averages them with the initial weights.
+            `AveragedModel`. With "initial", it averages them with the initial weights. With a
+            number, each update up to this step copies them.
         evaluate: evaluate the average of the first decay instead of the weights. `val/` metrics,
             the best checkpoint and early stopping then use the average.
     """
 
     needs: ClassVar = {"evaluate=true": "evaluation", "evaluate=false": "checkpointing"}
-    matters_from: ClassVar = {"start": before_first_update}
+    matters_from: ClassVar = {"start": before_an_average}
 
     def __init__(
         self,
@@ -57,7 +66,7 @@ class EmaHook(BaseHook):
         warmup: NonNegativeInt = 0,
         device: str | None = None,
         evaluate: bool = False,
-        start: Literal["first_update", "initial"] = "first_update",
+        start: Literal["first_update", "initial"] | PositiveInt = "first_update",
     ):
         self.decays = list(map(float, decay if isinstance(decay, Sequence) else [decay]))
         are_distinct = 0 < len(self.decays) == len(set(self.decays))
@@ -119,6 +128,8 @@ class EmaHook(BaseHook):
         if trainer.step == self._updated_at or trainer.step % self.interval:
             return
         self._updated_at = trainer.step
+        if isinstance(self.start, int) and trainer.step <= self.start:
+            self._updates = 0
         # In the dtype and on the device of the averages.
         pairs = zip(self._shards(), self._averages[self.decays[0]], strict=True)
         weights = [weight.to(average) for weight, average in pairs]
@@ -128,7 +139,7 @@ class EmaHook(BaseHook):
 
     def _current(self, decay: float) -> float:
         """Return the decay of the next update."""
-        if self._updates == 0 and self.start == "first_update":
+        if self._updates == 0 and self.start != "initial":
             return 0.0
         limit = (1 + self._updates) / (self.warmup + self._updates) if self.warmup else 1.0
         return min(decay, limit) ** self.interval

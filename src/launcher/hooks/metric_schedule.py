@@ -1,9 +1,8 @@
 """Steps a scheduler that follows a metric (`torch.optim.lr_scheduler.ReduceLROnPlateau`)."""
 
-import math
 from typing import Any, ClassVar
 
-from launcher.config.metric_direction import is_better
+from launcher.config.metric_direction import without_noise
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
 
@@ -25,14 +24,10 @@ class MetricScheduleHook(BaseHook):
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if not dry_run and self.metric.observe(records):
             scheduler: Any = trainer.lr_scheduler
-            scheduler.step(self._without_noise(trainer.step))
-
-    def _without_noise(self, step: int) -> float | None:
-        latest, best = self.metric.latest, self.metric.value
-        if self.metric.update(step) or latest is None or best is None:
-            return latest
-        is_worse = is_better(best, latest, self.metric.mode)
-        return latest if is_worse or not math.isfinite(latest) else best
+            latest, best = self.metric.latest, self.metric.value
+            assert latest is not None
+            self.metric.update(trainer.step)
+            scheduler.step(without_noise(latest, best, self.metric.mode))
 
     def on_before_step(self, trainer: TrainerView) -> None:
         self.metric.check(trainer)

@@ -1,26 +1,31 @@
 """A shared start: a new run begins with the steps that it has in common with a run on disk."""
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from launcher.checkpoint.changes import environment_changes
-from launcher.checkpoint.files import write_file
+from launcher.checkpoint.files import write_file, write_json
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
-from launcher.checkpoint.store import CheckpointStore, noted
-from launcher.checkpoint.stored import weights_digest
+from launcher.checkpoint.retention import Retention
+from launcher.checkpoint.store import CheckpointStore
+from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
 from launcher.config.matters_from import Node
 from launcher.config.tree import nested
 from launcher.hooks.base import TrainerView
+from launcher.hooks.state import named
 from launcher.optim.common_steps import common_steps, comparable
 from launcher.rundir.files import fsync_file, replace_file
 from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
+from launcher.rundir.history import read_rows
 from launcher.rundir.provenance import MACHINE, described
 from launcher.rundir.record_format import AttemptData, RecordData, SharedData
 from launcher.rundir.run_on_disk import RunOnDisk
@@ -28,6 +33,14 @@ from launcher.rundir.step_lines import step_of
 
 ATTEMPT = re.compile(rb'"attempt": ?(-?\d+)')
 LINES = ("metrics.jsonl", "media.jsonl")
+CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
+
+States = Mapping[str, dict[str, Any]]
+"""States of hooks, by the names of these."""
+
+
+class Unusable(Exception):
+    """A run would not have saved another run's checkpoint. The message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +49,11 @@ class Source:
 
     run: RunFolder
     record: RecordData
+    identity: Node
+    lines: Callable[[], list[dict[str, Any]]]
     step: int
-
-    @property
-    def path(self) -> Path:
-        return self.run.checkpoints / step_name(self.step)
+    states: Mapping[int, States] = field(default_factory=dict)
+    """By step, of it and of the best one before it, the states that replace the stored ones."""
 
     def has_trained(self, attempt: AttemptData) -> bool:
         """Return whether an attempt has trained any of the steps.
@@ -51,12 +64,20 @@ class Source:
         is_first = shared is not None and start <= shared["step"]
         return (start < self.step or is_first) and attempt.get("end_step") != start
 
-    @property
-    def paths(self) -> list[Path]:
-        """The checkpoint that was the best one at the step, if any, and the checkpoint itself."""
-        best: Any = (noted(self.path) or {}).get("best") or {}
-        step = self.step if best.get("value") is None else best["step"]
-        return list(dict.fromkeys((self.run.checkpoints / step_name(step), self.path)))
+    def path(self, step: int) -> Path:
+        return self.run.checkpoints / step_name(step)
+
+    def tidy(self) -> None:
+        """Delete the checkpoints that a completed run has kept for runs which have started."""
+        leaves = nested(self.record["config"])["run"].get("leaves") or {}
+        if not leaves or RunOnDisk.read(self.run).record.get("state") != "completed":
+            return
+        settings = next(iter(_settings(self.identity, CHECKPOINTING)), {})
+        keys = ("keep_previous", "keep_interval", "keep_steps")
+        kept = {key: settings[key] for key in keys if settings.get(key)}
+        waiting = awaited(self.run.path.parent, {int(step): ids for step, ids in leaves.items()})
+        store = CheckpointStore(self.run.checkpoints, names=RunOnDisk.read(self.run).names)
+        store.tidy(max(store.steps()), Retention(**kept, awaited=lambda: waiting))
 
 
 class SharedStart:
@@ -71,21 +92,26 @@ class SharedStart:
         self.identity, self.texts = identity, texts
         self.source: Source | None = None
 
-    def find(self, trainer: TrainerView) -> Path | None:
-        """Return the latest checkpoint that this run would have reached bitwise identical."""
+    def find(self, trainer: TrainerView) -> tuple[Path, States] | None:
+        """Return the latest checkpoint that this run would have reached bitwise identical.
+
+        Returns:
+            its folder, and the states of hooks that replace the stored ones.
+        """
         if trainer.workspace is None or not trainer.strategy.has_plain_tensors:
             return None
         reported: set[Path] = set()
         sources = self._sources(trainer.workspace)
         for source in sorted(sources, key=lambda one: (-one.step, one.run.path)):
-            problem = self._problem(trainer, source)
-            if problem is None:
-                self.source = source
-                return source.path
+            try:
+                self.source = self._usable(trainer, source)
+                return source.path(source.step), self.source.states[source.step]
+            except (Unusable, CorruptCheckpoint, UnsupportedCheckpoint, OSError) as error:
+                problem = str(error).rstrip(".")
             if source.run.path not in reported:
                 reported.add(source.run.path)
                 name = source.run.path.name
-                trainer.logger.info("Shares no step %d with %s: %s", source.step, name, problem)
+                trainer.logger.info("Shares no step %d with %s: %s.", source.step, name, problem)
         return None
 
     def _sources(self, workspace: Path) -> Iterator[Source]:
@@ -96,31 +122,50 @@ class SharedStart:
                 continue
             record = stored.record
             other = comparable(stored.identity, nested(record["config"]), record.get("max_steps"))
-            if common := common_steps(self.identity, other):
+            lines = cache(partial(_lines, run.metrics_path))
+            if common := common_steps(self.identity, other, lines):
                 for step in checkpoint_steps(run.checkpoints):
                     if step <= common:
-                        yield Source(run, record, step)
+                        yield Source(run, record, other, lines, step)
 
-    def _problem(self, trainer: TrainerView, source: Source) -> str | None:
-        """Return why another run's checkpoint is not what this run would have saved, or None."""
-        batch_size = self.identity["data"]["batch_size"]
-        try:
-            manifest = Manifest.read(source.path)
-            if manifest.checkpoint_format != trainer.strategy.checkpoint_format:
-                return f"it is of strategy {manifest.strategy}."
-            if manifest.samples not in (None, source.step * batch_size):
-                return "some of its steps used further samples."
-            for attempt in source.record.get("attempts", []):
-                if source.has_trained(attempt) and (problem := self._rounding(trainer, attempt)):
-                    return problem
-            if changes := environment_changes(source.path, self.texts):
-                return changes[0]
-            # Reading the weights twice is better than a start that fails half way.
-            for path in source.paths:
-                verify(path)
-        except (CorruptCheckpoint, UnsupportedCheckpoint, OSError) as error:
-            return f"{error}."
-        return None
+    def _usable(self, trainer: TrainerView, source: Source) -> Source:
+        """Return a source with its best checkpoint, if this run would have saved the same."""
+        path, batch_size = source.path(source.step), self.identity["data"]["batch_size"]
+        manifest = Manifest.read(path)
+        if manifest.checkpoint_format != trainer.strategy.checkpoint_format:
+            raise Unusable(f"it is of strategy {manifest.strategy}.")
+        if manifest.samples not in (None, source.step * batch_size):
+            raise Unusable("some of its steps used further samples.")
+        for attempt in source.record.get("attempts", []):
+            if source.has_trained(attempt) and (problem := self._rounding(trainer, attempt)):
+                raise Unusable(problem)
+        if changes := environment_changes(path, self.texts):
+            raise Unusable(changes[0])
+        # Reading the weights twice is better than a start that fails half way.
+        verify(path)
+        states = self._states(trainer, source, source.step)
+        notes = with_states(_stored_hooks(path), states).get("CheckpointingHook", {})
+        best = notes.get("checkpointing", {}).get("best") or {}
+        step = source.step if best.get("value") is None else best["step"]
+        if step < source.step:
+            verify(source.path(step))
+        before = self._states(trainer, source, step)
+        return replace(source, states={step: before, source.step: states})
+
+    def _states(self, trainer: TrainerView, source: Source, step: int) -> States:
+        """Return the states at a step of hooks with other settings than in the other run."""
+        path, lines = source.path(step), source.lines
+        stored, states = _stored_hooks(path), dict[str, Any]()
+        for name, hook in named(trainer.hooks):
+            target = f"{type(hook).__module__}.{type(hook).__qualname__}"
+            here, there = (_settings(tree, target) for tree in (self.identity, source.identity))
+            if here != there and (state_after := getattr(hook, "state_after", None)):
+                state = state_after(line for line in lines() if line["step"] <= step)
+                if state != stored.get(name):
+                    states[name] = state
+        if states and StoredCheckpoint(path).meta["training_state"]["skipped_steps"]:
+            raise Unusable("some of its updates were skipped.")
+        return states
 
     def _rounding(self, trainer: TrainerView, attempt: AttemptData) -> str | None:
         """Return why the steps of an attempt have other last bits than they have here, or None."""
@@ -140,7 +185,7 @@ class SharedStart:
         """Return what `run.json` records."""
         if self.source is None:
             return None
-        digest = weights_digest(self.source.path)
+        digest = weights_digest(self.source.path(self.source.step))
         return {"run": self.source.run.path.name, "step": self.source.step, "digest": digest}
 
     def take_over(self, workspace: Path, store: CheckpointStore) -> None:
@@ -157,17 +202,25 @@ class SharedStart:
         for folder in source.run.path.glob("images/*"):
             if folder.name.isdecimal() and int(folder.name) <= step:
                 shutil.copytree(folder, workspace / "images" / folder.name, dirs_exist_ok=True)
-        for path in source.paths:
-            self._link(path, workspace, store)
+        for at, states in source.states.items():
+            self._link(source.path(at), states, workspace, store)
         store.relink()
+        source.tidy()
 
-    def _link(self, path: Path, workspace: Path, store: CheckpointStore) -> None:
-        """Make a checkpoint this run's own: its files are links, but for the configuration."""
+    def _link(self, path: Path, states: States, workspace: Path, store: CheckpointStore) -> None:
+        """Make a checkpoint this run's own: what is the same is a link."""
         manifest = Manifest.read(path)
         folder = store.begin(manifest.step)
-        own = write_file(folder / "config.yaml", [self.texts["config.yaml"].encode()])
-        others = [entry for entry in manifest.files if entry.name != own.name]
-        for entry in others:
+        files = [write_file(folder / "config.yaml", [self.texts["config.yaml"].encode()])]
+        for file in path.glob("rank-*.json") if states else ():
+            tree = json.loads(file.read_bytes())
+            tree["hooks"] = with_states(tree["hooks"], states)
+            files.append(write_json(folder / file.name, tree))
+        own = [entry.name for entry in files]
+        for entry in manifest.files:
+            if entry.name in own:
+                continue
+            files.append(entry)
             target = folder / entry.name
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -176,8 +229,8 @@ class SharedStart:
             except OSError:
                 shutil.copyfile(path / entry.name, target)
                 fsync_file(target)
-        name, files = run_name(workspace), sorted([*others, own], key=lambda entry: entry.name)
-        store.commit(folder, replace(manifest, run=name, files=files))
+        files.sort(key=lambda entry: entry.name)
+        store.commit(folder, replace(manifest, run=run_name(workspace), files=files))
 
 
 def _copied(content: bytes, step: int) -> list[bytes]:
@@ -196,9 +249,29 @@ def _copied(content: bytes, step: int) -> list[bytes]:
 
 
 def awaited(folder: Path, leaves: Mapping[int, Sequence[str]]) -> list[int]:
-    """Return the steps from which a run in the folder of a name will start, and has not yet."""
+    """Return the steps that a run in the folder of a name will start from, and has not reached."""
 
-    def has_started(run_id: str) -> bool:
-        return bool(RunOnDisk.read(folder / run_id).attempts)
+    def has_reached(run_id: str, step: int) -> bool:
+        steps = checkpoint_steps(RunFolder(folder / run_id).checkpoints)
+        return max(steps, default=0) >= step
 
-    return [step for step, ids in leaves.items() if not all(map(has_started, ids))]
+    return [step for step, ids in leaves.items() if not all(has_reached(one, step) for one in ids)]
+
+
+def with_states(hooks: States, states: States) -> States:
+    """Return the states of hooks in a checkpoint, some of them replaced."""
+    return {**hooks, **{name: hooks.get(name, {}) | state for name, state in states.items()}}
+
+
+def _stored_hooks(path: Path) -> States:
+    hooks: States = json.loads((path / "rank-00000.json").read_bytes())["hooks"]
+    return hooks
+
+
+def _settings(identity: Node, target: str) -> list[Node]:
+    """Return the settings of the hooks of a class."""
+    return [node for node in identity["hooks"].values() if node and node["_target_"] == target]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [line for line in read_rows(path) if "step" in line]

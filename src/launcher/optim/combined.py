@@ -1,7 +1,6 @@
 """Several optimizers as one."""
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from torch.optim import Optimizer
@@ -15,15 +14,9 @@ class CombinedOptimizer(Optimizer):
     see an ordinary optimizer.
     """
 
-    @property
-    @abstractmethod
-    def optimizers(self) -> Sequence[Optimizer]:
-        """Return the optimizers in the order of their groups. They are set before `combine`."""
-
-    def combine(self) -> None:
-        """Initialize this optimizer from the groups and the state of the others."""
-        groups = [group for part in self.optimizers for group in part.param_groups]
-        Optimizer.__init__(self, groups, {})
+    def __init__(self, optimizers: Iterable[Optimizer]):
+        self.optimizers = list(optimizers)
+        super().__init__([group for part in self.optimizers for group in part.param_groups], {})
         for part in self.optimizers:
             self.state.update(part.state)
         self._share()
@@ -35,6 +28,10 @@ class CombinedOptimizer(Optimizer):
             # As at the end of `load_state_dict`: a part may have parts itself.
             part.__setstate__({"state": self.state, "param_groups": self.param_groups[first:last]})
             first = last
+
+    def __getstate__(self) -> dict[str, Any]:
+        # For copies.
+        return {**super().__getstate__(), "optimizers": self.optimizers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Share the state again at the end of `load_state_dict`, which has replaced it."""
@@ -51,3 +48,7 @@ class CombinedOptimizer(Optimizer):
     def step(self) -> None:  # type: ignore[override]
         for part in self.optimizers:
             part.step()
+
+
+class MuonAdamW(CombinedOptimizer):
+    """`torch.optim.Muon` for groups of matrices and `torch.optim.AdamW` for the others, as one."""

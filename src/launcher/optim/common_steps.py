@@ -1,6 +1,7 @@
 """The number of first steps in which two runs are the same run."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.config.command import for_json
@@ -17,7 +18,7 @@ OWNERS: dict[str, Any] = {"trainer": TrainerSettings, "scheduler": schedulers}
 """The owners of `matters_from` for a section, and for a group with classes of torch."""
 
 
-def common_steps(one: Node, other: Node) -> int:
+def common_steps(one: Node, other: Node, lines: Callable[[], Sequence[Node]] | None = None) -> int:
     """Return the number of first steps that two runs have in common, bitwise identical.
 
     It is 0 unless every key in which they differ has a rule (`launcher.config.matters_from`).
@@ -25,6 +26,7 @@ def common_steps(one: Node, other: Node) -> int:
     Args:
         one: an identity, in which `trainer.max_steps` is a number.
         other: another one.
+        lines: see `launcher.config.matters_from.Pair`.
     """
     rules: dict[tuple[str, Rule], None] = {}
     for find in (_quickly_changed, lambda *both: diff(*map(canonical, both))):
@@ -34,7 +36,7 @@ def common_steps(one: Node, other: Node) -> int:
                 return 0
             rules[path, rule] = None
     # A rule may construct parts, so each key must have one before the first is asked.
-    pair = Pair(one, other)
+    pair = Pair(one, other, lines)
     common = [rule(get(one, path), get(other, path), pair) for path, rule in rules]
     return max(0, min([pair.steps_before_an_end, *common]))
 
@@ -43,6 +45,23 @@ def comparable(identity: Node, config: Node, max_steps: int | None) -> dict[str,
     """Return an identity with what else decides the lines of a run: its hooks and its length."""
     hooks = {"hooks": for_json(config.get("hooks") or {})}
     return {**with_steps(identity, max_steps), **hooks} if max_steps else {**identity, **hooks}
+
+
+def decisive_part(identity: Node) -> str:
+    """Return a text that is the same for any two identities with a common step."""
+    return json.dumps(_without_rules(canonical(identity), ""), sort_keys=True)
+
+
+def _without_rules(node: Node, path: str) -> dict[str, Any]:
+    """Return a node without the keys that have a rule, and the nodes whose keys all have one."""
+    rules, kept = _declared(path, node) or {}, {}
+    for key, value in node.items():
+        here = join(path, key)
+        # A node that is null is equivalent to none.
+        if value is None or key in rules or "*" in (_declared(here, value) or {}):
+            continue
+        kept[key] = _without_rules(value, here) if isinstance(value, Mapping) else value
+    return kept
 
 
 def _quickly_changed(one: Node, other: Node, path: str = "") -> Iterator[str]:

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from launcher.errors import ConfigError
 from launcher.optim.arguments import has_required_argument
+from launcher.optim.combined import MuonAdamW
 from launcher.optim.fused import fused_or_not
 from launcher.optim.groups import Kind, decay_groups, hidden_matrices
-from launcher.optim.muon_adamw import MuonAdamW
 from launcher.types import NonNegativeFloat, PositiveFloat, PositiveInt, UnitInterval
 
 
@@ -155,27 +155,27 @@ def muon(
             " use optimizer=adamw."
         )
     matrices = {id(p) for p in hidden_matrices(model)}
-    groups = [{"name": "muon", "params": [p for p in model.parameters() if id(p) in matrices]}]
     rest = decay_groups(model, weight_decay, no_decay, leave_out=matrices)
-    settings = {
-        "lr": adamw_lr or lr,
-        "betas": _pair(betas),
-        "eps": eps,
-        "fused": fused_or_not(rest, fused),
-    }
-    return MuonAdamW(
-        groups if groups[0]["params"] else [],
-        rest,
-        {
-            "lr": lr,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_steps": ns_steps,
-            "weight_decay": weight_decay,
-            "adjust_lr_fn": "match_rms_adamw",
-        },
-        settings,
-    )
+    optimizers: list[Optimizer] = []
+    if matrices:
+        groups = [{"name": "muon", "params": [p for p in model.parameters() if id(p) in matrices]}]
+        optimizers.append(
+            torch.optim.Muon(
+                groups,
+                lr=lr,
+                momentum=momentum,
+                nesterov=nesterov,
+                ns_steps=ns_steps,
+                weight_decay=weight_decay,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        )
+    if rest:
+        kernel = fused_or_not(rest, fused)
+        optimizers.append(
+            torch.optim.AdamW(rest, lr=adamw_lr or lr, betas=_pair(betas), eps=eps, fused=kernel)
+        )
+    return MuonAdamW(optimizers)
 
 
 def check_step(optimizer: Optimizer, key: str) -> None:

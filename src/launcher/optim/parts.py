@@ -34,11 +34,7 @@ class OptimizerParts(CombinedOptimizer):
             groups = part.param_groups
             for i, group in enumerate(groups):
                 group["name"] = name if len(groups) == 1 else f"{name}/{group.get('name', i)}"
-        self.combine()
-
-    @property
-    def optimizers(self) -> Sequence[Optimizer]:
-        return list(self.parts.values())
+        super().__init__(self.parts.values())
 
     @property
     def group_kinds(self) -> list[str]:
@@ -48,8 +44,7 @@ class OptimizerParts(CombinedOptimizer):
             for _ in part.param_groups
         ]
 
-    def __getstate__(self) -> dict[str, object]:
-        # For copies.
+    def __getstate__(self) -> dict[str, Any]:
         state = {"parts": self.parts, "max_grad_norm": self.max_grad_norm}
         return {**super().__getstate__(), **state}
 

@@ -1,19 +1,25 @@
 """The rates of a schedule, computed without training."""
 
+import json
 import warnings
-from collections.abc import Iterator
-from itertools import count, islice
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from itertools import chain, count, islice
+from typing import Any
 
 import torch
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from launcher.config.construct import target_object
-from launcher.config.matters_from import Node, Pair
+from launcher.config.matters_from import Node, Pair, before_last_line
+from launcher.config.metric_direction import direction, is_better, without_noise
 from launcher.config.tree import walk
-from launcher.optim.arguments import has_required_argument
 
 KNOWN = ("launcher.optim.schedulers.", "torch.optim.lr_scheduler.")
-"""The schedules that depend on the step alone. Another one could be any code."""
+"""The schedules that depend on the step or a metric alone. Another one could be any code."""
 SCHEDULED = ("lr", "momentum", "betas")
 """The keys of a parameter group that schedules change."""
 SOME_RATES = (1.0, 1e-3, 0.37)
@@ -23,24 +29,42 @@ SOME_RATES = (1.0, 1e-3, 0.37)
 def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
     """Return the first steps in which two schedules give the same rates.
 
-    It is 0 for schedules that follow a metric, and for schedules of several optimizers.
+    It is 0 for schedules of several optimizers.
     """
-    optimizer = pair.one["optimizer"]
+    optimizer, limit = pair.one["optimizer"], pair.steps_before_an_end
     if one is None or other is None or "parts" in optimizer or not (_known(one) and _known(other)):
         return 0
-    limit = pair.steps_before_an_end
-    # Either may be rejected, or have no rate after its own last step.
+    # Either may be rejected.
     try:
         with warnings.catch_warnings():
             # Torch warns of a schedule that is stepped before the optimizer.
             warnings.simplefilter("ignore")
-            schedules = [_built(node, optimizer) for node in (one, other)]
-            if _constants(schedules[0]) != _constants(schedules[1]):
-                return 0
-            pairs = islice(zip(*map(_rates, schedules), strict=True), limit)
-            return next((step for step, (here, there) in enumerate(pairs) if here != there), limit)
+            if "metric" in one:
+                return _common_by_metric(one, other, pair)
+            courses = [
+                _course(*map(json.dumps, (node, optimizer)), tree["trainer"]["max_steps"] - 1)
+                for node, tree in ((one, pair.one), (other, pair.other))
+            ]
     except Exception:
         return 0
+    (constants, here), (others, there) = courses
+    if constants != others or here.shape[1] != there.shape[1] or min(len(here), len(there)) < limit:
+        return 0
+    different = (here[:limit] != there[:limit]).any(1).nonzero()
+    return int(different[0]) if len(different) else limit
+
+
+@lru_cache(maxsize=64)
+def _course(schedule: str, optimizer: str, steps: int) -> tuple[object, torch.Tensor]:
+    """Return what a schedule has set once, and a row of what it sets for each step."""
+    scheduler = _built(json.loads(schedule), json.loads(optimizer))
+    constants, rows = _constants(scheduler), _rows(scheduler)
+    values = array("d", first := list(next(rows)))
+    # It may have no rate after its own last step.
+    with suppress(Exception):
+        for row in islice(rows, steps - 1):
+            values.extend(row)
+    return constants, torch.frombuffer(values, dtype=torch.float64).view(-1, len(first))
 
 
 def _known(node: Node) -> bool:
@@ -48,14 +72,13 @@ def _known(node: Node) -> bool:
     return len(targets) == 1 and targets[0].startswith(KNOWN)
 
 
-def _built(node: Node, optimizer: Node) -> LRScheduler:
+def _built(node: Node, optimizer: Node) -> Any:
     """Build a schedule on an optimizer of numbers, with each rate that the real one may have."""
     rates = [value for path, value in walk(optimizer, lists=True) if path.endswith("lr")]
     groups = [{"params": [torch.zeros(1)], "lr": rate} for rate in (*rates, *SOME_RATES)]
-    dummy = torch.optim.AdamW(groups)
-    arguments = {key: value for key, value in node.items() if key[0] != "_"}
-    scheduler = target_object(node["_target_"])(dummy, **arguments)
-    if not isinstance(scheduler, LRScheduler) or has_required_argument(type(scheduler), "step"):
+    arguments = {key: value for key, value in node.items() if key[0] != "_" and key != "metric"}
+    scheduler = target_object(node["_target_"])(torch.optim.AdamW(groups), **arguments)
+    if not isinstance(scheduler, LRScheduler):
         raise TypeError(type(scheduler).__name__)
     return scheduler
 
@@ -68,11 +91,55 @@ def _constants(scheduler: LRScheduler) -> tuple[object, ...]:
     ]
 
 
-def _rates(scheduler: LRScheduler) -> Iterator[object]:
+def _rows(scheduler: LRScheduler) -> Iterator[Iterable[float]]:
     """Yield the values of each step from the first one on, or the factors that they follow from."""
     if isinstance(scheduler, LambdaLR):
         factors = dict.fromkeys(scheduler.lr_lambdas)
         yield from ([factor(step) for factor in factors] for step in count())
     while True:
-        yield [[group.get(key) for key in SCHEDULED] for group in scheduler.optimizer.param_groups]
+        yield _row(scheduler)
         scheduler.step()
+
+
+def _row(scheduler: LRScheduler) -> list[float]:
+    """Return the values of the current step."""
+    values = [
+        group[key]
+        for group in scheduler.optimizer.param_groups
+        for key in SCHEDULED
+        if key in group
+    ]
+    return [
+        *chain.from_iterable(value if isinstance(value, tuple) else [value] for value in values)
+    ]
+
+
+def _common_by_metric(one: Node, other: Node, pair: Pair) -> int:
+    """Return the steps before two schedules that follow a metric differ, in the logged lines."""
+    metric, chosen = one["metric"], [node.get("mode", "auto") for node in (one, other)]
+    modes = [direction(metric) if mode == "auto" else mode for mode in chosen]
+    if other.get("metric") != metric or modes[0] != modes[1] or modes[0] is None:
+        return 0
+    mode, best = modes[0], None
+    both = [_built({**node, "mode": mode}, pair.one["optimizer"]) for node in (one, other)]
+    arguments = {key for key in vars(both[0]) if len({str(vars(each)[key]) for each in both}) > 1}
+    for line in pair.logged():
+        if metric not in line:
+            continue
+        latest = float(line[metric])
+        for scheduler in both:
+            scheduler.step(without_noise(latest, best, mode))
+        best = latest if is_better(latest, best, mode) else best
+        states = [_counters(scheduler, arguments) for scheduler in both]
+        if states[0] != states[1]:
+            return int(line["step"]) - 1
+    return before_last_line(one, other, pair)
+
+
+def _counters(scheduler: LRScheduler, arguments: set[str]) -> list[object]:
+    values = {
+        key: value
+        for key, value in vars(scheduler).items()
+        if key not in arguments and not isinstance(value, Optimizer)
+    }
+    return [values, _row(scheduler)]

@@ -49,7 +49,12 @@ def cosine(
     See Loshchilov and Hutter 2017, arXiv:1608.03983.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
-    return LambdaLR(optimizer, cosine_factor(max_steps, warmup, min_lr_ratio))
+    return _warmed(
+        optimizer,
+        warmup,
+        lambda step: _half_cosine(_progress(step, warmup, max_steps)),
+        min_lr_ratio,
+    )
 
 
 def linear(
@@ -65,12 +70,14 @@ def linear(
     See Defazio et al. 2023, arXiv:2310.07831.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
-    return LambdaLR(optimizer, linear_factor(max_steps, warmup, min_lr_ratio))
+    return _warmed(
+        optimizer, warmup, lambda step: 1 - _progress(step, warmup, max_steps), min_lr_ratio
+    )
 
 
 def constant(optimizer: Optimizer) -> LambdaLR:
     """Keep the learning rate."""
-    return LambdaLR(optimizer, warmup_factor(0))
+    return _warmed(optimizer, 0, lambda step: 1.0)
 
 
 def constant_with_warmup(
@@ -81,7 +88,8 @@ def constant_with_warmup(
     warmup_ratio: Fraction | None = None,
 ) -> LambdaLR:
     """Warm up, then keep the learning rate. `max_steps` is used for the warm-up only."""
-    return LambdaLR(optimizer, warmup_factor(_warmup(max_steps, warmup_steps, warmup_ratio)))
+    warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
+    return _warmed(optimizer, warmup, lambda step: 1.0)
 
 
 def wsd(
@@ -108,15 +116,10 @@ def wsd(
             f" warm-up are more than the run's {max_steps} steps; use"
             f" scheduler.decay_ratio={(max_steps - warmup) / max_steps:.3g} or less."
         )
-    return LambdaLR(optimizer, wsd_factor(max_steps, warmup, decay_steps, decay, min_lr_ratio))
-
-
-def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> int:
-    """Return the warm-up steps: `steps` if set, else `ratio` of `total`, rounded down, else 0."""
-    if issue := warmup_issue(steps, ratio, total):
-        raise ConfigError(str(issue))
-    # 1e-9 is added because 0.29 * 100 is 28.999999999999996.
-    return steps or int((ratio or 0.0) * total + 1e-9)
+    start, shape = max_steps - decay_steps, SHAPES[decay]
+    return _warmed(
+        optimizer, warmup, lambda step: shape(_progress(step, start, max_steps)), min_lr_ratio
+    )
 
 
 class SchedulerParts:
@@ -215,41 +218,25 @@ def check_steps(scheduler: object, where: str) -> None:
     )
 
 
-def warmup_factor(warmup: int) -> Factor:
-    return lambda step: min((step + 1) / (warmup + 1), 1.0)
-
-
-def linear_factor(total: int, warmup: int, floor: float) -> Factor:
-    return _warmed(warmup, lambda step: floor + (1 - floor) * (1 - _progress(step, warmup, total)))
-
-
-def cosine_factor(total: int, warmup: int, floor: float) -> Factor:
-    return _warmed(
-        warmup, lambda step: floor + (1 - floor) * _half_cosine(_progress(step, warmup, total))
-    )
-
-
-def wsd_factor(total: int, warmup: int, decay_steps: int, decay: str, floor: float) -> Factor:
-    shapes: dict[str, Callable[[float], float]] = {
-        "linear": lambda q: 1 - q,
-        "cosine": _half_cosine,
-        "sqrt": lambda q: 1 - math.sqrt(q),
-    }
-    shape = shapes[decay]
-    return _warmed(
-        warmup,
-        lambda step: floor + (1 - floor) * shape(_progress(step, total - decay_steps, total)),
-    )
-
-
 def _warmup(total: int, steps: int | None, ratio: float | None) -> int:
-    return resolve_warmup_steps(
-        steps, DEFAULT_WARMUP_RATIO if steps is None and ratio is None else ratio, total
-    )
+    """Return the warm-up steps: `steps` if set, else `ratio` of `total`, rounded down."""
+    if issue := warmup_issue(steps, ratio, total):
+        raise ConfigError(str(issue))
+    if steps is None and ratio is None:
+        ratio = DEFAULT_WARMUP_RATIO
+    # 1e-9 is added because 0.29 * 100 is 28.999999999999996.
+    return steps or int((ratio or 0.0) * total + 1e-9)
 
 
-def _warmed(warmup: int, after: Factor) -> Factor:
-    return lambda step: (step + 1) / (warmup + 1) if step < warmup else after(step)
+def _warmed(optimizer: Optimizer, warmup: int, after: Factor, floor: float = 0.0) -> LambdaLR:
+    """Warm up, then follow a factor that falls from 1 to 0, or to the floor."""
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        return floor + (1 - floor) * after(step)
+
+    return LambdaLR(optimizer, factor)
 
 
 def _progress(step: int, start: int, end: int) -> float:
@@ -259,3 +246,10 @@ def _progress(step: int, start: int, end: int) -> float:
 
 def _half_cosine(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+SHAPES: dict[str, Callable[[float], float]] = {
+    "linear": lambda q: 1 - q,
+    "cosine": _half_cosine,
+    "sqrt": lambda q: 1 - math.sqrt(q),
+}

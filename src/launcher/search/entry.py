@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,8 @@ from launcher.cli.sweep import check_jobs
 from launcher.cli.sweep_job import SweepJob
 from launcher.config.compose import Command
 from launcher.config.construct import construct
-from launcher.config.messages import hint
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import loader
-from launcher.config.tree import leaves, walk
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
@@ -54,23 +53,10 @@ def sweep(words: Command, master: DictConfig) -> None:
     ranges, arguments = hpo.get("space") or {}, words.typed
     space, fixed = read_space(loader(), arguments, ranges, bool(hpo.get("space_function")))
     fixed_settings = [text for text in arguments if is_setting(text)]
-    try:
-        probe = probed(words, [*fixed, *fixed_settings], space)
-    except ConfigError:
-        check_keys(words, fixed, leaves(ranges))
-        raise
-    if (dispatch := probe.plain["dispatch"]["_target_"]) not in (LOCAL, SLURM):
-        raise ConfigError(
-            f"hydra/sweeper=optuna: {dispatch.rpartition('.')[2]} is not supported; use"
-            " dispatch=local or dispatch=slurm."
-        )
-    if dispatch == SLURM and (runs := probe.plain["dispatch"]["runs_per_job"]) > 1:
-        raise ConfigError(
-            f"dispatch.runs_per_job={runs}: a trial is a job of its own, since it may be stopped;"
-            " leave it out."
-        )
-    if dispatch == SLURM and probe.plain["dispatch"]["dry_run"]:
-        construct(probe.plain["dispatch"]).sweep([probe])
+    probe = probed(words, [*fixed, *fixed_settings], space)
+    _check_dispatch(dispatch := probe.plain["dispatch"])
+    if dispatch["_target_"] == SLURM and dispatch["dry_run"]:
+        construct(dispatch).sweep([probe])
         return
     settings = checked_settings(probe, space)
     display = Display()
@@ -102,6 +88,19 @@ def sweep(words: Command, master: DictConfig) -> None:
         finally:
             if not search.trials:
                 (search.folder / RESTARTS).unlink(missing_ok=True)
+
+
+def _check_dispatch(dispatch: dict[str, Any]) -> None:
+    if (target := dispatch["_target_"]) not in (LOCAL, SLURM):
+        raise ConfigError(
+            f"hydra/sweeper=optuna: {target.rpartition('.')[2]} is not supported; use"
+            " dispatch=local or dispatch=slurm."
+        )
+    if target == SLURM and (runs := dispatch["runs_per_job"]) > 1:
+        raise ConfigError(
+            f"dispatch.runs_per_job={runs}: a trial is a job of its own, since it may be stopped;"
+            " leave it out."
+        )
 
 
 def checked_settings(probe: SweepJob, space: Space) -> Settings:
@@ -175,17 +174,6 @@ def _with_range(message: str, space: Space) -> str:
     return f"{key}={ends}: with {message}"
 
 
-def check_keys(words: Command, fixed: list[str], keys: Iterable[str]) -> None:
-    """Check that the configuration has the keys of the space."""
-    (job,) = check_jobs(words, [fixed])
-    known = [path for path, _ in walk(job.plain)]
-    for key in keys:
-        if bare(key) == key and key not in known and not loader().get_group_options(key):
-            raise ConfigError(
-                f"hpo.space: {key} is not a key of the configuration{hint(key, known)}"
-            )
-
-
 def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
     """Return 8 hex digits of the shared overrides, the space and the objective."""
     what = [
@@ -198,28 +186,26 @@ def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
 
-class locked:
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
     """Lock the study within the context, so that no other search works on it."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.lock = folder, RunLock(RunFolder(folder))
-
-    def __enter__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if held := held_here(RunFolder(self.folder)):
-            raise ConfigError(
-                f"The study {self.folder} is being searched by {held}; wait for it, or stop it."
-            )
-        try:
-            self.lock.acquire()
-        except ConfigError as error:
-            # The folder cannot be written.
-            if error.__cause__ is not None:
-                raise
-            raise ConfigError(
-                f"The study {self.folder} is being searched elsewhere; wait for it, or stop it."
-            ) from error
-
-    def __exit__(self, *exc: object) -> None:
-        self.lock.release()
-        remove_empty(self.folder, self.folder.parent, self.folder.parent.parent)
+    lock = RunLock(RunFolder(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    if held := held_here(RunFolder(folder)):
+        raise ConfigError(
+            f"The study {folder} is being searched by {held}; wait for it, or stop it."
+        )
+    try:
+        lock.acquire()
+    except ConfigError as error:
+        # The folder cannot be written.
+        if error.__cause__ is not None:
+            raise
+        raise ConfigError(
+            f"The study {folder} is being searched elsewhere; wait for it, or stop it."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+        remove_empty(folder, folder.parent, folder.parent.parent)

@@ -64,11 +64,13 @@ def settings_of(config: dict[str, Any]) -> Settings:
             raise ConfigError(
                 "hpo.value=best: needs one objective; of several, the last values are used."
             )
-    settings = Settings(
-        objectives=objectives,
-        directions=_directions(config["hpo"]["direction"], objectives),
-        **keys,
-    )
+    directions = _directions(config["hpo"]["direction"], objectives)
+    settings = Settings(objectives=objectives, directions=directions, **keys)
+    _check(settings, config)
+    return settings
+
+
+def _check(settings: Settings, config: dict[str, Any]) -> None:
     if settings.space_function is not None and settings.sampler in FIXED_SPACE:
         raise ConfigError(
             f"hpo.sampler={settings.sampler}: has no hpo.space_function; use hpo.sampler=tpe."
@@ -81,7 +83,6 @@ def settings_of(config: dict[str, Any]) -> Settings:
         raise ConfigError(
             f"hpo.pruner={settings.pruner}: a pause needs a checkpoint; keep hooks.checkpointing."
         )
-    return settings
 
 
 def _names(value: str | list[str]) -> tuple[str, ...]:

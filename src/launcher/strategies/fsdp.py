@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import ConfigError
-from launcher.optim.muon_adamw import MuonAdamW
+from launcher.optim.combined import MuonAdamW
 from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks

@@ -84,7 +84,7 @@ def build_trainer(
             no state, and there is no schedule.
         has_loader: False: the training data are not read.
     """
-    plain, settings, run = config.plain, config.trainer, config.run
+    plain, settings = config.plain, config.trainer
     text = as_yaml(config.of_the_run)
     set_deterministic(settings.deterministic)
     strategy, precision, plan = set_up_strategy(config)
@@ -98,25 +98,7 @@ def build_trainer(
         _check_validation(plain, data)
     schedule: Any = (plain.get("scheduler") or None) if to_train else None
     hooks = [*(extra_hooks or []), *_hooks(config, schedule)]
-    placement = {
-        "rank": strategy.ranks.rank,
-        "world_size": strategy.ranks.world_size,
-        "device": strategy.device,
-    }
-    if strategy.lanes is not None:
-        order, chunks = {"lanes": strategy.lanes}, {"has_chunks": True}
-    else:
-        order, chunks = {}, {}
-    loader = None
-    if has_loader:
-        loader = data.train_loader(
-            seed=config.seed, micro_batch_size=plan.micro_batch_size, **placement, **order
-        )
-    size = plan.micro_batch_size
-    if data.val_batch_size is not None:
-        # With lanes, a batch is the same on any number of ranks.
-        size = max(1, data.val_batch_size // (settings.lanes or strategy.ranks.world_size))
-    placement |= {"batch_size": size, **chunks}
+    loader = _train_loader(data, strategy) if has_loader else None
     if loader is not None:
         if isinstance(loader.dataset, Mixture):
             hooks.insert(0, SourcesHook(get(plain, "hooks.logging.interval") or 10))
@@ -129,16 +111,7 @@ def build_trainer(
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
         data_loader=() if loader is None else loader,
         hooks=hooks,
-        context=RunContext(
-            val_loader=partial(data.val_loader, **placement),
-            test_loader=partial(data.test_loader, **placement),
-            val_names=tuple(data.val_names),
-            data=data,
-            texts=texts,
-            fork=_fork(run, config.outputs, text),
-            shared=_shared(config, texts),
-            leaves={int(step): ids for step, ids in (run.leaves or {}).items()},
-        ),
+        context=_context(config, data, strategy, texts),
         precision=precision,
         settings=settings if to_train else replace(settings, max_steps=1),
         workspace=folder.path,
@@ -151,6 +124,38 @@ def build_trainer(
         trainer.compile(compiling)
     collector.resume()
     return trainer
+
+
+def _placement(strategy: Strategy) -> dict[str, Any]:
+    ranks = strategy.ranks
+    return {"rank": ranks.rank, "world_size": ranks.world_size, "device": strategy.device}
+
+
+def _train_loader(data: Any, strategy: Strategy) -> Any:
+    plan, lanes = strategy.plan, strategy.lanes
+    order = {} if lanes is None else {"lanes": lanes}
+    return data.train_loader(
+        seed=plan.seed, micro_batch_size=plan.micro_batch_size, **_placement(strategy), **order
+    )
+
+
+def _context(config: RunConfig, data: Any, strategy: Strategy, texts: dict[str, str]) -> RunContext:
+    lanes, size = strategy.plan.lanes, strategy.plan.micro_batch_size
+    if data.val_batch_size is not None:
+        # With lanes, a batch is the same on any number of ranks.
+        size = max(1, data.val_batch_size // (lanes or strategy.ranks.world_size))
+    chunks = {} if lanes is None else {"has_chunks": True}
+    arguments = _placement(strategy) | {"batch_size": size, **chunks}
+    return RunContext(
+        val_loader=partial(data.val_loader, **arguments),
+        test_loader=partial(data.test_loader, **arguments),
+        val_names=tuple(data.val_names),
+        data=data,
+        texts=texts,
+        fork=_fork(config.run, config.outputs, as_yaml(config.of_the_run)),
+        shared=_shared(config, texts),
+        leaves={int(step): ids for step, ids in (config.run.leaves or {}).items()},
+    )
 
 
 def compile_options(
@@ -408,9 +413,6 @@ def _hooks(config: RunConfig, schedule: dict[str, Any] | None) -> list[BaseHook]
         for group in ("hooks", "tracker")
     )
     jsonl = JsonlHook()
-    others = [
-        hook for hook in others if not (isinstance(hook, JsonlHook) and hook.path == jsonl.path)
-    ]
     # A tracker reads the media of a step once it sees the line of a later step.
     hooks += [
         *([] if any(isinstance(hook, MediaHook) for hook in hooks) else [MediaHook()]),

@@ -1,5 +1,6 @@
 """The plan of a sweep whose runs share their first steps."""
 
+from collections import Counter
 from itertools import combinations
 from typing import Any
 
@@ -69,6 +70,21 @@ def test_each_tree_trains_the_fewest_steps(order: int) -> None:
             parent[root(one)] = root(other)
             total += steps
     assert sum(branch.start for branch in branches) == total
+
+
+def test_each_run_is_compared_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of other seeds are not compared, and of one seed only those at a fork."""
+    counts: Counter[str] = Counter()
+    original = common_steps
+
+    def counted(one: dict[str, Any], other: dict[str, Any]) -> int:
+        counts["same" if one["seed"] == other["seed"] else "other"] += 1
+        return original(one, other)
+
+    monkeypatch.setattr("launcher.optim.common_steps.common_steps", counted)
+    runs = [run(200, 0.1 + 0.01 * ratio, seed) for ratio in range(20) for seed in range(5)]
+    assert described(plan(runs)) == "100 runs, 20,000 steps; shared: 4,705 are trained"
+    assert set(counts) == {"same"} and counts["same"] <= 4 * len(runs)
 
 
 def test_runs_with_nothing_in_common_are_in_their_order() -> None:

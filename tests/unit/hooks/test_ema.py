@@ -42,6 +42,21 @@ def test_the_values_are_those_of_torch(tmp_path: Path) -> None:
     assert parameters(hook.ema_model) == parameters(kept.average)
 
 
+def test_an_average_that_starts_late_is_a_copy_before(tmp_path: Path) -> None:
+    values = {}
+    for steps in (4, 5, 6):
+        hook, kept = EmaHook(0.9, start=4), Kept()
+        Toy([hook, kept], steps, tmp_path / str(steps)).train()
+        values[steps] = parameters(hook.ema_model)
+    copied, last, newest = (list(weights.values()) for weights in kept.weights[3:])
+    assert values[4] == [weight.tolist() for weight in copied]
+    averages = copied
+    for steps, weights in ((5, last), (6, newest)):
+        averages = [0.9 * one + 0.1 * other for one, other in zip(averages, weights, strict=True)]
+        for found, expected in zip(values[steps], averages, strict=True):
+            assert torch.allclose(torch.tensor(found), expected)
+
+
 def test_warmup_and_interval(tmp_path: Path) -> None:
     hook, kept = EmaHook(decay=[0.9, 0.1], interval=2, warmup=4), Kept()
     trainer = Toy([kept, hook], 7, tmp_path)

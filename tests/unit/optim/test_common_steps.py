@@ -78,6 +78,13 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
             8,
         ),
         (identity(**hook("ema")), identity(**hook("ema", start="initial")), 0),
+        (identity(**hook("ema", start=20)), identity(**hook("ema", start=40)), 20),
+        (identity(**hook("ema")), identity(**hook("ema", start=40)), 1),
+        (
+            identity(**hook("ema", start=20, interval=9)),
+            identity(**hook("ema", start=40, interval=9)),
+            26,
+        ),
         (identity(**hook("ema", decay=0.9)), identity(**hook("ema", decay=0.8)), 0),
         (identity(**hook("ema")), identity(), 0),
         (identity(**hook("progress", interval=9)), identity(hooks={}), 99),
@@ -85,7 +92,7 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
         (
             identity(**hook("checkpointing", best_metric="val/loss")),
             identity(**hook("checkpointing", best_metric="train/loss")),
-            0,
+            0,  # Without lines.
         ),
         (identity(**hook("logging", interval=9)), identity(**hook("logging", interval=8)), 0),
         # Code of others is never called, and a hook may ask for the length of the run.
@@ -97,6 +104,65 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
 )
 def test_common_steps(one: Node, other: Node, expected: int) -> None:
     assert common_steps(one, other) == common_steps(other, one) == expected
+
+
+PLATEAU = {"_target_": f"{TORCH}ReduceLROnPlateau", "metric": "val/loss", "patience": 2}
+LINES = [
+    {"step": 0, "val/loss": 9.0},
+    {"step": 10, "val/loss": 2.0, "val/accuracy": 0.1},
+    {"step": 20, "val/loss": 1.0, "val/accuracy": 0.2},
+    {"step": 25, "train/loss": 1.0},
+    {"step": 30, "val/loss": "nan", "val/accuracy": 0.2},
+    {"step": 40, "val/loss": 0.99, "val/accuracy": 0.2},
+    {"step": 50, "val/loss": 1.1, "val/accuracy": 0.3},
+    {"step": 60, "val/loss": 1.2, "val/accuracy": 0.3},
+    {"step": 65, "train/loss": 1.0},
+]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({"patience": 2}, {"patience": 3}, 59),
+        ({"patience": 2, "min_delta": 0.1}, {"patience": 3}, 39),
+        ({"patience": 3, "metric": "val/accuracy"}, {"patience": 3}, 65),
+        ({"patience": 2, "metric": "val/accuracy"}, {"patience": 3}, 39),
+        ({"patience": 5}, {"patience": 5, "mode": "max"}, 49),
+        ({"patience": 5}, None, 65),
+        ({"patience": 2}, None, 59),
+    ],
+)
+def test_runs_that_stop_early_share_until_either_stops(
+    one: Node, other: Node | None, expected: int
+) -> None:
+    runs = [
+        identity(**({"hooks": {}} if node is None else hook("early_stopping", **node)))
+        for node in (one, other)
+    ]
+    assert common_steps(*runs, lambda: LINES) == expected
+    assert common_steps(*reversed(runs), lambda: LINES) == expected
+    assert common_steps(*runs) == common_steps(*runs, list) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"patience": 1}, 59),
+        ({"patience": 0}, 29),
+        ({"factor": 0.5}, 65),
+        ({"threshold": 0.1}, 39),
+        ({"mode": "max"}, 0),
+        ({"metric": "val/accuracy"}, 0),
+        ({"_target_": f"{OURS}constant"}, 0),
+    ],
+)
+def test_schedules_that_follow_a_metric_share_until_they_differ(
+    change: Node, expected: int
+) -> None:
+    one, other = identity(schedule=PLATEAU), identity(schedule=PLATEAU | change)
+    assert common_steps(one, other, lambda: LINES) == expected
+    assert common_steps(other, one, lambda: LINES) == expected
+    assert common_steps(one, other) == 0
 
 
 def test_epochs_share_with_epochs_only() -> None:

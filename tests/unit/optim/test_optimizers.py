@@ -9,7 +9,6 @@ from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.models.gpt import GPT
-from launcher.models.mlp import MLP
 from launcher.models.supervised import Supervised
 from launcher.optim import optimizers, schedulers
 from launcher.train.build import build_optimizer
@@ -109,51 +108,28 @@ def test_a_tied_embedding_is_an_embedding_once():
     assert "embedding.weight" in groups["no_decay"] and "embedding.weight" not in groups["decay"]
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_adamw_by_the_formula(fused):
-    model = mixed()
-    before = {name: p.detach().clone().double() for name, p in model.named_parameters()}
-    optimizer = optimizers.adamw(
-        model, lr=0.1, betas=[0.8, 0.9], eps=1e-3, weight_decay=0.5, fused=fused
-    )
-    decaying = members(model, optimizer)["decay"]
-    m, v = {}, {}
-    for step in (1, 2, 3):
-        model(torch.tensor([0, 1])).square().sum().backward()
-        for name, p in model.named_parameters():
-            if p.grad is None:
-                continue
-            g = p.grad.double()
-            m[name] = 0.8 * m.get(name, 0) + 0.2 * g
-            v[name] = 0.9 * v.get(name, 0) + 0.1 * g * g
-            if name in decaying:
-                before[name] *= 1 - 0.1 * 0.5
-            before[name] -= (
-                0.1 * (m[name] / (1 - 0.8**step)) / ((v[name] / (1 - 0.9**step)).sqrt() + 1e-3)
-            )
-        optimizer.step()
-        optimizer.zero_grad()
-    for name, p in model.named_parameters():
-        torch.testing.assert_close(p.double(), before[name], rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(
+    ("factory", "arguments"),
+    [
+        *(
+            (factory, {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.5})
+            for factory in (optimizers.adamw, optimizers.adam)
+        ),
+        (optimizers.sgd, {"lr": 0.1, "momentum": 0.5, "nesterov": True, "weight_decay": 0.2}),
+        (optimizers.lion, {"lr": 0.1, "betas": (0.5, 0.8), "weight_decay": 0.2}),
+    ],
+)
+def test_arguments_are_the_optimizers(factory, arguments):
+    if factory is optimizers.lion:
+        pytest.importorskip("lion_pytorch")
+    decay, no_decay = factory(mixed(), **arguments).param_groups
+    assert {key: decay[key] for key in arguments} == arguments
+    assert {key: no_decay[key] for key in arguments} == arguments | {"weight_decay": 0.0}
 
 
-def test_sgd_by_the_formula():
-    model = mixed()
-    optimizer = optimizers.sgd(
-        model, lr=0.1, momentum=0.5, nesterov=True, weight_decay=0.2, no_decay=["biases"]
-    )
-    weight = model.head.weight.detach().clone()
-    velocity = 0
-    for _ in range(2):
-        model(torch.tensor([0, 1])).sum().backward()
-        gradient = model.head.weight.grad + 0.2 * weight
-        velocity = 0.5 * velocity + gradient
-        weight = weight - 0.1 * (gradient + 0.5 * velocity)
-        optimizer.step()
-        optimizer.zero_grad()
-    torch.testing.assert_close(model.head.weight.detach(), weight)
-    with pytest.raises(ConfigError, match=r"optimizer\.nesterov=true: needs momentum"):
-        optimizers.sgd(model, momentum=0.0, nesterov=True)
+def test_nesterov_needs_momentum():
+    with pytest.raises(ConfigError, match=r"^optimizer\.nesterov=true: needs momentum"):
+        optimizers.sgd(mixed(), momentum=0.0, nesterov=True)
 
 
 @pytest.mark.parametrize("factory", [optimizers.adamw, optimizers.adam, optimizers.sgd])
@@ -189,21 +165,6 @@ def test_a_torch_optimizer_by_its_name_alone():
     )
 
 
-def test_lists_of_a_configuration_are_taken():
-    config = OmegaConf.create(
-        {
-            "_target_": "launcher.optim.optimizers.adamw",
-            "_partial_": True,
-            "betas": [0.5, 0.6],
-            "no_decay": ["embeddings"],
-        }
-    )
-    model = mixed()
-    optimizer = build_optimizer(config, model)
-    assert optimizer.param_groups[0]["betas"] == (0.5, 0.6)
-    assert members(model, optimizer)["no_decay"] == ["embedding.weight"]
-
-
 class Holder(nn.Module):
     def __init__(self, **parts):
         super().__init__()
@@ -230,10 +191,6 @@ class TestHiddenMatrices:
     def test_of_a_plain_module(self):
         model = mixed()
         assert [id(p) for p in optimizers.hidden_matrices(model)] == [id(model.hidden.weight)]
-
-    def test_of_an_mlp(self):
-        model = MLP(vocab_size=5, hidden_dim=4)
-        assert len(optimizers.hidden_matrices(model)) == 2
 
     @pytest.mark.parametrize(
         "build",
@@ -308,27 +265,13 @@ class TestMuon:
         train(two, Both(), 4)
         assert equal(one, two)
 
-    def test_the_update_is_orthogonal_and_as_large_as_adamws(self):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(32, 4, bias=False), nn.Linear(4, 4, bias=False))
-        optimizer = optimizers.muon(model, lr=0.1, weight_decay=0.0)
-        before = model[0].weight.detach().clone()
-        model(
-            torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
-        ).square().sum().backward()
-        optimizer.step()
-        update = (before - model[0].weight.detach()) / (0.1 * 0.2 * 32**0.5)
-        # The iteration stops within 0.7 to 1.2, and computes in bf16.
-        singular = torch.linalg.svdvals(update)
-        assert singular.min() > 0.6 and singular.max() < 1.3
-
     def test_a_schedule_moves_every_group(self):
         model = tiny_gpt()
         optimizer = optimizers.muon(model, **self.OPTIONS)
         scheduler = schedulers.linear(optimizer, max_steps=4, warmup_steps=0)
         train(model, optimizer, 1, scheduler=scheduler)
         assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.015, 0.0075, 0.0075])
-        inner = [g["lr"] for part in optimizer._parts for g in part.param_groups]
+        inner = [g["lr"] for part in optimizer.optimizers for g in part.param_groups]
         assert inner == [g["lr"] for g in optimizer.param_groups]
 
     @pytest.mark.parametrize("how", ["state_dict", "by_parameter", "deepcopy"])
@@ -362,14 +305,6 @@ class TestMuon:
         train(whole, optimizer, 3, seed=1, scheduler=scheduler)
         train(other, resumed, 3, seed=1, scheduler=going_on)
         assert equal(whole, other)
-
-    def test_every_parameter_has_state(self):
-        model = tiny_gpt()
-        optimizer = optimizers.muon(model, **self.OPTIONS)
-        train(model, optimizer, 1)
-        keys = {name: set(optimizer.state[p]) for name, p in model.named_parameters()}
-        assert keys["blocks.0.ffn.up.weight"] == {"momentum_buffer"}
-        assert keys["embedding.weight"] == keys["norm.weight"] == {"step", "exp_avg", "exp_avg_sq"}
 
     def test_a_model_without_hidden_matrices(self):
         model = nn.Linear(3, 2)
@@ -408,19 +343,3 @@ def test_lion_needs_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "lion_pytorch", None)
     with pytest.raises(ConfigError, match=r"pip install 'torch-launcher\[lion\]'"):
         optimizers.lion(mixed())
-
-
-def test_lion_by_the_formula():
-    pytest.importorskip("lion_pytorch")
-    model = mixed()
-    optimizer = optimizers.lion(model, lr=0.1, betas=[0.5, 0.8], weight_decay=0.2)
-    assert set(members(model, optimizer)) == {"decay", "no_decay"}
-    weight, average = model.hidden.weight.detach().clone(), 0
-    for _ in range(3):
-        model(torch.tensor([0, 1])).square().sum().backward()
-        gradient = model.hidden.weight.grad
-        weight = weight * (1 - 0.1 * 0.2) - 0.1 * (0.5 * average + 0.5 * gradient).sign()
-        average = 0.8 * average + 0.2 * gradient
-        optimizer.step()
-        optimizer.zero_grad()
-    torch.testing.assert_close(model.hidden.weight.detach(), weight)

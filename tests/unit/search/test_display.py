@@ -55,10 +55,3 @@ def test_the_table_is_redrawn_and_erased(tmp_path: Path, width: int) -> None:
     lines = screen(output, width)
     assert "".join(lines).count("trial 0: completed, val/loss 0.02111, the best so far") == 1
     assert not any("state" in line for line in lines), lines
-
-
-def test_elsewhere_there_are_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Display() as display:
-        display.say("trial 0: [bold] starts")
-        display.show(search(tmp_path, ToyRunner(tmp_path)))
-    assert capsys.readouterr().out == "trial 0: [bold] starts\n"

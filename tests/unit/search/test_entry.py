@@ -59,7 +59,7 @@ def search(*overrides: str) -> int:
         ),
         (
             ["hpo.space.optimizer.lrr=1,2"],
-            "hpo.space: optimizer.lrr is not a key of the configuration; did you mean",
+            "no key optimizer.lrr; did you mean optimizer.lr",
         ),
         (
             ["hpo.space.optimizer.lr=interval(1,"],

@@ -251,12 +251,3 @@ def test_long_curves_are_thinned_for_pruners(tmp_path: Path) -> None:
     study.max_steps = 25 * 200
     study.run()
     assert study.sampling.steps(study.trials[0]) == [30, 60, 90]
-
-
-def test_what_is_recorded_has_no_path(tmp_path: Path) -> None:
-    """So that a study may be moved."""
-    study = search(tmp_path, ToyRunner(tmp_path), n_trials=2)
-    study.run()
-    for trial in study.trials:
-        record = json.loads((tmp_path / str(trial.run) / "run.json").read_text())
-        assert str(tmp_path) not in json.dumps(record["trials"])

@@ -19,8 +19,6 @@ from launcher.runs.trials import best_of
 from launcher.search.search import Search
 from support.toy_trials import ToyRunner, composed, loss, search
 
-SAMPLERS = ("tpe", "random", "qmc", "cmaes", "nsgaii")
-
 
 class Killed(BaseException):
     """The search ends without another word."""
@@ -28,39 +26,6 @@ class Killed(BaseException):
 
 def statuses(study: Search) -> Counter[str]:
     return Counter(trial.status(study.settings) for trial in study.trials)
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_study_that_is_killed_at_any_start_asks_the_same_trials(
-    tmp_path: Path, sampler: str
-) -> None:
-    whole = search(tmp_path / "whole", ToyRunner(tmp_path / "whole"), sampler=sampler, n_trials=6)
-    whole.run()
-    for number in range(7):
-        parts = search(
-            tmp_path / "parts",
-            runner := ToyRunner(tmp_path / "parts"),
-            sampler=sampler,
-            n_trials=number,
-        )
-        parts.run()
-        newest = parts.trials[number - 1 :] if number else []
-        assert runner.starts == [trial.number for trial in newest if trial.refusal is None], (
-            "lost or run twice"
-        )
-    assert [trial.params for trial in parts.trials] == [trial.params for trial in whole.trials]
-    assert len({trial.params["x"] for trial in parts.trials}) == 6
-
-
-def test_a_gaussian_process_that_is_killed_asks_the_same_trials(tmp_path: Path) -> None:
-    keys = {"sampler": "gp", "sampler_options": {"n_startup_trials": 2}}
-    whole = search(tmp_path / "whole", ToyRunner(tmp_path / "whole"), n_trials=4, **keys)
-    whole.run()
-    for number in (3, 4):
-        parts = search(tmp_path / "parts", ToyRunner(tmp_path / "parts"), n_trials=number, **keys)
-        parts.run()
-    assert [trial.params for trial in parts.trials] == [trial.params for trial in whole.trials]
-    assert len({trial.params["x"] for trial in parts.trials}) == 4
 
 
 @pytest.mark.parametrize(
@@ -276,14 +241,6 @@ def test_a_run_that_is_on_disk_is_not_run_again(tmp_path: Path) -> None:
     assert "is completed already" in study.lines[0]
 
 
-def test_a_grid_ends_when_all_points_are_tried(tmp_path: Path) -> None:
-    space = {"x": CategoricalDistribution(["0.1", "0.2", "0.5"])}
-    study = search(tmp_path, ToyRunner(tmp_path), space, sampler="grid", n_trials=100)
-    study.run()
-    assert sorted(trial.params["x"] for trial in study.trials) == ["0.1", "0.2", "0.5"]
-    assert best_of(study.trials, study.settings)[0].params == {"x": "0.2"}
-
-
 def test_a_grid_has_all_its_points_besides_those_enqueued(tmp_path: Path) -> None:
     space = {"x": CategoricalDistribution(["0.1", "0.2", "0.4"])}
     study = search(
@@ -291,16 +248,6 @@ def test_a_grid_has_all_its_points_besides_those_enqueued(tmp_path: Path) -> Non
     )
     study.run()
     assert {trial.params["x"] for trial in study.trials} == {"0.1", "0.2", "0.4"}
-
-
-def test_looks_that_take_long_are_rare(tmp_path: Path) -> None:
-    study = search(tmp_path, ToyRunner(tmp_path))
-    study.poll = 0.3
-    assert [study._pause(took) for took in (0.001, 0.1, 60.0)] == pytest.approx([0.3, 0.9, 4.8])
-    study.poll = 2.0  # of a cluster
-    assert [study._pause(took) for took in (0.001, 0.2, 1.0, 60.0)] == pytest.approx(
-        [2.0, 2.0, 9.0, 32.0]
-    )
 
 
 def test_no_trial_starts_after_the_timeout(tmp_path: Path) -> None:
@@ -375,17 +322,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def die(number: int, start: int) -> int:
     raise Killed
-
-
-def test_the_runs_tell_how_the_trials_went(tmp_path: Path) -> None:
-    study = search(
-        tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha", enqueue=[{"x": 0.2}, {"x": 0.5}]
-    )
-    study.run()
-    assert {StoredRun.read(tmp_path / str(trial.run)).state for trial in study.trials} == {
-        "completed",
-        "paused",
-    }
 
 
 def test_a_trial_whose_run_is_trained_at_the_time_is_recorded_afterwards(tmp_path: Path) -> None:

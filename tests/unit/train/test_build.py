@@ -75,21 +75,6 @@ def test_trackers_add_nothing_to_the_loop(tmp_path: Path) -> None:
     assert "JsonlHook" in hooks[0]
 
 
-def test_metrics_are_written_once(tmp_path: Path) -> None:
-    """A configuration of an earlier version, frozen for a SLURM job, still has the hook as a
-    tracker."""
-    overrides = [
-        "model=mlp",
-        "data=synthetic",
-        "trainer.max_steps=1",
-        "device=cpu",
-        f"paths.outputs={tmp_path}",
-    ]
-    own = "+tracker.jsonl={_target_: launcher.hooks.jsonl.JsonlHook, path: metrics.jsonl}"
-    trainer = build_trainer(run_of([*overrides, own]), RunFolder(tmp_path))
-    assert [type(hook).__name__ for hook in trainer.hooks].count("JsonlHook") == 1
-
-
 @pytest.mark.parametrize("num_val_samples", [0, 8])
 @pytest.mark.parametrize(
     ("words", "key"),
@@ -197,14 +182,6 @@ def test_a_batch_that_does_not_divide_is_rejected() -> None:
         ConfigError, match=r"data\.batch_size=12: is not divisible by 5 ranks; use 10 or 15"
     ):
         step_plan(TrainerSettings(1), 12, 5, Precision())
-
-
-@pytest.mark.parametrize(
-    ("retries", "precision", "expected"),
-    [(3, "fp32", True), (3, "fp16", False), (None, "bf16", False)],
-)
-def test_retries(retries: int | None, precision: str, expected: bool) -> None:
-    assert Precision(precision).retries(retries) is expected  # type: ignore[arg-type]
 
 
 def test_a_whole_graph_is_refused_where_the_strategy_breaks_it() -> None:
