@@ -32,7 +32,7 @@ def sweep(outputs: Path, *overrides: str) -> tuple[str, ...]:
 def run(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
     """The exit code and the output of a sweep, whose jobs are forked too."""
     process = python.start(
-        *command, env=ENVIRONMENT, cwd=folder, children=(("launcher.cli.job", 3),)
+        *command, env=ENVIRONMENT, cwd=folder, children=(("launcher.dispatch.child", 3),)
     )
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode is not None
@@ -66,7 +66,7 @@ def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(
     words = ("trainer.max_steps=200", "seed=0,1,2")
     command = sweep(parts, *words, "dispatch.parallel=2")
     process = python.start(
-        *command, env=ENVIRONMENT, cwd=tmp_path, children=(("launcher.cli.job", 3),)
+        *command, env=ENVIRONMENT, cwd=tmp_path, children=(("launcher.dispatch.child", 3),)
     )
     end = time.monotonic() + PATIENCE
     while sum(run["step"] > 0 for run in records(parts).values()) < 2 and process.poll() is None:

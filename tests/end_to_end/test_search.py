@@ -38,7 +38,7 @@ SEARCH = (
     "hpo.pruner=asha",
     "hpo.n_trials=4",
 )
-CHILD = "launcher.cli.job"
+CHILD = "launcher.dispatch.child"
 
 
 def start(outputs: Path, *overrides: str, **keys: Any) -> Any:

@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 
 if TYPE_CHECKING:
     from launcher.config.compose import Command
-    from launcher.dispatch.result import JobResult
+    from launcher.dispatch.jobs import JobResult
 
 
 @dataclass
@@ -158,7 +158,7 @@ def command_of(config: DictConfig) -> "Command":
 
 
 def result_of(returned: JobReturn) -> "JobResult":
-    from launcher.dispatch.result import JobResult
+    from launcher.dispatch.jobs import JobResult
 
     try:
         # Hydra prints a line about a failed job before it raises the job's exception.

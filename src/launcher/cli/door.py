@@ -13,7 +13,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.cli.start import start
+from launcher.cli.start import start_run
 from launcher.config.construct import decided_here
 from launcher.config.explain import report
 from launcher.config.lookup import Runs
@@ -65,4 +65,4 @@ def task(config: DictConfig) -> object:
         raise rejected from None
     finally:
         remove_empty(made, *made.parents[:2])
-    return start(run, lambda run, task: task(run))
+    return start_run(run, lambda run, task: task(run))

@@ -68,7 +68,7 @@ def execute(arguments: Namespace) -> None:
 
 
 def _run(words: Command) -> None:
-    from launcher.cli.start import start
+    from launcher.cli.start import start_run
 
     config = words.config()
     run = words.check(config)
@@ -77,7 +77,7 @@ def _run(words: Command) -> None:
         print(line, file=sys.stderr, flush=True)
     callbacks = Callbacks(config)
     with callbacks.notified("run", run, config_name=words.composer.config_name) as result:
-        result.return_value = start(run)
+        result.return_value = start_run(run)
 
 
 def _hidden(messages: Sequence[str], arguments: Namespace) -> list[str]:

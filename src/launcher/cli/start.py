@@ -1,19 +1,19 @@
-"""Starts a checked run in this process, and explains its errors."""
+"""Starts a checked run, and explains its errors."""
 
 from collections.abc import Callable
 
 from launcher.config.explain import explain, log_traceback, report
-from launcher.config.hydra_job import Task, run_job
+from launcher.config.hydra_job import Task, as_hydra_job
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
-from launcher.dispatch.task import task
+from launcher.dispatch.job import dispatch_run
 from launcher.runs.objective import job_value, objective_of
 
 REJECTED = 2
 
 
-def start(run: RunConfig, call: Callable[[RunConfig, Task], object] = run_job) -> object:
-    """Run the job of a configuration, and return its value.
+def start_run(run: RunConfig, call: Callable[[RunConfig, Task], object] = as_hydra_job) -> object:
+    """Start the run of a configuration, and return the value of its job.
 
     Args:
         run: the configuration.
@@ -22,7 +22,7 @@ def start(run: RunConfig, call: Callable[[RunConfig, Task], object] = run_job) -
         SystemExit: it was rejected, with a note for the table of a sweep. The messages are printed.
     """
     try:
-        result = call(run, task)
+        result = call(run, dispatch_run)
     except Exception as error:
         messages = without_environment(explain(error), str(run.stored))
         if not messages:

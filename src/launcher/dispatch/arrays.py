@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from launcher.dispatch.submitted_runs import SubmittedRun
+from launcher.dispatch.jobs import Job
 from launcher.rundir.record_format import iso
 from launcher.slurm import scheduler, shared_job, submission
 from launcher.slurm.sbatch import Script, job_folder
@@ -24,7 +24,7 @@ def most_tasks(num_jobs: int) -> int:
 
 def submit(
     script: Script,
-    runs: list[SubmittedRun],
+    runs: list[Job],
     path: Path,
     is_array: bool,
     parallelism: int | None,
@@ -62,6 +62,6 @@ def submit(
     return job_id
 
 
-def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
+def _freeze(code: Path | None, run: Job, note: JobNote) -> None:
     with run.folder.being_written():
-        submission.freeze(run.folder, run.config, run.hydra, note, code)
+        submission.freeze(run.folder, run.config.stored, run.config.hydra, note, code)

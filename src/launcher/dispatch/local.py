@@ -14,10 +14,11 @@ from launcher.config.options import TRAIN_JOB
 from launcher.config.run_config import RunConfig
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
-from launcher.dispatch.job import run_job
+from launcher.dispatch.job import execute_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.process import signals
+from launcher.process.child import ENTRY, describe_end, last_lines
 from launcher.process.gpus import count_gpus
 from launcher.remaining import is_done
 from launcher.rundir.folder import RunFolder
@@ -30,7 +31,6 @@ ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.Expo
 """Strategies and jobs that cannot use a second rank. `nproc=auto` starts one rank for them."""
 STARTS_RANKS = "launcher.proof.resume_check.ResumeCheckJob"
 """The job that starts the ranks itself, in trainings of its own."""
-COMMAND = (sys.executable, "-m", "launcher.dispatch.rank")
 LAST_LINES = 30
 PREFIX, OWNER = "launcher-", "owner.json"
 
@@ -81,7 +81,7 @@ class LocalDispatch:
             return spawn(config, count)
         forced_exit.arm(config.plain["dispatch"])
         announce_imports()
-        return run_job(config)
+        return execute_job(config)
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
         """Return whether there is nothing to train, which is then logged.
@@ -110,7 +110,7 @@ def spawn(config: RunConfig, count: int) -> object:
     with private_folder() as folder:
         config.save(folder / JOB)
         announce_imports(f"Loading torch in {count} processes")
-        spawner = Spawner(COMMAND, count, folder)
+        spawner = Spawner((*ENTRY, "rank"), count, folder)
         ranks = spawner.run()
         cause = spawner.cause()
         if cause is not None:
@@ -147,14 +147,10 @@ def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
     if cause.report:
         text, reason = cause.report["text"], cause.report["text"].strip().splitlines()[-1]
     else:
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        printed = folder / f"rank-{cause.number}.out"
-        lines = (
-            printed.read_text(errors="replace").splitlines()[-LAST_LINES:]
-            if printed.exists()
-            else []
+        lines = last_lines(folder / f"rank-{cause.number}.out", LAST_LINES)
+        reason = (
+            f"it {describe_end(code)} and reported no error; see also {run.log_path(cause.number)}"
         )
-        reason = f"it {how} and reported no error; see also {run.log_path(cause.number)}"
         text = "\n".join([*lines, reason]) + "\n"
     _close_record(run, ranks[0].process.pid, f"rank {cause.number}: {reason}")
     print(

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.dispatch.result import JobResult
+from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.slurm_task import RESULT
-from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.process import signals
 from launcher.rundir.logs import console
 from launcher.runs import listing
@@ -50,9 +49,9 @@ class Room:
 
 
 def wait_for(
-    runs: Sequence[SubmittedRun],
+    runs: Sequence[Job],
     sleep: Callable[[float], None] = time.sleep,
-    submit_rest: Callable[[list[SubmittedRun]], None] = lambda rest: None,
+    submit_rest: Callable[[list[Job]], None] = lambda rest: None,
 ) -> list[JobResult]:
     """Wait until no run is in SLURM's queue or must still be submitted.
 
@@ -129,7 +128,7 @@ def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]
     )
 
 
-def _result(run: SubmittedRun, stored: StoredRun) -> JobResult:
+def _result(run: Job, stored: StoredRun) -> JobResult:
     if stored.state in ("completed", "paused"):
         result_path = stored.folder.path / RESULT
         value = {key: value for key, (value, _) in stored.metrics.items()}

@@ -10,13 +10,13 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import FloatDistribution
 
 from launcher.cli.sweep import check_jobs
-from launcher.cli.sweep_job import SweepJob
 from launcher.config.compose import Command
 from launcher.config.construct import construct
 from launcher.config.messages import hint
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import loader
 from launcher.config.tree import leaves, walk
+from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
@@ -104,7 +104,7 @@ def sweep(words: Command, master: DictConfig) -> None:
                 (search.folder / RESTARTS).unlink(missing_ok=True)
 
 
-def checked_settings(probe: SweepJob, space: Space) -> Settings:
+def checked_settings(probe: Job, space: Space) -> Settings:
     """Check the settings of a search."""
     if probe.plain["job"]["_target_"] != TRAIN_JOB:
         raise ConfigError(
@@ -119,7 +119,7 @@ def checked_settings(probe: SweepJob, space: Space) -> Settings:
 
 def make_search(
     words: Command,
-    probe: SweepJob,
+    probe: Job,
     settings: Settings,
     space: Space,
     fixed: list[str],
@@ -133,8 +133,8 @@ def make_search(
     outputs = expanded(probe.plain["paths"]["outputs"])
     folder = outputs / STUDIES / name
 
-    def compose(overrides: list[str], number: int) -> SweepJob:
-        return SweepJob(number, overrides, words.job(overrides, number))
+    def compose(overrides: list[str], number: int) -> Job:
+        return Job(words.job(overrides, number), number, overrides)
 
     is_local = probe.plain["dispatch"]["_target_"] == LOCAL
     runner: Runner = (
@@ -151,7 +151,7 @@ def make_search(
     )
 
 
-def probed(words: Command, fixed: list[str], space: Space) -> SweepJob:
+def probed(words: Command, fixed: list[str], space: Space) -> Job:
     """Return a job with a value from each range, which shows the common part of all trials."""
     issues: list[ConfigError] = []
     for share in SHARES:
@@ -186,7 +186,7 @@ def check_keys(words: Command, fixed: list[str], keys: Iterable[str]) -> None:
             )
 
 
-def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
+def study_id(probe: Job, space: Space, settings: Settings) -> str:
     """Return 8 hex digits of the shared overrides, the space and the objective."""
     what = [
         probe.plain["run"]["id"],

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 
 from launcher.process import signals
+from launcher.process.child import start_child
 from launcher.rundir.folder import RunFolder
 
 WAIT = 10.0
@@ -21,7 +22,7 @@ class FollowerProcess:
 
     def __init__(self, folder: RunFolder, names: Iterable[str]):
         self.folder, self.names = folder, list(names)
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it in a new session, where Ctrl-C and this group's signals do not reach it."""
@@ -34,16 +35,9 @@ class FollowerProcess:
             str(self.folder.path),
             *self.names,
         ]
+        log = self.folder.logs / "tracker.log"
         try:
-            with signals.blocked(), open(self.folder.logs / "tracker.log", "a") as log:
-                self.process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    start_new_session=True,
-                )
+            self.process = start_child(command, log, stdout=subprocess.PIPE, start_new_session=True)
         except OSError as error:
             logger.warning(
                 "The trackers could not be started (%s); complete them with %s.",
@@ -69,7 +63,7 @@ class FollowerProcess:
     def _relay(self) -> None:
         """Log the follower's reports. It reports only problems, so this does not delay steps."""
         assert self.process is not None and self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in map(bytes.decode, self.process.stdout):
             level, _, text = line.rstrip("\n").partition(" ")
             if level.isdigit():
                 logger.log(int(level), "%s", text)

@@ -82,7 +82,7 @@ TARGETS = [
     "launcher.runs.rerun.os.system",
     "launcher.dispatch.local.shutil.copy",
     "launcher.dispatch.spawner.Spawner",
-    "launcher.runs.rerun.run_to_end",
+    "launcher.process.child.run_to_end",
     "launcher.config.construct.construct",
     "launcher.config.construct.get_object",
     "launcher.data.custom.make",
