@@ -425,7 +425,7 @@ class SlurmDispatch:
         # divides all.
         lanes = [n for run in runs if (n := get(run.plain, "trainer.lanes")) is not None]
         script = Script(
-            runs[0].config.run.name,
+            str(runs[0].plain["run"]["name"]),
             self.flags(),
             self.srun_flags(),
             self.prefix(),

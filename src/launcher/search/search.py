@@ -153,15 +153,15 @@ class Search:
         self._start(trial)
         return True
 
-    def _sleep(self) -> None:
-        """Sleep until the next check of the trials, more if a check takes long.
+    def _pause(self, took: float) -> float:
+        """Return the seconds until the next check of the trials, more if a check takes long."""
+        return max(self.poll, min(9 * took, MAX_BACKOFF * self.poll))
 
-        A signal ends it.
-        """
+    def _sleep(self) -> None:
+        """Sleep until the next check. A signal ends it."""
         self.runner.flush()
         self.show(self)
-        seconds = max(self.poll, min(9 * self.look_time, MAX_BACKOFF * self.poll))
-        end = time.monotonic() + seconds
+        end = time.monotonic() + self._pause(self.look_time)
         while not signals.received() and (rest := end - time.monotonic()) > 0:
             time.sleep(min(rest, self.poll))
 
