@@ -6,7 +6,7 @@ jobs on a cluster). Otherwise they run here, see `launcher.cli.sweep_queue`.
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from omegaconf import DictConfig
@@ -205,7 +205,7 @@ def _run_jobs(jobs: Sequence[Job]) -> list[JobResult]:
     return SweepQueue(jobs, slots, is_done, fail_fast).run()
 
 
-IsComplete = Callable[[Mapping[str, object]], bool]
+IsComplete = Callable[[RunConfig], object]
 
 
 def _is_done(job: Job, is_complete: IsComplete) -> bool:
@@ -225,7 +225,7 @@ def _is_done(job: Job, is_complete: IsComplete) -> bool:
     ):
         return False
     try:
-        return is_complete(job.config.of_the_run)
+        return bool(is_complete(job.config))
     except Exception:
         # It is reported when the job starts.
         return False

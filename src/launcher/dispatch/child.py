@@ -43,6 +43,10 @@ def run_child(kind: str, path: Path, result: Path | None = None) -> int:
         from launcher.dispatch.rank import run_rank
 
         return run_rank(path)
+    if kind == "task" and (path / "runs.txt").exists():
+        from launcher.dispatch.slurm_runs import run_shared
+
+        return run_shared(path)
     if kind == "task":
         from launcher.dispatch.slurm_task import run_task
 

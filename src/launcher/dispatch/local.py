@@ -4,13 +4,12 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from launcher.config.options import TRAIN_JOB
 from launcher.config.run_config import RunConfig
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
@@ -74,7 +73,7 @@ class LocalDispatch:
             signals.SignalExit: a signal ended it, and the state is durable.
             SystemExit: a rank failed. Its error is printed, and all ranks have ended.
         """
-        if self.is_complete(config.of_the_run):
+        if self.is_complete(config):
             return None
         count = 1 if join_ranks() else self.count(config)
         if count > 1:
@@ -83,15 +82,14 @@ class LocalDispatch:
         announce_imports()
         return execute_job(config)
 
-    def is_complete(self, config: Mapping[str, Any]) -> bool:
+    def is_complete(self, config: RunConfig) -> bool:
         """Return whether there is nothing to train, which is then logged.
 
         One of several ranks returns False, since the job decides.
         """
         started = join_ranks()
         check_ranks()
-        is_training = config["job"]["_target_"] == TRAIN_JOB
-        return not started and is_training and is_done(config, RunFolder(config["run"]["dir"]))
+        return not started and config.trains and is_done(config)
 
     def count(self, config: RunConfig) -> int:
         job, strategy = (config.plain[group]["_target_"] for group in ("job", "strategy"))

@@ -36,9 +36,9 @@ SIGNALLED = {128 + signum for signum in (signal.SIGTERM, signal.SIGUSR1, signal.
 """Exit codes of a run that has saved after a signal."""
 
 
-def run_all(folder: RunFolder) -> int:
+def run_shared(path: Path) -> int:
     """Run the runs of a job that have not ended; return 1 if any has failed, in any launch."""
-    script = os.environ.get(SCRIPT)
+    folder, script = RunFolder(path), os.environ.get(SCRIPT)
     runs = [run for run in runs_of(folder) if is_open(run, script)]
     if not runs:
         print("All runs of this job have ended: nothing to do.", flush=True)

@@ -25,7 +25,7 @@ from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import guarded
 from launcher.slurm.sbatch import SCRIPT
-from launcher.slurm.shared_job import RUNS, is_superseded, own_record
+from launcher.slurm.shared_job import is_superseded, own_record
 from launcher.slurm.submission import FROZEN, frozen
 
 RESULT = "result.json"
@@ -33,12 +33,8 @@ RESULT = "result.json"
 
 
 def run_task(path: Path) -> int:
-    """Run the job of a frozen configuration, or of several; return the exit code for SLURM."""
+    """Run the job of a frozen configuration; return the exit code for SLURM."""
     folder = RunFolder(path)
-    if (path / RUNS).exists():
-        from launcher.dispatch.slurm_runs import run_all
-
-        return run_all(folder)
     if _is_submitted_again(folder):
         print(f"{path} has been submitted again since: nothing to do.", flush=True)
         return 0

@@ -30,7 +30,7 @@ def train(config: RunConfig) -> dict[str, object] | None:
     folder = config.folder
     setup_logging(None, Ranks.from_env().rank, keep=True)
     config = with_max_steps(config)
-    if on_main(lambda: is_done(config.of_the_run, folder)):
+    if on_main(lambda: is_done(config)):
         return None
     code = code_state()
     follower = FollowerProcess(
@@ -60,7 +60,7 @@ def train(config: RunConfig) -> dict[str, object] | None:
             log.take(trainer, described(machine))
             recorder.record, recorder.launched = log.record, log.launched
             logger.info("Run %s", folder.path)
-            for line in start_lines(trainer, bool(config.trainer.compile)):
+            for line in start_lines(trainer, config):
                 logger.info(line)
             if not saves(trainer):
                 logger.warning(

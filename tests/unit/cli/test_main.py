@@ -387,7 +387,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     def note(config: RunConfig) -> None:
         jobs.append((config.seed, config.trainer.max_steps))
 
-    monkeypatch.setattr("launcher.cli.start.task", note)
+    monkeypatch.setattr("launcher.cli.start.dispatch_run", note)
     return jobs
 
 
