@@ -319,7 +319,7 @@ class SlurmDispatch:
         before = signals.install()
         try:
             due = self._submit_now(runs, code)
-            self.warn(due, code)
+            self.warn(due)
             report(runs, due, self.wait)
             if self.wait:
                 # Imported late, since only waiting needs tables.
@@ -444,22 +444,17 @@ class SlurmDispatch:
         count = min(num_jobs, 1000) if num_jobs > 1 else None
         text = script.text(folder / "job-0.sh", count, self._jobs_at_once)
         print(text, flush=True)
-        problems = [
-            f"! {message}" for message in (*self._problems(script, runs[0], None), *test_only(text))
-        ]
+        messages = (*self._problems(script, runs[0]), *test_only(text))
+        problems = [f"! {message}" for message in messages]
         print("\n".join(problems or ["# No problems found."]), flush=True)
 
-    def warn(self, due: Sequence[Job], code: Path | None = None) -> None:
+    def warn(self, due: Sequence[Job]) -> None:
         """Print the problems of submitted runs that `dry_run` shows."""
         for run in due[:1]:
-            for message in self._problems(self._script([run], []), run, code):
+            for message in self._problems(self._script([run], []), run):
                 print(f"! {message}", file=sys.stderr, flush=True)
 
-    def _problems(self, script: Script, run: Job, code: Path | None) -> Iterator[str]:
+    def _problems(self, script: Script, run: Job) -> Iterator[str]:
         newest = run.folder.checkpoints / "latest"
-        yield from findings(
-            script,
-            sum(file.stat().st_size for file in newest.iterdir()) if newest.is_dir() else None,
-        )
-        if self.snapshot and code is None and (message := snapshot.not_copied()):
-            yield message
+        files = [*newest.iterdir()] if newest.is_dir() else []
+        return findings(script, sum(file.stat().st_size for file in files) if files else None)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.sweeper import Sweeper
 
+from launcher.config.hydra_job import hydra_job
+from launcher.config.options import main_folder
 from support import python
+from support.composition import run_of
 from support.projects import enter_project, exit_code
 
 PACKAGE = """
@@ -173,6 +177,31 @@ def test_variables_of_the_job_are_set_and_restored(project: Path, words: list[st
     number = "n-0" if words else "n-"
     assert jobs[0]["flag"].startswith(number[:2]) and "MY_FLAG" not in os.environ
     assert {job["flag"] for job in jobs} == ({"n-0", "n-1"} if len(jobs) > 1 else {jobs[0]["flag"]})
+
+
+def test_a_copied_variable_of_this_machine_is_set_where_the_job_runs(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_FLAG", "here")
+    word = "hydra.job.env_copy=[MY_FLAG]"
+    config = run_of([word])
+    monkeypatch.delenv("MY_FLAG")
+    with hydra_job(config):
+        assert os.environ["MY_FLAG"] == "here"
+    assert "MY_FLAG" not in os.environ
+    monkeypatch.setenv("MY_FLAG", "here")
+    assert {job["flag"] for job in said(project, "-m", word, "seed=1,2")} == {"here"}
+
+
+def test_a_configuration_may_be_in_another_folder(project: Path) -> None:
+    """`--config-path` takes the place of Launcher's own options."""
+    shutil.copytree(main_folder(), project / "whole")
+    file = project / "whole" / "config.yaml"
+    file.write_text(file.read_text().replace("\nseed: 0\n", "\nseed: 9\n"))
+    words = ("--config-path", str(project / "whole"), "--config-dir", "conf")
+    (job,) = said(project, *words)
+    assert (job["seed"], job["mode"], job["choice"]) == (9, "RUN", "net")
+    assert said(project, "--config-path", "nowhere", code=2) == []
 
 
 @pytest.mark.parametrize("choice", [

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from launcher.config.command import command_record
+from launcher.config.run_config import RunConfig
 from launcher.remaining import additions
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
@@ -51,4 +52,5 @@ def test_a_completed_run_says_how_to_get_what_is_added(
 ) -> None:
     record = RunRecord(RunFolder(tmp_path / "run"))
     record.data["config"] = command_record(config_of({"acc": F1}, TENSORBOARD), None)["config"]
-    assert list(additions(config_of(metrics, tracker), record)) == expected
+    config = config_of(metrics, tracker)
+    assert list(additions(RunConfig(config, config), record)) == expected
