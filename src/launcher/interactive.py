@@ -25,7 +25,7 @@ from launcher.cli.sweep_queue import reason
 from launcher.config.compose import Command, command
 from launcher.config.construct import construct
 from launcher.config.explain import explain
-from launcher.config.grid import GRID_SWEEPERS
+from launcher.config.grid import GRID
 from launcher.config.hydra_job import as_hydra_job
 from launcher.config.overrides import normalize, parse
 from launcher.config.run_config import RunConfig
@@ -232,7 +232,7 @@ def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Swe
     folder = _folder(config_dir)
     with _session(_typed(overrides), folder, RunMode.MULTIRUN) as words:
         jobs = check_jobs(words, words.expand())
-        if (sweeper := words.choice("hydra/sweeper")) not in GRID_SWEEPERS:
+        if (sweeper := words.choice("hydra/sweeper")) != GRID:
             raise ConfigError(f"hydra/sweeper={sweeper}: a search runs on the command line.")
     if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
         raise ConfigError("dispatch: all runs of a sweep must have the same dispatch.")

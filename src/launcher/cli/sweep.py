@@ -16,7 +16,7 @@ from launcher.cli.sweep_queue import SweepQueue, reason
 from launcher.config.compose import Command
 from launcher.config.construct import construct, target_object
 from launcher.config.difference import diff
-from launcher.config.grid import GRID_SWEEPERS
+from launcher.config.grid import GRID
 from launcher.config.hydra_job import Callbacks
 from launcher.config.metric_direction import ranked
 from launcher.config.plain import to_plain
@@ -55,7 +55,7 @@ def sweep(words: Command) -> bool:
         with _notified(words, master):
             search(words, master)
         return True
-    if sweeper not in GRID_SWEEPERS:
+    if sweeper != GRID:
         return False
     jobs = check_jobs(words, words.expand())
     if launcher != "dispatch":

@@ -179,7 +179,7 @@ BAD = {
         "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)"
     ],
     "-m hydra/sweeper=nope seed=interval(1,2)": [
-        "hydra/sweeper=nope: no option nope; hydra/sweeper has basic, grid"
+        "hydra/sweeper=nope: no option nope; hydra/sweeper has basic"
     ],
     "-m --run": ["--run and --multirun exclude each other; see --help."],
     "-m --cfg job seed=1,2": [
