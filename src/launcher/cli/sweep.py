@@ -119,12 +119,16 @@ def check_jobs(
             *(_located(message, of, len(overrides)) for message, of in issues.items()),
             *_same_runs(repeats),
         )
+    _report_continued(jobs)
+    return jobs
+
+
+def _report_continued(jobs: Sequence[Job]) -> None:
     if continued := list(filter(None, (job.config.news for job in jobs))):
         print(
             f"{len(continued)} of {len(jobs)} jobs continue runs of an equivalent"
             f" configuration: {'; '.join(dict.fromkeys(continued))}."
         )
-    return jobs
 
 
 def _check_plugins(config: RunConfig, words: Command) -> None:

@@ -378,37 +378,7 @@ class SlurmDispatch:
         try:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
-            script = self._script(due, [] if code is None else snapshot.lines(code))
-            first, before, part = script.flags.get("dependency"), None, 0
-            places = {id(run.trunk): place for place, run in enumerate(due)}
-            rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
-            num_jobs = self._count_jobs(due)
-            max_tasks = arrays.most_tasks(num_jobs)
-            while rest:
-                signals.check()
-                alike = [run for run in rest if run.trunk is rest[0].trunk]
-                chunk, path = alike[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
-                others = filter(None, (first, before, rest[0].dependency(queue)))
-                script.flags["dependency"] = ",".join(others) or None
-                try:
-                    job = arrays.submit(script, chunk, path, num_jobs > 1, self._jobs_at_once, code)
-                except (submission.LimitReached, submission.NotAnswered) as reached:
-                    is_full = isinstance(reached, submission.LimitReached)
-                    # SLURM rejects the whole array.
-                    if is_full and self._count_jobs(chunk) > 1:
-                        max_tasks = self._count_jobs(chunk) // 2
-                        continue
-                    if part == 0 and is_full:
-                        raise submission.LimitReached(reached.limit, len(rest)) from None
-                    if part == 0:
-                        raise
-                    for run in rest:
-                        run.limit = reached.limit
-                    return
-                rest, part = rest[len(chunk) :], part + 1
-                # SLURM limits one array, not several together.
-                if self.array_parallelism is not None:
-                    before = f"afterany:{job}"
+            self._submit_arrays(due, folder, code, queue)
         except BaseException:
             submitted = [run for run in due if run.job_id is not None]
             if submitted:
@@ -416,6 +386,41 @@ class SlurmDispatch:
             else:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
+
+    def _submit_arrays(
+        self, due: list[Job], folder: Path, code: Path | None, queue: Mapping[str, QueuedJob]
+    ) -> None:
+        script = self._script(due, [] if code is None else snapshot.lines(code))
+        first, before, part = script.flags.get("dependency"), None, 0
+        places = {id(run.trunk): place for place, run in enumerate(due)}
+        rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
+        num_jobs = self._count_jobs(due)
+        max_tasks = arrays.most_tasks(num_jobs)
+        while rest:
+            signals.check()
+            alike = [run for run in rest if run.trunk is rest[0].trunk]
+            chunk, path = alike[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
+            others = filter(None, (first, before, rest[0].dependency(queue)))
+            script.flags["dependency"] = ",".join(others) or None
+            try:
+                job = arrays.submit(script, chunk, path, num_jobs > 1, self._jobs_at_once, code)
+            except (submission.LimitReached, submission.NotAnswered) as reached:
+                is_full = isinstance(reached, submission.LimitReached)
+                # SLURM rejects the whole array.
+                if is_full and self._count_jobs(chunk) > 1:
+                    max_tasks = self._count_jobs(chunk) // 2
+                    continue
+                if part == 0 and is_full:
+                    raise submission.LimitReached(reached.limit, len(rest)) from None
+                if part == 0:
+                    raise
+                for run in rest:
+                    run.limit = reached.limit
+                return
+            rest, part = rest[len(chunk) :], part + 1
+            # SLURM limits one array, not several together.
+            if self.array_parallelism is not None:
+                before = f"afterany:{job}"
 
     def _count_jobs(self, runs: Sequence[Job]) -> int:
         return -(-len(runs) // self.runs_per_job)

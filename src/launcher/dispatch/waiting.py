@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.slurm_task import RESULT
@@ -32,14 +32,12 @@ ENDED = ("completed", "paused", "failed", "cancelled")
 
 def wait_for(
     runs: Sequence[Job],
-    sleep: Callable[[float], None] = time.sleep,
-    submit_rest: Callable[[list[Job]], None] = lambda rest: None,
+    submit_rest: Callable[[list[Job]], None],
 ) -> list[JobResult]:
     """Wait until no run is in SLURM's queue or must still be submitted.
 
     Args:
         runs: the runs.
-        sleep: waits until the next check.
         submit_rest: submits the runs for which SLURM has room by now.
     Returns:
         A result per run, in order: the newest value of each metric of a completed run, else its
@@ -66,17 +64,20 @@ def wait_for(
             if not open_runs:
                 break
             if signals.received():
-                left = f" {len(rest)} were not submitted; the same command submits them."
-                text = f"{len(open_runs) - len(rest)} runs continue; this command no longer waits."
-                text += left if rest else ""
-                print(text, file=sys.stderr, flush=True)
-                raise signals.SignalExit(signals.received())
+                _stop_waiting(len(open_runs) - len(rest), len(rest))
             if rest and queue is not None and time.monotonic() >= retry_at:
                 submit_rest(rest)
                 retry_at = time.monotonic() + RETRY
-            sleep(PAUSE)
+            time.sleep(PAUSE)
         live.update(_shown(stored), refresh=True)
     return [_result(run, state) for run, state in pairs]
+
+
+def _stop_waiting(submitted: int, rest: int) -> NoReturn:
+    text = f"{submitted} runs continue; this command no longer waits for them."
+    text += f" {rest} were not submitted; the same command submits them." if rest else ""
+    print(text, file=sys.stderr, flush=True)
+    raise signals.SignalExit(signals.received())
 
 
 def _shown(runs: list[StoredRun]) -> "Text":
