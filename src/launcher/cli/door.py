@@ -13,9 +13,8 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.cli.start import start_run
+from launcher.cli.start import rejection, start_run
 from launcher.config.construct import decided_here
-from launcher.config.explain import report
 from launcher.config.lookup import Runs
 from launcher.config.options import config_path
 from launcher.config.plain import to_plain
@@ -59,10 +58,7 @@ def task(config: DictConfig) -> object:
     try:
         run = check(whole, Runs())
     except ConfigError as error:
-        report(error.messages)
-        rejected = SystemExit(2)
-        rejected.add_note(error.messages[0])
-        raise rejected from None
+        raise rejection(error.messages) from None
     finally:
         remove_empty(made, *made.parents[:2])
     return start_run(run, lambda run, task: task(run))

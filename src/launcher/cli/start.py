@@ -1,6 +1,6 @@
 """Starts a checked run, and explains its errors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from launcher.config.explain import explain, log_traceback, report
 from launcher.config.hydra_job import Task, as_hydra_job
@@ -19,7 +19,7 @@ def start_run(run: RunConfig, call: Callable[[RunConfig, Task], object] = as_hyd
         run: the configuration.
         call: calls the dispatch for it. Default: with Hydra's state of a job around it.
     Raises:
-        SystemExit: it was rejected, with a note for the table of a sweep. The messages are printed.
+        SystemExit: it was rejected, see `rejection`.
     """
     try:
         result = call(run, dispatch_run)
@@ -28,11 +28,16 @@ def start_run(run: RunConfig, call: Callable[[RunConfig, Task], object] = as_hyd
         if not messages:
             log_traceback(error, run.folder)
             raise
-        report(messages)
-        rejected = SystemExit(REJECTED)
-        rejected.add_note(messages[0])
-        raise rejected from None
+        raise rejection(messages) from None
     return _value(run, result) if run.trains else result
+
+
+def rejection(messages: Sequence[str]) -> SystemExit:
+    """Print the messages; return the exit to raise, with a note for the table of a sweep."""
+    report(messages)
+    rejected = SystemExit(REJECTED)
+    rejected.add_note(messages[0])
+    return rejected
 
 
 def _value(run: RunConfig, metrics: object) -> object:

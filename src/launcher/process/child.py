@@ -23,7 +23,7 @@ def start_child(
     log: Path | None = None,
     env: Mapping[str, str] = os.environ,
     **options: Any,
-) -> subprocess.Popen[bytes]:
+) -> subprocess.Popen[Any]:
     """Start a process that ends with this one, see `launcher.process.parent`.
 
     A signal that comes before it has its handlers waits until then.

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from launcher.process.child import last_lines
+from launcher.process.child import describe_end, last_lines
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held_in_job
 from launcher.rundir.provenance import slurm_job_id
@@ -55,7 +55,7 @@ def silent_end(code: int) -> str:
     """
     signum = -code if code < 0 else code - 128
     if signum in signal.valid_signals():
-        return f"its process was killed by signal {signum}"
+        return f"its process {describe_end(-signum)}"
     return (
         f"its process ended with exit code {code} in the middle of the run, without an error"
         " (os._exit?)"

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from launcher.process import signals
 from launcher.process.child import start_child
@@ -22,7 +23,7 @@ class FollowerProcess:
 
     def __init__(self, folder: RunFolder, names: Iterable[str]):
         self.folder, self.names = folder, list(names)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[Any] | None = None
 
     def start(self) -> None:
         """Start it in a new session, where Ctrl-C and this group's signals do not reach it."""
@@ -37,7 +38,9 @@ class FollowerProcess:
         ]
         log = self.folder.logs / "tracker.log"
         try:
-            self.process = start_child(command, log, stdout=subprocess.PIPE, start_new_session=True)
+            self.process = start_child(
+                command, log, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
         except OSError as error:
             logger.warning(
                 "The trackers could not be started (%s); complete them with %s.",
@@ -63,7 +66,7 @@ class FollowerProcess:
     def _relay(self) -> None:
         """Log the follower's reports. It reports only problems, so this does not delay steps."""
         assert self.process is not None and self.process.stdout is not None
-        for line in map(bytes.decode, self.process.stdout):
+        for line in self.process.stdout:
             level, _, text = line.rstrip("\n").partition(" ")
             if level.isdigit():
                 logger.log(int(level), "%s", text)
