@@ -6,7 +6,7 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from launcher.cli.live import LiveTable
@@ -196,10 +196,13 @@ class SweepQueue:
         codes = self.runner.close()
         for index in running:
             self.runner.keep_output(self.jobs[index], index)
-        ended = [index for index in running if codes.get(index) == 0]
-        more = f", {len(ended)} more completed" if ended else ""
-        counts = f"{len(running) - len(ended)} saved{more}, {len(self.waiting)} not started"
-        self.display.say(f"{why}: {counts}; the same command resumes them.")
+        completed = sum(codes.get(index) == 0 for index in running)
+        counts = {
+            "saved": len(running) - completed,
+            "more completed": completed,
+            "not started": len(self.waiting),
+        }
+        self.display.say(f"{why}: {_in_words(counts)}; the same command resumes them.")
 
     # ---------------------------------------------------------------------------------------- table
     def _show(self) -> None:
@@ -212,10 +215,8 @@ class SweepQueue:
             "running": len(running),
             "waiting": len(self.waiting),
         }
-        heading = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        self.display.draw(
-            self._table([*running, *self.waiting][: self.display.rows], {*running}), heading
-        )
+        shown = [*running, *self.waiting][: self.display.rows]
+        self.display.draw(self._table(shown, {*running}), _in_words(counts))
 
     def _table(self, indices: Sequence[int], running: set[int]) -> Table:
         rows = []
@@ -235,6 +236,10 @@ class SweepQueue:
                 (row, 3): COLORS["running"] for row, index in enumerate(indices) if index in running
             },
         )
+
+
+def _in_words(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
 def outcome(job: Job) -> str:
