@@ -202,7 +202,8 @@ class SweepQueue:
             "more completed": completed,
             "not started": len(self.waiting),
         }
-        self.display.say(f"{why}: {_in_words(counts)}; the same command resumes them.")
+        if text := _in_words(counts):
+            self.display.say(f"{why}: {text}; the same command resumes them.")
 
     # ---------------------------------------------------------------------------------------- table
     def _show(self) -> None:
