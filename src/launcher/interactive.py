@@ -114,7 +114,7 @@ class Run:
         if self._note is not None:
             print(self._note, file=sys.stderr, flush=True)
         with _as_command():
-            _run(self._config)
+            _start(self._config)
         return self.metrics
 
     def submit(self) -> str | None:
@@ -129,7 +129,7 @@ class Run:
         if not hasattr(construct(self.config["dispatch"]), "sweep"):
             return compose(*self._overrides, SLURM, config_dir=self._config_dir).submit()
         with _as_command():
-            _run(self._config)
+            _start(self._config)
         return self._stored.job_id
 
     def load_model(self, checkpoint: str = "latest", weights: str | None = None) -> "nn.Module":
@@ -283,7 +283,7 @@ def _folder(config_dir: str | Path | None) -> str | Path | None:
     return config_dir
 
 
-def _run(config: RunConfig) -> None:
+def _start(config: RunConfig) -> None:
     try:
         as_hydra_job(config, dispatch_run)
     except signals.SignalExit:

@@ -49,7 +49,7 @@ def execute(arguments: Namespace) -> None:
 
                 return show(words, arguments)
             if not (arguments.info or words.is_sweep):
-                return _run(words)
+                return _start(words)
             if arguments.info:
                 words.config()
             else:
@@ -67,7 +67,7 @@ def execute(arguments: Namespace) -> None:
     enter(explicit, arguments)
 
 
-def _run(words: Command) -> None:
+def _start(words: Command) -> None:
     from launcher.cli.start import start_run
 
     config = words.config()

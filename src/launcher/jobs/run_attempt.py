@@ -26,7 +26,7 @@ from launcher.train.composed import Trainer
 from launcher.train.length import with_max_steps
 
 
-def train(config: RunConfig) -> dict[str, object] | None:
+def train_run(config: RunConfig) -> dict[str, object] | None:
     folder = config.folder
     setup_logging(None, Ranks.from_env().rank, keep=True)
     config = with_max_steps(config)

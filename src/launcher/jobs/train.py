@@ -30,6 +30,6 @@ class TrainJob:
             signals.SignalExit: it was stopped by a signal, and the checkpoint is durable.
             ConfigError: the run was rejected, and nothing was written.
         """
-        from launcher.jobs.run_attempt import train
+        from launcher.jobs.run_attempt import train_run
 
-        return train(config)
+        return train_run(config)
