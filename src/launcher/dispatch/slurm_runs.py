@@ -15,7 +15,7 @@ from launcher.config.run_config import from_stored
 from launcher.dispatch import forced_exit
 from launcher.dispatch.pool import Pool
 from launcher.dispatch.queue import run_queue
-from launcher.dispatch.slurm_task import close, exit_code, ranks_of
+from launcher.dispatch.slurm_task import close, ranks_of
 from launcher.dispatch.spawner import count_cores
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
@@ -46,11 +46,7 @@ def run_shared(path: Path) -> int:
     dispatch = from_stored(*frozen(runs[0])).plain["dispatch"]
     forced_exit.arm(dispatch)
     pool = RunPool(runs, dispatch["runs_per_job"], ranks_of(dispatch))
-    try:
-        code = guarded(pool.run, folder, Budget.of(dispatch))
-        return code or _has_failed(folder, script)
-    except SystemExit as end:
-        return exit_code(end)
+    return guarded(pool.run, folder, Budget.of(dispatch)) or _has_failed(folder, script)
 
 
 def _has_failed(folder: RunFolder, script: str | None) -> int:

@@ -50,20 +50,15 @@ def run_task(path: Path) -> int:
         _work(folder)
         return 0
     except SystemExit as end:
-        code = exit_code(end)
-        if not isinstance(end, signals.SignalExit) and code:
-            close(folder, f"ended with exit code {code}")
-        return code
+        if end.code and not isinstance(end, signals.SignalExit):
+            close(folder, f"ended with exit code {end.code}")
+        raise
     except BaseException as error:
         messages = explain(error)
         report(messages or [traceback.format_exc().rstrip()])
         code = 2 if messages else 1
         close(folder, "; ".join(messages) or f"{type(error).__name__}: {error}", code)
         return code
-
-
-def exit_code(end: SystemExit) -> int:
-    return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _is_submitted_again(folder: RunFolder) -> bool:
