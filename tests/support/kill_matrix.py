@@ -172,10 +172,15 @@ def check_steps(case: Case, outputs: Path, text: str) -> None:
 
 
 def check(
-    case: Case, outputs: Path, expected: dict[str, str], seconds: float, choose: random.Random
+    case: Case,
+    outputs: Path,
+    expected: dict[str, str],
+    seconds: float,
+    choose: random.Random,
+    times: int = 1,
 ) -> int:
-    """Kill twice, complete the runs and compare them; return the number of kills."""
-    kills = sum(kill_one(case, outputs, seconds, choose) for _ in range(2))
+    """Kill, complete the runs and compare them; return the number of kills."""
+    kills = sum(kill_one(case, outputs, seconds, choose) for _ in range(times))
     assert complete(case, outputs) == expected, f"{case}: other numbers"
     before = [len(run["attempts"]) for run in records(outputs)]
     assert complete(case, outputs) == expected
