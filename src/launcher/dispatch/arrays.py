@@ -32,13 +32,8 @@ def submit(
 ) -> str:
     """Submit the runs as one array or plain job, and return its id, or restore their folders.
 
-    Args:
-        script: what the job's script contains.
-        runs: the runs.
-        path: where the job's script is written.
-        is_array: make an array, even of one job.
-        parallelism: at most this many of the jobs at once.
-        code: the folder of a snapshot.
+    `path` gets the script, `parallelism` is the maximum number of jobs at once, and `code` is the
+    folder of a snapshot.
     """
     folders, now = [run.folder for run in runs], iso(time.time())
     jobs = shared_job.groups(folders, script.runs_per_job)

@@ -246,14 +246,10 @@ class SlurmDispatch:
     def resubmit(
         self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, object]
     ) -> None:
-        """Submit runs again, with the configuration frozen at their first submission.
+        """Submit runs again, with the configuration and code of their first submission.
 
-        The current folder must be the folder of the first submission.
-
-        Args:
-            folders: the folders of the runs.
-            snapshot: the code of their first submission, or None if there was no snapshot.
-            dispatch: the settings of this dispatch, which replace the frozen ones.
+        The settings of this dispatch replace the frozen ones. The current folder must be the folder
+        of the first submission.
         """
         runs = []
         for folder in folders:
@@ -286,11 +282,9 @@ class SlurmDispatch:
     def submit(self, runs: Sequence[Job], code: Path | None = None) -> list[Job]:
         """Submit the runs that are not completed, running or queued, and return them.
 
-        Runs for which SLURM has no room now have the name of the `limit`.
+        Runs for which SLURM has no room now have the name of the `limit`. Without `code`, the
+        folder of a snapshot, it makes one if the configuration requests it.
 
-        Args:
-            runs: the runs.
-            code: the folder of a snapshot. Default None: make one if the configuration requests it.
         Raises:
             LimitReached: SLURM has room for none of them.
         """

@@ -12,12 +12,9 @@ SHOWN = 20
 
 
 def report(runs: Sequence[Job], due: Sequence[Job], waits: bool = False) -> None:
-    """Print the job of each run, or why it has none.
+    """Print the job of each run of the command, or why it has none.
 
-    Args:
-        runs: all runs of the command.
-        due: the runs that were to be submitted.
-        waits: the command submits the other runs once there is room.
+    `due` were to be submitted; with `waits`, the command submits the rest once there is room.
     """
     rest = [run for run in due if run.limit is not None]
     due = [run for run in due if run.limit is None]

@@ -36,9 +36,8 @@ def wait_for(
 ) -> list[JobResult]:
     """Wait until no run is in SLURM's queue or must still be submitted.
 
-    Args:
-        runs: the runs.
-        submit_rest: submits the runs for which SLURM has room by now.
+    `submit_rest` submits the runs for which SLURM has room by now.
+
     Returns:
         A result per run, in order: the newest value of each metric of a completed run, else its
         failure.
