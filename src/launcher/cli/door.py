@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
 
 from launcher.cli.start import rejection, start_run
 from launcher.config.construct import decided_here
@@ -44,6 +45,8 @@ def enter(overrides: Sequence[str], arguments: Namespace) -> None:
                     f"--config-path={arguments.config_path}: there is no such folder of"
                     " configurations; to add options of your own, use --config-dir=FOLDER."
                 )
+            elif isinstance(error, YAMLError):
+                message = f"{' '.join(str(error).split())}."
             else:
                 raise
             raise ConfigError(message) from error

@@ -193,7 +193,9 @@ def test_a_copied_variable_of_this_machine_is_set_where_the_job_runs(
     assert {job["flag"] for job in said(project, "-m", word, "seed=1,2")} == {"here"}
 
 
-def test_a_configuration_may_be_in_another_folder(project: Path) -> None:
+def test_a_configuration_may_be_in_another_folder(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`--config-path` takes the place of Launcher's own options."""
     shutil.copytree(main_folder(), project / "whole")
     file = project / "whole" / "config.yaml"
@@ -202,6 +204,9 @@ def test_a_configuration_may_be_in_another_folder(project: Path) -> None:
     (job,) = said(project, *words)
     assert (job["seed"], job["mode"], job["choice"]) == (9, "RUN", "net")
     assert said(project, "--config-path", "nowhere", code=2) == []
+    file.write_text("seed: [1\n")
+    assert said(project, *words, code=2) == []
+    assert "whole/config.yaml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("choice", [
