@@ -20,18 +20,17 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 
 from launcher.cli.flags import with_own_folder
-from launcher.cli.parallel import Queue
-from launcher.cli.sweep import check_jobs
-from launcher.cli.sweep_job import SweepJob
+from launcher.cli.sweep import check_jobs, run_jobs
+from launcher.cli.sweep_queue import reason
 from launcher.config.compose import Command, command
 from launcher.config.construct import construct
 from launcher.config.explain import explain
-from launcher.config.grid import GRID_SWEEPERS
-from launcher.config.hydra_job import run_job
+from launcher.config.grid import GRID
+from launcher.config.hydra_job import as_hydra_job
 from launcher.config.overrides import normalize, parse
 from launcher.config.run_config import RunConfig
-from launcher.config.tree import get
-from launcher.dispatch.task import task
+from launcher.dispatch.job import dispatch_run
+from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import deadline, signals
 from launcher.rundir.logs import without_launcher_logging
@@ -111,14 +110,11 @@ class Run:
         if not self._config.trains:
             raise ConfigError(f"{self._option('job')}: train() needs job=train; leave it out.")
         if hasattr(construct(self.config["dispatch"]), "sweep"):
-            raise ConfigError(
-                f"{self._option('dispatch')}: train() trains in this process; use submit(), or"
-                " leave it out."
-            )
+            raise ConfigError(self._not_here())
         if self._note is not None:
             print(self._note, file=sys.stderr, flush=True)
         with _as_command():
-            _run(self._config)
+            _start(self._config)
         return self.metrics
 
     def submit(self) -> str | None:
@@ -133,7 +129,7 @@ class Run:
         if not hasattr(construct(self.config["dispatch"]), "sweep"):
             return compose(*self._overrides, SLURM, config_dir=self._config_dir).submit()
         with _as_command():
-            _run(self._config)
+            _start(self._config)
         return self._stored.job_id
 
     def load_model(self, checkpoint: str = "latest", weights: str | None = None) -> "nn.Module":
@@ -142,6 +138,9 @@ class Run:
 
         return load_model(self.folder, checkpoint, weights)
 
+    def _not_here(self) -> str:
+        return f"{self._option('dispatch')}: train() trains here; use submit(), or leave it out."
+
     def _option(self, group: str) -> str:
         return f"{group}={self._config.choices[group]}"
 
@@ -149,7 +148,7 @@ class Run:
 class Sweep(Items[Run]):
     """The runs of a sweep, in the order of its jobs. `launcher.sweep` makes one."""
 
-    def __init__(self, runs: Sequence[Run], jobs: Sequence[SweepJob]):
+    def __init__(self, runs: Sequence[Run], jobs: Sequence[Job]):
         self._items, self._jobs = list(runs), list(jobs)
 
     def __repr__(self) -> str:
@@ -165,42 +164,23 @@ class Sweep(Items[Run]):
             KeyboardInterrupt: it was interrupted. The running ones have saved, and the same call
                 resumes them.
         """
-        dispatch = construct(self[0].config["dispatch"])
-        slots = min(len(self), dispatch.slots()) if hasattr(dispatch, "slots") else 1
-        fail_fast = bool(get(self[0].config, "sweep.fail_fast"))
-        errors = self._in_turn(fail_fast) if slots == 1 else self._parallel(slots, fail_fast)
-        if errors:
-            name, error = next(iter(errors.items()))
-            raise TrainingError(
-                f"{len(errors)} of {len(self)} runs failed; {name}: {error}"
-            ) from error
-        return self
-
-    def _in_turn(self, fail_fast: bool) -> dict[str, BaseException]:
-        errors: dict[str, BaseException] = {}
-        for run in self:
-            try:
-                run.train()
-            except ConfigError:
-                raise
-            except Exception as error:
-                errors[f"{run.name}/{run.id}"] = error
-                if fail_fast:
-                    break
-        return errors
-
-    def _parallel(self, slots: int, fail_fast: bool) -> dict[str, BaseException]:
-        def is_done(job: SweepJob) -> bool:
-            dispatch = construct(job.plain["dispatch"])
-            return bool(dispatch.is_complete(job.config.of_the_run))
-
+        if hasattr(construct(self[0].config["dispatch"]), "sweep"):
+            raise ConfigError(self[0]._not_here())
         with _as_command():
-            results = Queue(self._jobs, slots, is_done, fail_fast).run()
-        return {
-            job.run: RuntimeError(StoredRun.read(job.folder).failure or "see its log")
-            for job, result in zip(self._jobs, results, strict=True)
-            if result.error is not None
-        }
+            try:
+                results = run_jobs(self._jobs)
+            except signals.SignalExit:
+                raise
+            except SystemExit:
+                raise TrainingError("a run failed, and the others did not start.") from None
+        pairs = zip(self._jobs, results, strict=True)
+        failed = [(job, result) for job, result in pairs if result.error is not None]
+        if failed:
+            job, result = failed[0]
+            raise TrainingError(
+                f"{len(failed)} of {len(self)} runs failed; {job.run}: {reason(job, result)}"
+            ) from result.error
+        return self
 
     def submit(self) -> list[str | None]:
         """Submit the runs to SLURM as an array; `dispatch=slurm` must be among the overrides.
@@ -252,7 +232,7 @@ def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Swe
     folder = _folder(config_dir)
     with _session(_typed(overrides), folder, RunMode.MULTIRUN) as words:
         jobs = check_jobs(words, words.expand())
-        if (sweeper := words.choice("hydra/sweeper")) not in GRID_SWEEPERS:
+        if (sweeper := words.choice("hydra/sweeper")) != GRID:
             raise ConfigError(f"hydra/sweeper={sweeper}: a search runs on the command line.")
     if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
         raise ConfigError("dispatch: all runs of a sweep must have the same dispatch.")
@@ -303,9 +283,9 @@ def _folder(config_dir: str | Path | None) -> str | Path | None:
     return config_dir
 
 
-def _run(config: RunConfig) -> None:
+def _start(config: RunConfig) -> None:
     try:
-        run_job(config, task)
+        as_hydra_job(config, dispatch_run)
     except signals.SignalExit:
         raise
     # A rank failed, and its error is printed.

@@ -14,11 +14,11 @@ from launcher.checkpoint.changes import changes_since, stored_fingerprint, store
 from launcher.checkpoint.find import checkpoint_path, has_checkpoints, has_no_checkpoint
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.checks import has_checkpointing
-from launcher.config.command import command_record, task_overrides
+from launcher.config.command import command_record
 from launcher.config.difference import diff, in_a_line
 from launcher.config.length import with_steps
 from launcher.config.lookup import is_same
-from launcher.config.run_config import resolved_node
+from launcher.config.run_config import RunConfig, resolved_node
 from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.data_files import check_fingerprint, state_of_files
@@ -115,12 +115,13 @@ def remaining(
     return Train(folder.newest_step())
 
 
-def is_done(config: Mapping[str, Any], folder: RunFolder) -> bool:
+def is_done(run: RunConfig) -> bool:
     """Return whether nothing is left to train, which is then logged.
 
     Raises:
         ConfigError: see `remaining`; or another process of this machine is on the run.
     """
+    config, folder = run.of_the_run, run.folder
     rest = remaining(config, folder)
     if isinstance(rest, Held) and rest.is_here:
         raise ConfigError(rejection(folder, rest.holder))
@@ -129,26 +130,26 @@ def is_done(config: Mapping[str, Any], folder: RunFolder) -> bool:
     setup_logging(None)
     words = {"completed": f"complete already (step {rest.step})", "paused": f"{rest} already"}
     logger.info("%s is %s: nothing to do.", folder.path, words.get(rest.reason, rest))
-    run = RunOnDisk.read(folder)
+    stored = RunOnDisk.read(folder)
     # The steps of `trainer.max_epochs` follow from the data, which have not changed.
-    known = with_steps(config, run.max_steps) if _counts_epochs(config) else config
+    known = with_steps(config, stored.max_steps) if _counts_epochs(config) else config
     for message in changes(known, folder):
         logger.warning("Changed since it was trained: %s", message)
-    for message in _advice(config, run, rest):
+    for message in _advice(run, stored, rest):
         logger.info("%s", message)
     return True
 
 
-def _advice(config: Mapping[str, Any], run: RunOnDisk, done: Done) -> Iterator[str]:
+def _advice(run: RunConfig, stored: RunOnDisk, done: Done) -> Iterator[str]:
     if done.reason == "completed":
-        yield from additions(config, run)
+        yield from additions(run, stored)
         yield "To train it again as another run, use run.tag=<word>."
     elif done.reason == "paused":
         yield "A later trainer.pause_at, or none, resumes it."
     else:
         yield (
             "To train on, use a later trainer.max_steps; python -m launcher.runs rollback"
-            f" {run.id} STEP rolls it back."
+            f" {stored.id} STEP rolls it back."
         )
 
 
@@ -308,8 +309,9 @@ def _fingerprint(node: str, files: str | None) -> str | None:
 
 
 # ---------------------------------------------------------------------------------------- additions
-def additions(config: Mapping[str, Any], run: RunOnDisk) -> Iterator[str]:
+def additions(run: RunConfig, stored: RunOnDisk) -> Iterator[str]:
     """Explain how to add trackers and metrics that the completed run did not have."""
+    config = run.of_the_run
     keys = sorted(
         {match[0] for key in command_record(config, None)["config"] if (match := ADDED.match(key))}
     )
@@ -317,7 +319,7 @@ def additions(config: Mapping[str, Any], run: RunOnDisk) -> Iterator[str]:
         key
         for key in keys
         if not any(
-            stored_key == key or stored_key.startswith(f"{key}.") for stored_key in run.settings
+            stored_key == key or stored_key.startswith(f"{key}.") for stored_key in stored.settings
         )
     ]
     metrics = [key for key in new if key.startswith("hooks.")]
@@ -328,15 +330,11 @@ def additions(config: Mapping[str, Any], run: RunOnDisk) -> Iterator[str]:
             " checkpoint."
         )
     if trackers := [name for name in trackers if is_tracker(config["tracker"][name])]:
-        settings = [
-            word
-            for word in task_overrides()
-            if word.startswith(("tracker.", "+tracker.", "++tracker."))
-        ]
+        settings = [word for word in run.overrides if word.lstrip("+").startswith("tracker.")]
         outputs = str(config["paths"]["outputs"])
         outputs_option = [] if outputs == "outputs" else ["--outputs", outputs]
         command = [
-            run.id,
+            stored.id,
             f"tracker=[{','.join(trackers)}]",
             *settings,
             *outputs_option,

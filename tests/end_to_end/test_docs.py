@@ -83,7 +83,7 @@ def test_commands_print_what_the_page_shows(
 
 PRELOADED = dict.fromkeys(("fine_tuning", "lora", "gpt124m"), python.TRANSFORMERS)
 """Modules that a page's commands import."""
-CHILDREN = {"prove": (("launcher.cli.job", 4),), "search": (("launcher.cli.job", 8),)}
+CHILDREN = {"prove": (("launcher.dispatch.child", 4),), "search": (("launcher.dispatch.child", 8),)}
 """Processes that each of a page's commands starts."""
 
 

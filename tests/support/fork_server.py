@@ -58,8 +58,8 @@ PRELOADED = (
 LAUNCHER = (
     "launcher.cli.main",
     "launcher.data.digits",
+    "launcher.dispatch.job",
     "launcher.dispatch.local",
-    "launcher.dispatch.task",
     "launcher.hooks.checkpointing",
     "launcher.hooks.evaluation",
     "launcher.hooks.metrics",

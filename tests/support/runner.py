@@ -30,8 +30,7 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONPATH": str(TESTS),  # the hooks in `support`
 }
-RANK, NPROC = "launcher.dispatch.rank", "dispatch.nproc="
-JOB = "launcher.cli.job"
+CHILD, NPROC = "launcher.dispatch.child", "dispatch.nproc="
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 """The fields of metrics in which two equal runs may differ."""
 
@@ -51,11 +50,11 @@ def start(
         (int(word[len(NPROC) :]) for word in reversed(words) if re.fullmatch(rf"{NPROC}\d+", word)),
         1,
     )
-    children: proxy.Children = ((RANK, count),) if count > 1 else ()
+    children: proxy.Children = ((CHILD, count),) if count > 1 else ()
     if "replay" in words:
-        children = ((JOB, 4), (RANK, 2))  # as many as the run had
+        children = ((CHILD, 4), (CHILD, 2))  # as many as the run had
     elif "job=resume_check" in words:
-        children = ((JOB, 4), *children)
+        children = ((CHILD, 4), *children)
     env = ENVIRONMENT if env is None else env
     return python.start(
         *words, env=env, cwd=cwd, preloaded=python.preloaded(words), children=children, real=real

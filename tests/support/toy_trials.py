@@ -8,8 +8,8 @@ from typing import Any
 
 from optuna.distributions import FloatDistribution
 
-from launcher.cli.sweep_job import SweepJob
 from launcher.config.run_config import RunConfig
+from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
@@ -87,7 +87,7 @@ class ToyRunner(Runner):
         pass
 
 
-def composed(overrides: list[str], number: int) -> SweepJob:
+def composed(overrides: list[str], number: int) -> Job:
     """The job of a trial; an x above 0.9 is rejected."""
     values = dict(override.split("=") for override in overrides)
     x = float(values["x"])
@@ -96,7 +96,7 @@ def composed(overrides: list[str], number: int) -> SweepJob:
     identity = hashlib.sha256(" ".join([str(x), values.get("y", "")]).encode()).hexdigest()[:8]
     run = {"name": "toy", "id": identity, "dir": identity}
     plain = {"run": run, "trainer": {"pause_at": None}, "x": x}
-    return SweepJob(number, overrides, RunConfig(plain, plain))
+    return Job(RunConfig(plain, plain), number, overrides)
 
 
 def suggest_y(config: Any, trial: Any) -> None:

@@ -47,10 +47,8 @@ ORDER = [
 # What a process starts with is at the top, wherever its file is.
 ENTRIES = {
     "launcher.__main__",
+    "launcher.dispatch.child",
     "launcher.dispatch.freeze",
-    "launcher.dispatch.rank",
-    "launcher.dispatch.slurm_runs",
-    "launcher.dispatch.slurm_task",
     "launcher.runs.__main__",
 }
 
@@ -70,7 +68,7 @@ STRANGERS = {
 TORCH_FREE = [
     *("__main__", "cli", "config", "errors", "runs", "slurm", "trackers", "types"),
     *("checkpoint.changes", "checkpoint.manifest", "checkpoint.retention", "checkpoint.store"),
-    *("dispatch.local", "dispatch.slurm", "dispatch.task", "dispatch.waiting"),
+    *("dispatch.local", "dispatch.slurm", "dispatch.job", "dispatch.waiting"),
     *("jobs.train", "remaining"),
     *("certify", "proof.replay"),
     *(

@@ -1,4 +1,4 @@
-"""Hydra's plugins: the options `hydra/sweeper=grid` and `=optuna`, and `hydra/launcher=dispatch`.
+"""Hydra's plugins: the options `hydra/sweeper=optuna` and `hydra/launcher=dispatch`.
 
 Launcher runs its own sweeps without them. They connect its jobs to the sweepers and launchers of
 other packages.
@@ -7,36 +7,24 @@ Every Hydra application of the environment imports this, so `launcher.cli.sweep`
 """
 
 from collections.abc import Sequence
-from contextlib import redirect_stderr
-from dataclasses import dataclass, field
-from io import StringIO
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
-from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
     from launcher.config.compose import Command
-    from launcher.dispatch.result import JobResult
 
 
 @dataclass
 class DispatchLauncherConf:
     _target_: str = "hydra_plugins.launcher_dispatch.DispatchLauncher"
-
-
-@dataclass
-class GridSweeperConf:
-    _target_: str = "hydra_plugins.launcher_dispatch.GridSweeper"
-    max_batch_size: int | None = None
-    params: dict[str, str] | None = field(default_factory=dict)
 
 
 @dataclass
@@ -95,42 +83,7 @@ class DispatchLauncher(Launcher):
         return returns
 
 
-class GridSweeper(Sweeper):
-    """Runs every combination of the values by another package's launcher.
-
-    All are checked before the first starts or anything is written.
-
-    Args:
-        max_batch_size: hand at most this many jobs to the launcher at a time. Default None: all.
-        params: values to sweep over, besides the command line's.
-    """
-
-    def __init__(self, max_batch_size: int | None = None, params: dict[str, str] | None = None):
-        self.words: Command | None = None
-        self.launcher: Launcher | None = None
-
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        self.words = command_of(config)
-        self.launcher = Plugins.instance().instantiate_launcher(
-            config=config, hydra_context=hydra_context, task_function=task_function
-        )
-
-    def sweep(self, arguments: list[str]) -> object:
-        from launcher.cli.sweep import batches, check_jobs, conclude
-
-        assert self.words is not None and self.launcher is not None
-        jobs = check_jobs(self.words, self.words.expand())
-        returns: list[JobReturn] = []
-        for batch in batches(self.words, jobs):
-            overrides = [job.overrides for job in batch]
-            returns += self.launcher.launch(overrides, initial_job_idx=batch[0].index)
-        conclude(jobs, [result_of(returned) for returned in returns])
-        return [returns]
-
-
-class OptunaSweeper(GridSweeper):
+class OptunaSweeper:
     """Searches for the best values of keys. Its settings are `hpo.*`; see `launcher.search`."""
 
     @staticmethod
@@ -157,18 +110,6 @@ def command_of(config: DictConfig) -> "Command":
     return Command([*overrides.hydra, *overrides.task], config.hydra.job.config_name)
 
 
-def result_of(returned: JobReturn) -> "JobResult":
-    from launcher.dispatch.result import JobResult
-
-    try:
-        # Hydra prints a line about a failed job before it raises the job's exception.
-        with redirect_stderr(StringIO()):
-            return JobResult(returned.return_value)
-    except BaseException as error:
-        return JobResult(error=error)
-
-
 store = ConfigStore.instance()
 store.store(group="hydra/launcher", name="dispatch", node=DispatchLauncherConf, provider="launcher")
-store.store(group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="launcher")
 store.store(group="hydra/sweeper", name="optuna", node=OptunaSweeperConf, provider="launcher")

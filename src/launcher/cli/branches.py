@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.cli.sweep_job import SweepJob
 from launcher.config.command import stored_identity
+from launcher.dispatch.jobs import Job
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Branch:
     leaves: dict[int, list[int]] = field(default_factory=dict)
 
 
-def in_order(jobs: Sequence[SweepJob]) -> list[SweepJob]:
+def in_order(jobs: Sequence[Job]) -> list[Job]:
     """Print the plan; return the jobs in its order, each with its trunk and its leaves."""
     from launcher.optim.common_steps import comparable
 
@@ -39,7 +39,7 @@ def in_order(jobs: Sequence[SweepJob]) -> list[SweepJob]:
         identities.append(comparable(named, job.config.of_the_run, None))
     branches = plan(identities)
     print(described(branches), flush=True)
-    planned: dict[int, SweepJob] = {}
+    planned: dict[int, Job] = {}
     for branch in branches:
         job = jobs[branch.index]
         leaves = {

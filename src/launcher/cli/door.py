@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
 
-from launcher.cli.start import start
+from launcher.cli.start import rejection, start_run
 from launcher.config.construct import decided_here
-from launcher.config.explain import report
 from launcher.config.lookup import Runs
 from launcher.config.options import config_path
 from launcher.config.plain import to_plain
@@ -45,6 +45,8 @@ def enter(overrides: Sequence[str], arguments: Namespace) -> None:
                     f"--config-path={arguments.config_path}: there is no such folder of"
                     " configurations; to add options of your own, use --config-dir=FOLDER."
                 )
+            elif isinstance(error, YAMLError):
+                message = f"{' '.join(str(error).split())}."
             else:
                 raise
             raise ConfigError(message) from error
@@ -59,10 +61,7 @@ def task(config: DictConfig) -> object:
     try:
         run = check(whole, Runs())
     except ConfigError as error:
-        report(error.messages)
-        rejected = SystemExit(2)
-        rejected.add_note(error.messages[0])
-        raise rejected from None
+        raise rejection(error.messages) from None
     finally:
         remove_empty(made, *made.parents[:2])
-    return start(run, lambda run, task: task(run))
+    return start_run(run, lambda run, task: task(run))

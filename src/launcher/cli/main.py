@@ -49,7 +49,7 @@ def execute(arguments: Namespace) -> None:
 
                 return show(words, arguments)
             if not (arguments.info or words.is_sweep):
-                return _run(words)
+                return _start(words)
             if arguments.info:
                 words.config()
             else:
@@ -67,8 +67,8 @@ def execute(arguments: Namespace) -> None:
     enter(explicit, arguments)
 
 
-def _run(words: Command) -> None:
-    from launcher.cli.start import start
+def _start(words: Command) -> None:
+    from launcher.cli.start import start_run
 
     config = words.config()
     run = words.check(config)
@@ -77,7 +77,7 @@ def _run(words: Command) -> None:
         print(line, file=sys.stderr, flush=True)
     callbacks = Callbacks(config)
     with callbacks.notified("run", run, config_name=words.composer.config_name) as result:
-        result.return_value = start(run)
+        result.return_value = start_run(run)
 
 
 def _hidden(messages: Sequence[str], arguments: Namespace) -> list[str]:

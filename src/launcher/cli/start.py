@@ -1,38 +1,43 @@
-"""Starts a checked run in this process, and explains its errors."""
+"""Starts a checked run, and explains its errors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from launcher.config.explain import explain, log_traceback, report
-from launcher.config.hydra_job import Task, run_job
+from launcher.config.hydra_job import Task, as_hydra_job
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
-from launcher.dispatch.task import task
+from launcher.dispatch.job import dispatch_run
 from launcher.runs.objective import job_value, objective_of
 
 REJECTED = 2
 
 
-def start(run: RunConfig, call: Callable[[RunConfig, Task], object] = run_job) -> object:
-    """Run the job of a configuration, and return its value.
+def start_run(run: RunConfig, call: Callable[[RunConfig, Task], object] = as_hydra_job) -> object:
+    """Start the run of a configuration, and return the value of its job.
 
     Args:
         run: the configuration.
         call: calls the dispatch for it. Default: with Hydra's state of a job around it.
     Raises:
-        SystemExit: it was rejected, with a note for the table of a sweep. The messages are printed.
+        SystemExit: it was rejected, see `rejection`.
     """
     try:
-        result = call(run, task)
+        result = call(run, dispatch_run)
     except Exception as error:
         messages = without_environment(explain(error), str(run.stored))
         if not messages:
             log_traceback(error, run.folder)
             raise
-        report(messages)
-        rejected = SystemExit(REJECTED)
-        rejected.add_note(messages[0])
-        raise rejected from None
+        raise rejection(messages) from None
     return _value(run, result) if run.trains else result
+
+
+def rejection(messages: Sequence[str]) -> SystemExit:
+    """Print the messages; return the exit to raise, with a note for the table of a sweep."""
+    report(messages)
+    rejected = SystemExit(REJECTED)
+    rejected.add_note(messages[0])
+    return rejected
 
 
 def _value(run: RunConfig, metrics: object) -> object:

@@ -1,35 +1,30 @@
 """The jobs of a sweep, which are all checked before the first one starts.
 
 A dispatch with a method `sweep(jobs) -> Sequence[JobResult]` gets the whole list (for an array of
-jobs on a cluster). Otherwise they run here, one by one.
+jobs on a cluster). Otherwise they run here, see `launcher.cli.sweep_queue`.
 """
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from omegaconf import DictConfig
 
 from launcher.cli.branches import in_order
-from launcher.cli.parallel import Queue, outcome
-from launcher.cli.start import start
-from launcher.cli.sweep_job import SweepJob
+from launcher.cli.sweep_queue import SweepQueue, reason
 from launcher.config.compose import Command
 from launcher.config.construct import construct, target_object
 from launcher.config.difference import diff
-from launcher.config.explain import unwrapped, user_traceback
-from launcher.config.grid import GRID_SWEEPERS
+from launcher.config.grid import GRID
 from launcher.config.hydra_job import Callbacks
 from launcher.config.metric_direction import ranked
-from launcher.config.options import TRAIN_JOB
 from launcher.config.plain import to_plain
 from launcher.config.run_config import RunConfig
 from launcher.config.schema import check_hydra
 from launcher.config.tree import get
-from launcher.dispatch.result import JobResult
-from launcher.errors import ConfigError, TrainingError
-from launcher.process import signals
+from launcher.dispatch.jobs import Job, JobResult
+from launcher.errors import ConfigError
 from launcher.runs.filters import number
 from launcher.runs.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
@@ -60,7 +55,7 @@ def sweep(words: Command) -> bool:
         with _notified(words, master):
             search(words, master)
         return True
-    if sweeper not in GRID_SWEEPERS:
+    if sweeper != GRID:
         return False
     jobs = check_jobs(words, words.expand())
     if launcher != "dispatch":
@@ -70,7 +65,7 @@ def sweep(words: Command) -> bool:
     return True
 
 
-def batches(words: Command, jobs: Sequence[SweepJob]) -> list[Sequence[SweepJob]]:
+def batches(words: Command, jobs: Sequence[Job]) -> list[Sequence[Job]]:
     """Divide the jobs by `hydra.sweeper.max_batch_size`."""
     size = words.batch_size or max(1, len(jobs))
     return [jobs[start : start + size] for start in range(0, len(jobs), size)]
@@ -88,7 +83,7 @@ def _notified(words: Command, master: DictConfig) -> Iterator[None]:
 
 def check_jobs(
     words: Command, overrides: Sequence[Sequence[str]], first_index: int = 0
-) -> list[SweepJob]:
+) -> list[Job]:
     """Compose and check the jobs of a sweep.
 
     Raises:
@@ -99,11 +94,11 @@ def check_jobs(
         if len(overrides) > 1
         else frozenset[str]()
     )
-    jobs: list[SweepJob] = []
+    jobs: list[Job] = []
     issues: dict[str, list[Mistaken]] = {}
     reported: dict[object, str] = {}
-    runs: dict[str, SweepJob] = {}
-    repeats: list[tuple[SweepJob, SweepJob]] = []
+    runs: dict[str, Job] = {}
+    repeats: list[tuple[Job, Job]] = []
     for index, job_overrides in enumerate(overrides, first_index):
         own = [override for override in job_overrides if override not in common]
         try:
@@ -114,7 +109,7 @@ def check_jobs(
                 issues.setdefault(message, []).append((index, own))
             continue
         count = first_index + len(overrides)
-        job = SweepJob(index, list(job_overrides), config, common, count)
+        job = Job(config, index, list(job_overrides), common, count)
         jobs.append(job)
         if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
             repeats.append((twin, job))
@@ -124,12 +119,16 @@ def check_jobs(
             *(_located(message, of, len(overrides)) for message, of in issues.items()),
             *_same_runs(repeats),
         )
+    _report_continued(jobs)
+    return jobs
+
+
+def _report_continued(jobs: Sequence[Job]) -> None:
     if continued := list(filter(None, (job.config.news for job in jobs))):
         print(
             f"{len(continued)} of {len(jobs)} jobs continue runs of an equivalent"
             f" configuration: {'; '.join(dict.fromkeys(continued))}."
         )
-    return jobs
 
 
 def _check_plugins(config: RunConfig, words: Command) -> None:
@@ -152,7 +151,7 @@ def _located(message: str, jobs: Sequence[Mistaken], count: int) -> str:
     return f"{message.rstrip('.')} (job {index + 1}{others}: {' '.join(overrides)})."
 
 
-def _same_runs(repeats: Sequence[tuple[SweepJob, SweepJob]]) -> list[str]:
+def _same_runs(repeats: Sequence[tuple[Job, Job]]) -> list[str]:
     """Return messages for the first pairs of jobs with one id, and the number of further ones."""
     messages = [_same_run(*pair) for pair in repeats[:MAX_REPEATS]]
     if more := len(repeats[MAX_REPEATS:]):
@@ -160,7 +159,7 @@ def _same_runs(repeats: Sequence[tuple[SweepJob, SweepJob]]) -> list[str]:
     return messages
 
 
-def _same_run(first: SweepJob, second: SweepJob) -> str:
+def _same_run(first: Job, second: Job) -> str:
     """Return the message that rejects two jobs with one id, with the keys in which they differ."""
     keys = diff(first.plain, second.plain)
     same = (
@@ -177,7 +176,7 @@ def _same_run(first: SweepJob, second: SweepJob) -> str:
     )
 
 
-def run_jobs(jobs: Sequence[SweepJob]) -> list[JobResult]:
+def run_jobs(jobs: Sequence[Job]) -> list[JobResult]:
     """Run the jobs through their dispatch; a failing job does not stop the others.
 
     Raises:
@@ -196,7 +195,7 @@ def run_jobs(jobs: Sequence[SweepJob]) -> list[JobResult]:
     return _run_jobs(jobs)
 
 
-def _run_jobs(jobs: Sequence[SweepJob]) -> list[JobResult]:
+def _run_jobs(jobs: Sequence[Job]) -> list[JobResult]:
     dispatch = construct(jobs[0].plain["dispatch"])
     if hasattr(dispatch, "sweep"):
         return list(dispatch.sweep(jobs))
@@ -204,46 +203,16 @@ def _run_jobs(jobs: Sequence[SweepJob]) -> list[JobResult]:
     fail_fast = bool(get(jobs[0].plain, "sweep.fail_fast"))
     slots = min(len(jobs), dispatch.slots()) if hasattr(dispatch, "slots") else 1
 
-    def is_done(job: SweepJob) -> bool:
+    def is_done(job: Job) -> bool:
         return is_complete is not None and _is_done(job, is_complete)
 
-    if slots > 1:
-        return Queue(jobs, slots, is_done, fail_fast).run()
-    return _run_in_turn(jobs, is_done, fail_fast)
+    return SweepQueue(jobs, slots, is_done, fail_fast).run()
 
 
-IsComplete = Callable[[Mapping[str, object]], bool]
+IsComplete = Callable[[RunConfig], object]
 
 
-def _run_in_turn(
-    jobs: Sequence[SweepJob], is_done: Callable[[SweepJob], bool], fail_fast: bool
-) -> list[JobResult]:
-    results: list[JobResult] = []
-    for job in jobs:
-        try:
-            signals.check()
-            print(f"{job.label}: starts", flush=True)
-            result = JobResult() if is_done(job) else _run(job)
-        except SystemExit as stop:
-            print(
-                f"{job.label}: stopped, and {len(jobs) - len(results) - 1} more not started",
-                flush=True,
-            )
-            raise stop
-        results.append(result)
-        text = f"completed{outcome(job)}" if result.error is None else reason(job, result)
-        print(f"{job.label}: {text}", flush=True)
-        if fail_fast and result.error is not None:
-            print(
-                f"sweep.fail_fast: {len(jobs) - len(results)} not started",
-                file=sys.stderr,
-                flush=True,
-            )
-            raise SystemExit(1)
-    return results
-
-
-def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
+def _is_done(job: Job, is_complete: IsComplete) -> bool:
     """Return whether a job's run is complete, so that the job need not start.
 
     It starts all the same for another package's sweeper, for `job.objective`, and for a user's
@@ -256,52 +225,20 @@ def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
     if (
         not is_own
         or get(job.config.hydra, "callbacks")
-        or StoredRun.read(job.folder).record.get("state") != "completed"
+        or StoredRun.read(job.config.folder.path).record.get("state") != "completed"
     ):
         return False
     try:
-        return is_complete(job.config.of_the_run)
+        return bool(is_complete(job.config))
     except Exception:
         # It is reported when the job starts.
         return False
 
 
-def _run(job: SweepJob) -> JobResult:
-    """Run one job; an exit that no signal caused is its result."""
-    try:
-        return JobResult(start(job.config))
-    except SystemExit as stop:
-        if isinstance(stop, signals.SignalExit) or (
-            isinstance(stop.code, int) and stop.code >= 128
-        ):
-            raise
-        return JobResult(error=stop)
-    except Exception as error:
-        if not isinstance(error, TrainingError):
-            print(user_traceback(error), end="", file=sys.stderr, flush=True)
-        return JobResult(error=error)
-
-
-def reason(job: SweepJob, result: JobResult) -> str:
-    """Return the reason of a job's failure in a line."""
-    assert result.error is not None
-    error = unwrapped(result.error)
-    if not isinstance(error, SystemExit):
-        return f"failed: {type(error).__name__}: {first_line(str(error))}"
-    if notes := getattr(error, "__notes__", None):
-        return f"rejected: {notes[0]}"
-    attempts = StoredRun.read(job.folder).attempts
-    recorded = attempts[-1].get("reason") if attempts else None
-    return f"failed: {first_line(recorded)}" if recorded else f"failed with exit code {error.code}"
-
-
-def first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
-
-
-def show_ranking(jobs: Sequence[SweepJob]) -> None:
+def show_ranking(jobs: Sequence[Job]) -> None:
     """Print the runs that trained, best first, if one metric and direction judges them all."""
-    runs = [StoredRun.read(job.folder) for job in jobs if job.plain["job"]["_target_"] == TRAIN_JOB]
+    folders = [job.config.folder.path for job in jobs if job.config.trains]
+    runs = [StoredRun.read(folder) for folder in folders]
     judged = {run.judged_by for run in runs if run.judged_by is not None}
     if len(runs) < 2 or not judged or any(run.state in ("queued", "running") for run in runs):
         return
@@ -316,7 +253,7 @@ def show_ranking(jobs: Sequence[SweepJob]) -> None:
     table(in_order, time.time(), terminal_width()).print()
 
 
-def conclude(jobs: Sequence[SweepJob], results: Sequence[JobResult]) -> None:
+def conclude(jobs: Sequence[Job], results: Sequence[JobResult]) -> None:
     """Print the ranking; exit with code 1 and a table of the failed jobs, if there are any."""
     show_ranking(jobs)
     failed = [

@@ -8,16 +8,6 @@ from launcher.config.tree import flat, get, mapped, of_the_run
 from launcher.rundir.record_format import RecordData, json_value
 
 
-def task_overrides() -> list[str]:
-    """Return the typed overrides, in which interpolations to secrets are not resolved."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    node = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    overrides: Any = OmegaConf.to_container(node, resolve=False) if node else []
-    return [str(word) for word in overrides]
-
-
 def command_record(config: Mapping[str, Any], hydra: Mapping[str, object] | None) -> RecordData:
     """Return what a run stores of its command.
 

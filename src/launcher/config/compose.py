@@ -24,7 +24,7 @@ from launcher.config.diagnose import (
     read_overrides,
     unknown_option,
 )
-from launcher.config.grid import GRID_SWEEPERS, expand
+from launcher.config.grid import GRID, expand, listed
 from launcher.config.lookup import Runs
 from launcher.config.messages import nearest
 from launcher.config.overrides import apply_value, is_group, normalize, parse, record_overrides
@@ -221,14 +221,17 @@ class Command:
     def explicit(self) -> list[str]:
         """Return the overrides for Hydra's own composition, once they are known to apply.
 
-        It needs `++` for constructor arguments that the YAML files leave out.
+        It needs `++` for constructor arguments that the YAML files leave out, and the numbers of
+        ranges, to which it adds rounding errors.
         """
-        return [
-            f"++{override.input_line}"
-            if override.type == OverrideType.CHANGE and self.composer.is_value(override)
-            else str(override.input_line)
-            for override in self.overrides
-        ]
+        words = []
+        for override in self.overrides:
+            text = str(override.input_line)
+            if override.is_range_sweep():
+                text = f"{override.get_key_element()}={','.join(listed(override))}"
+            is_change = override.type == OverrideType.CHANGE and self.composer.is_value(override)
+            words.append(f"++{text}" if is_change else text)
+        return words
 
     # ------------------------------------------------------------------------------------- a sweep
     @cached_property
@@ -275,7 +278,7 @@ class Command:
         typed = [each for each in self.overrides if not each.is_hydra_override()]
         return expand(
             [*read_overrides(words, True, self.issues), *typed],
-            with_intervals=self.choice("hydra/sweeper") not in GRID_SWEEPERS,
+            with_intervals=self.choice("hydra/sweeper") != GRID,
         )
 
     def job(

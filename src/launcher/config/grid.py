@@ -11,8 +11,8 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from launcher.errors import ConfigError
 
 SEARCH = "hydra/sweeper=optuna"
-GRID_SWEEPERS = ("grid", "basic")
-"""Options of `hydra/sweeper` that take no intervals."""
+GRID = "basic"
+"""The option of `hydra/sweeper` that takes no intervals, Hydra's own."""
 
 
 def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[list[str]]:

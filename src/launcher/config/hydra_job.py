@@ -91,7 +91,7 @@ def _variables(config: DictConfig | None) -> dict[str, str]:
     return {str(name): str(value) for name, value in resolved.items()}
 
 
-def run_job(run: RunConfig, task: Task) -> object:
+def as_hydra_job(run: RunConfig, task: Task) -> object:
     """Run a task as a job of Hydra, with its callbacks; return the value of the task."""
     with hydra_job(run):
         if not (run.hydra or {}).get("callbacks"):

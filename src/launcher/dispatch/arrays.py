@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from launcher.dispatch.submitted_runs import SubmittedRun
+from launcher.dispatch.jobs import Job
 from launcher.rundir.record_format import iso
 from launcher.slurm import scheduler, shared_job, submission
 from launcher.slurm.sbatch import Script, job_folder
@@ -24,7 +24,7 @@ def most_tasks(num_jobs: int) -> int:
 
 def submit(
     script: Script,
-    runs: list[SubmittedRun],
+    runs: list[Job],
     path: Path,
     is_array: bool,
     parallelism: int | None,
@@ -32,13 +32,8 @@ def submit(
 ) -> str:
     """Submit the runs as one array or plain job, and return its id, or restore their folders.
 
-    Args:
-        script: what the job's script contains.
-        runs: the runs.
-        path: where the job's script is written.
-        is_array: make an array, even of one job.
-        parallelism: at most this many of the jobs at once.
-        code: the folder of a snapshot.
+    `path` gets the script, `parallelism` is the maximum number of jobs at once, and `code` is the
+    folder of a snapshot.
     """
     folders, now = [run.folder for run in runs], iso(time.time())
     jobs = shared_job.groups(folders, script.runs_per_job)
@@ -62,6 +57,6 @@ def submit(
     return job_id
 
 
-def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
+def _freeze(code: Path | None, run: Job, note: JobNote) -> None:
     with run.folder.being_written():
-        submission.freeze(run.folder, run.config, run.hydra, note, code)
+        submission.freeze(run.folder, run.config.stored, run.config.hydra, note, code)

@@ -4,20 +4,20 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from launcher.config.options import TRAIN_JOB
 from launcher.config.run_config import RunConfig
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
-from launcher.dispatch.job import run_job
+from launcher.dispatch.job import execute_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.process import signals
+from launcher.process.child import ENTRY, describe_end, last_lines
 from launcher.process.gpus import count_gpus
 from launcher.remaining import is_done
 from launcher.rundir.folder import RunFolder
@@ -30,7 +30,6 @@ ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.Expo
 """Strategies and jobs that cannot use a second rank. `nproc=auto` starts one rank for them."""
 STARTS_RANKS = "launcher.proof.resume_check.ResumeCheckJob"
 """The job that starts the ranks itself, in trainings of its own."""
-COMMAND = (sys.executable, "-m", "launcher.dispatch.rank")
 LAST_LINES = 30
 PREFIX, OWNER = "launcher-", "owner.json"
 
@@ -74,24 +73,23 @@ class LocalDispatch:
             signals.SignalExit: a signal ended it, and the state is durable.
             SystemExit: a rank failed. Its error is printed, and all ranks have ended.
         """
-        if self.is_complete(config.of_the_run):
+        if self.is_complete(config):
             return None
         count = 1 if join_ranks() else self.count(config)
         if count > 1:
             return spawn(config, count)
         forced_exit.arm(config.plain["dispatch"])
         announce_imports()
-        return run_job(config)
+        return execute_job(config)
 
-    def is_complete(self, config: Mapping[str, Any]) -> bool:
+    def is_complete(self, config: RunConfig) -> bool:
         """Return whether there is nothing to train, which is then logged.
 
         One of several ranks returns False, since the job decides.
         """
         started = join_ranks()
         check_ranks()
-        is_training = config["job"]["_target_"] == TRAIN_JOB
-        return not started and is_training and is_done(config, RunFolder(config["run"]["dir"]))
+        return not started and config.trains and is_done(config)
 
     def count(self, config: RunConfig) -> int:
         job, strategy = (config.plain[group]["_target_"] for group in ("job", "strategy"))
@@ -110,7 +108,7 @@ def spawn(config: RunConfig, count: int) -> object:
     with private_folder() as folder:
         config.save(folder / JOB)
         announce_imports(f"Loading torch in {count} processes")
-        spawner = Spawner(COMMAND, count, folder)
+        spawner = Spawner((*ENTRY, "rank"), count, folder)
         ranks = spawner.run()
         cause = spawner.cause()
         if cause is not None:
@@ -147,14 +145,10 @@ def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
     if cause.report:
         text, reason = cause.report["text"], cause.report["text"].strip().splitlines()[-1]
     else:
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        printed = folder / f"rank-{cause.number}.out"
-        lines = (
-            printed.read_text(errors="replace").splitlines()[-LAST_LINES:]
-            if printed.exists()
-            else []
+        lines = last_lines(folder / f"rank-{cause.number}.out", LAST_LINES)
+        reason = (
+            f"it {describe_end(code)} and reported no error; see also {run.log_path(cause.number)}"
         )
-        reason = f"it {how} and reported no error; see also {run.log_path(cause.number)}"
         text = "\n".join([*lines, reason]) + "\n"
     _close_record(run, ranks[0].process.pid, f"rank {cause.number}: {reason}")
     print(

@@ -1,18 +1,18 @@
 """Several jobs at a time on this machine, each as a process with a share of the GPUs."""
 
+import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher.config.run_config import RunConfig
-from launcher.process import signals
+from launcher.process.child import ENTRY, describe_end, last_lines, start_child
 from launcher.process.gpus import count_gpus
 from launcher.process.visible import VISIBLE, visible_devices
 
-COMMAND = (sys.executable, "-m", "launcher.cli.job")
 PAUSE = 0.05
 """Seconds between two checks of processes that must end."""
 
@@ -21,7 +21,7 @@ class Pool:
     """Processes of this machine, one for each job, which save and end with the command.
 
     Args:
-        folder: gets a file and a log for each job.
+        folder: gets a file, a log and a result for each job.
         slots: number of jobs at a time. The GPUs are divided among them.
         noun: first part of the names of those files.
     """
@@ -34,29 +34,22 @@ class Pool:
 
     def start(self, number: int, config: RunConfig) -> None:
         """Start a job in a free slot."""
-        file, log = self.folder / "jobs" / f"{self._name(number)}.yaml", self._log(number)
-        for path in (file, log):
+        file = self._file(number, "jobs", "yaml")
+        for path in (file, self.log(number)):
             path.parent.mkdir(exist_ok=True)
         config.save(file)
-        self._launch(number, [*COMMAND, str(file), *self._results(number)], log)
+        self.launch(number, "job", file, self._file(number, "jobs", "json"))
 
-    def _launch(self, number: int, command: Sequence[str], log: Path) -> None:
+    def launch(self, number: int, kind: str, *paths: Path) -> None:
+        """Start a child (see `launcher.dispatch.child`) in a free slot."""
         slot = self.slots.index(None)
+        command = [*ENTRY, kind, *map(str, paths)]
+        self.processes[number] = start_child(command, self.log(number), self.environment(slot))
         self.slots[slot] = number
-        env = {**os.environ, "LAUNCHER_PARENT": str(os.getpid()), **self._share(slot)}
-        # A signal that comes before the process has its handlers waits until then.
-        with open(log, "ab") as output, signals.blocked():
-            self.processes[number] = subprocess.Popen(
-                command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
 
-    def _results(self, number: int) -> list[str]:
-        """Return the file that gets the job's result, if the run's folder does not have it."""
-        return []
-
-    def _share(self, slot: int) -> dict[str, str]:
+    def environment(self, slot: int) -> dict[str, str]:
         share = gpu_share(self.gpus, slot, len(self.slots))
-        return {VISIBLE: ",".join(share)} if share else {}
+        return {**os.environ, **({VISIBLE: ",".join(share)} if share else {})}
 
     def running(self) -> set[int]:
         """Return the jobs that were started and that `ended` has not returned."""
@@ -85,27 +78,25 @@ class Pool:
             time.sleep(PAUSE)
         return codes
 
+    def value(self, number: int) -> Any:
+        """Read the result of a job, or None if it did not write one."""
+        try:
+            return json.loads(self._file(number, "jobs", "json").read_bytes())
+        except (OSError, ValueError):
+            return None
+
     def why(self, number: int, code: int) -> str:
         """Explain a rejected (2) or failed job by its last line, if its run has no reason."""
-        if code < 0:
-            return f"was killed by signal {-code}"
-        lines = [line for line in self.last_lines(number) if line.strip()]
-        if code == 2:
-            return lines[-1] if lines else "rejected"
-        return f"exit code {code}{f': {lines[-1]}' if lines else ''}"
+        lines = [line for line in last_lines(self.log(number), 20) if line.strip()]
+        if code == 2 and lines:
+            return lines[-1]
+        return describe_end(code) + (f": {lines[-1]}" if lines and code > 0 else "")
 
-    def last_lines(self, number: int) -> list[str]:
-        """The last lines that a job has printed."""
-        try:
-            return self._log(number).read_text(errors="replace").splitlines()[-20:]
-        except OSError:
-            return []
+    def log(self, number: int) -> Path:
+        return self._file(number, "logs", "log")
 
-    def _name(self, number: int) -> str:
-        return f"{self.noun}-{number:04d}"
-
-    def _log(self, number: int) -> Path:
-        return self.folder / "logs" / f"{self._name(number)}.log"
+    def _file(self, number: int, folder: str, suffix: str) -> Path:
+        return self.folder / folder / f"{self.noun}-{number:04d}.{suffix}"
 
 
 def devices(env: Mapping[str, str], count: int) -> list[str]:

@@ -1,16 +1,13 @@
 """One rank of several, started by `launcher.dispatch.spawner`.
 
-`python -m launcher.dispatch.rank FOLDER` reads `job.yaml` there, a checked and resolved
-configuration, and writes the rank's report to `rank-<r>.json`: `kind` is done (with `value`),
-stopped (`signum`, `code`), rejected (`messages`) or failed (`text`; and `hung_after`, the signal
+It reads `job.yaml` in its folder, and writes its report to `rank-<r>.json`: `kind` is done (with
+`value`), stopped (`signum`), rejected (`messages`) or failed (`text`; and `hung_after`, the signal
 after which it made no progress). `time` is on the machine's monotonic clock. At its first signal it
 writes `signal-<number>`.
 """
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -18,41 +15,25 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.dispatch.spawner import JOB, SIGNAL
-from launcher.process import collector, deadline, exits, signals
-from launcher.process.parent import when_parent_ends
-from launcher.rundir.logs import prepare_output
+from launcher.process import deadline, exits, signals
 
-PR_SET_PDEATHSIG = 1
 CLOSING = 10.0
 """Seconds within which a failed rank must exit."""
 
 
-def begin_as_child() -> None:
-    """Set up a spawned process: signals, the watch on its parent, the user's modules."""
-    signals.install()
-    prepare_output()
-    collector.pause()
-    follow_parent()
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+def note_signals(folder: Path) -> None:
+    """Let the first signal write its file, before the handlers are installed."""
 
-
-def follow_parent() -> None:
-    """Lift the block of signals that the parent has set, and end with the parent."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
-    end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
-
-
-def main() -> None:
-    folder = Path(sys.argv[1])
-
-    def report_signal(signum: int) -> None:
+    def write(signum: int) -> None:
         # The command has ended, and its folder is gone.
         with suppress(OSError):
             (folder / f"{SIGNAL}{signum}").touch()
 
-    signals.on_first(report_signal)
-    begin_as_child()
+    signals.on_first(write)
+
+
+def run_rank(folder: Path) -> int:
+    """Run the job, and report; return the exit code."""
 
     def write(report: dict[str, object]) -> None:
         report["time"] = time.monotonic()
@@ -71,7 +52,7 @@ def main() -> None:
         watchdog = threading.Timer(CLOSING, os._exit, (code,))
         watchdog.daemon = True
         watchdog.start()
-    sys.exit(code)
+    return code
 
 
 def work(folder: Path) -> tuple[dict[str, object], int]:
@@ -80,7 +61,7 @@ def work(folder: Path) -> tuple[dict[str, object], int]:
     from launcher.errors import TrainingError
 
     try:
-        return {"kind": "done", "value": run(folder / JOB)}, 0
+        return {"kind": "done", "value": _run(folder / JOB)}, 0
     except signals.SignalExit as stop:
         return {"kind": "stopped", "signum": stop.signum}, int(stop.code or 0)
     except BaseException as error:
@@ -90,31 +71,16 @@ def work(folder: Path) -> tuple[dict[str, object], int]:
         return {"kind": "failed", "text": text}, 1
 
 
-def run(path: Path) -> object:
+def _run(file: Path) -> object:
     from launcher.config.explain import log_traceback
     from launcher.config.run_config import load_job
     from launcher.dispatch import forced_exit
-    from launcher.dispatch.job import run_job
+    from launcher.dispatch.job import execute_job
 
-    config = load_job(path)
+    config = load_job(file)
     forced_exit.arm(config.plain["dispatch"])
     try:
-        return run_job(config)
+        return execute_job(config)
     except Exception as error:
         log_traceback(error, config.folder, int(os.environ["RANK"]))
         raise
-
-
-def end_with_parent(parent: int) -> None:
-    """Get a SIGTERM when the command that started us ends, so that no rank outlives it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        # The parent may have ended before the call, which then has no effect.
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGTERM)
-    else:
-        when_parent_ends(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from launcher.config.node_range import ranks_per_node
-from launcher.config.run_config import RunConfig
+from launcher.config.run_config import RunConfig, from_stored
 from launcher.config.tree import get, walk
 from launcher.dispatch import arrays
 from launcher.dispatch.due import why_skipped
+from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.leftovers import remove_leftovers
-from launcher.dispatch.result import JobResult
-from launcher.dispatch.submitted_runs import SubmittedRun, report
+from launcher.dispatch.submitted_runs import report
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
@@ -26,17 +26,6 @@ from launcher.slurm.sbatch import SIGNAL, Script, check_installed, findings, sec
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.size import Size
 from launcher.types import NonNegativeInt, PositiveInt
-
-
-class Job(Protocol):
-    """One job of a sweep, see `launcher.cli.sweep.SweepJob`."""
-
-    config: RunConfig
-    trunk: "Job | None"
-    """The job whose run it leaves, which comes before it."""
-
-    @property
-    def label(self) -> str: ...
 
 
 @dataclass
@@ -110,7 +99,7 @@ class SlurmDispatch:
     python: str | None = None
 
     submits: ClassVar[bool] = True
-    """Runs start elsewhere, so `dispatch.task` does not guard the end of this process."""
+    """Runs start elsewhere, so `dispatch.job` does not guard the end of this process."""
 
     def __post_init__(self) -> None:
         if isinstance(self.time, str) and seconds(self.time) is None:
@@ -233,7 +222,7 @@ class SlurmDispatch:
             ConfigError: it cannot be submitted.
             SystemExit: it did not complete, with `wait`.
         """
-        (result,) = self._submit([SubmittedRun(config.name, config.stored, config.hydra)])
+        (result,) = self._submit([Job(config)])
         if result.error is not None:
             raise SystemExit(1)
         return result.value
@@ -252,24 +241,15 @@ class SlurmDispatch:
             raise ConfigError(
                 "sweep.fail_fast=true: is for dispatch=local; jobs of SLURM run independently."
             )
-        runs: dict[int, SubmittedRun] = {}
-        for job in jobs:
-            trunk = None if job.trunk is None else runs[id(job.trunk)]
-            run = SubmittedRun(job.label, job.config.stored, job.config.hydra, trunk=trunk)
-            runs[id(job)] = run
-        return self._submit(list(runs.values()))
+        return self._submit(list(jobs))
 
     def resubmit(
         self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, object]
     ) -> None:
-        """Submit runs again, with the configuration frozen at their first submission.
+        """Submit runs again, with the configuration and code of their first submission.
 
-        The current folder must be the folder of the first submission.
-
-        Args:
-            folders: the folders of the runs.
-            snapshot: the code of their first submission, or None if there was no snapshot.
-            dispatch: the settings of this dispatch, which replace the frozen ones.
+        The settings of this dispatch replace the frozen ones. The current folder must be the folder
+        of the first submission.
         """
         runs = []
         for folder in folders:
@@ -280,7 +260,7 @@ class SlurmDispatch:
             for hook in (config.get("hooks") or {}).values():
                 if isinstance(hook, dict) and hook.get("load") in ("never", "must"):
                     hook["load"] = "auto"
-            run = SubmittedRun(f"{config['run']['name']}/{config['run']['id']}", config, hydra)
+            run = Job(from_stored(config, hydra))
             if not run.folder.path.exists() or not run.folder.path.samefile(folder):
                 raise ConfigError(
                     f"'{folder.path}': was moved from {run.folder.path}; run its command again"
@@ -299,14 +279,12 @@ class SlurmDispatch:
                 " a job."
             )
 
-    def submit(self, runs: Sequence[SubmittedRun], code: Path | None = None) -> list[SubmittedRun]:
+    def submit(self, runs: Sequence[Job], code: Path | None = None) -> list[Job]:
         """Submit the runs that are not completed, running or queued, and return them.
 
-        Runs for which SLURM has no room now have the name of the `limit`.
+        Runs for which SLURM has no room now have the name of the `limit`. Without `code`, the
+        folder of a snapshot, it makes one if the configuration requests it.
 
-        Args:
-            runs: the runs.
-            code: the folder of a snapshot. Default None: make one if the configuration requests it.
         Raises:
             LimitReached: SLURM has room for none of them.
         """
@@ -322,7 +300,7 @@ class SlurmDispatch:
                 self._hand_over(due, code, queue)
         return due
 
-    def _submit(self, runs: list[SubmittedRun], code: Path | None = None) -> list[JobResult]:
+    def _submit(self, runs: list[Job], code: Path | None = None) -> list[JobResult]:
         self.check()
         if self.dry_run:
             try:
@@ -335,7 +313,7 @@ class SlurmDispatch:
         before = signals.install()
         try:
             due = self._submit_now(runs, code)
-            self.warn(due, code)
+            self.warn(due)
             report(runs, due, self.wait)
             if self.wait:
                 # Imported late, since only waiting needs tables.
@@ -347,7 +325,7 @@ class SlurmDispatch:
             signals.restore(before)
         return [JobResult() for _ in runs]
 
-    def _submit_now(self, runs: list[SubmittedRun], code: Path | None) -> list[SubmittedRun]:
+    def _submit_now(self, runs: list[Job], code: Path | None) -> list[Job]:
         """Submit the runs for which SLURM has room.
 
         With `wait`, that may be none, as long as other jobs make room. Without any, it is an error.
@@ -362,7 +340,7 @@ class SlurmDispatch:
                 run.limit = reached.limit
             return due
 
-    def _submit_rest(self, rest: list[SubmittedRun], code: Path | None) -> None:
+    def _submit_rest(self, rest: list[Job], code: Path | None) -> None:
         """Submit the runs for which SLURM has room by now, and report them."""
         limits = [run.limit for run in rest]
         for run in rest:
@@ -378,16 +356,14 @@ class SlurmDispatch:
             if run.limit is None:
                 print(f"{run.label}: SLURM job {run.job_id}, {run.folder.path}", flush=True)
 
-    def _look_up(self, runs: Sequence[SubmittedRun]) -> dict[str, QueuedJob]:
+    def _look_up(self, runs: Sequence[Job]) -> dict[str, QueuedJob]:
         """Note which runs are completed, running or queued; return SLURM's queue."""
         queue = submission.queue_of(run.folder for run in runs)
         for run in runs:
-            run.skipped = why_skipped(run.config, run.folder, queue)
+            run.skipped = why_skipped(run.config.stored, run.folder, queue)
         return queue
 
-    def _hand_over(
-        self, due: list[SubmittedRun], code: Path | None, queue: Mapping[str, QueuedJob]
-    ) -> None:
+    def _hand_over(self, due: list[Job], code: Path | None, queue: Mapping[str, QueuedJob]) -> None:
         """Submit the arrays, one after the other. A signal ends this between two arrays.
 
         The runs that leave one trunk are an array of their own, since an array has one dependency.
@@ -396,37 +372,7 @@ class SlurmDispatch:
         try:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
-            script = self._script(due, [] if code is None else snapshot.lines(code))
-            first, before, part = script.flags.get("dependency"), None, 0
-            places = {id(run.trunk): place for place, run in enumerate(due)}
-            rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
-            num_jobs = self._count_jobs(due)
-            max_tasks = arrays.most_tasks(num_jobs)
-            while rest:
-                signals.check()
-                alike = [run for run in rest if run.trunk is rest[0].trunk]
-                chunk, path = alike[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
-                others = filter(None, (first, before, rest[0].dependency(queue)))
-                script.flags["dependency"] = ",".join(others) or None
-                try:
-                    job = arrays.submit(script, chunk, path, num_jobs > 1, self._jobs_at_once, code)
-                except (submission.LimitReached, submission.NotAnswered) as reached:
-                    is_full = isinstance(reached, submission.LimitReached)
-                    # SLURM rejects the whole array.
-                    if is_full and self._count_jobs(chunk) > 1:
-                        max_tasks = self._count_jobs(chunk) // 2
-                        continue
-                    if part == 0 and is_full:
-                        raise submission.LimitReached(reached.limit, len(rest)) from None
-                    if part == 0:
-                        raise
-                    for run in rest:
-                        run.limit = reached.limit
-                    return
-                rest, part = rest[len(chunk) :], part + 1
-                # SLURM limits one array, not several together.
-                if self.array_parallelism is not None:
-                    before = f"afterany:{job}"
+            self._submit_arrays(due, folder, code, queue)
         except BaseException:
             submitted = [run for run in due if run.job_id is not None]
             if submitted:
@@ -435,15 +381,50 @@ class SlurmDispatch:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _count_jobs(self, runs: Sequence[SubmittedRun]) -> int:
+    def _submit_arrays(
+        self, due: list[Job], folder: Path, code: Path | None, queue: Mapping[str, QueuedJob]
+    ) -> None:
+        script = self._script(due, [] if code is None else snapshot.lines(code))
+        first, before, part = script.flags.get("dependency"), None, 0
+        places = {id(run.trunk): place for place, run in enumerate(due)}
+        rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
+        num_jobs = self._count_jobs(due)
+        max_tasks = arrays.most_tasks(num_jobs)
+        while rest:
+            signals.check()
+            alike = [run for run in rest if run.trunk is rest[0].trunk]
+            chunk, path = alike[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
+            others = filter(None, (first, before, rest[0].dependency(queue)))
+            script.flags["dependency"] = ",".join(others) or None
+            try:
+                job = arrays.submit(script, chunk, path, num_jobs > 1, self._jobs_at_once, code)
+            except (submission.LimitReached, submission.NotAnswered) as reached:
+                is_full = isinstance(reached, submission.LimitReached)
+                # SLURM rejects the whole array.
+                if is_full and self._count_jobs(chunk) > 1:
+                    max_tasks = self._count_jobs(chunk) // 2
+                    continue
+                if part == 0 and is_full:
+                    raise submission.LimitReached(reached.limit, len(rest)) from None
+                if part == 0:
+                    raise
+                for run in rest:
+                    run.limit = reached.limit
+                return
+            rest, part = rest[len(chunk) :], part + 1
+            # SLURM limits one array, not several together.
+            if self.array_parallelism is not None:
+                before = f"afterany:{job}"
+
+    def _count_jobs(self, runs: Sequence[Job]) -> int:
         return -(-len(runs) // self.runs_per_job)
 
-    def _script(self, runs: Sequence[SubmittedRun], snapshot_lines: list[str]) -> Script:
+    def _script(self, runs: Sequence[Job], snapshot_lines: list[str]) -> Script:
         # There is one script for all runs: a number that divides the fewest lanes, a power of two,
         # divides all.
-        lanes = [n for run in runs if (n := get(run.config, "trainer.lanes")) is not None]
+        lanes = [n for run in runs if (n := get(run.plain, "trainer.lanes")) is not None]
         script = Script(
-            str(runs[0].config["run"]["name"]),
+            str(runs[0].plain["run"]["name"]),
             self.flags(),
             self.srun_flags(),
             self.prefix(),
@@ -455,29 +436,24 @@ class SlurmDispatch:
             script.python = self.python
         return script
 
-    def _show(self, runs: list[SubmittedRun]) -> None:
+    def _show(self, runs: list[Job]) -> None:
         script = self._script(runs, [])
         folder = runs[0].outputs.absolute() / ".slurm" / "<submission>"
         num_jobs = self._count_jobs(runs)
         count = min(num_jobs, 1000) if num_jobs > 1 else None
         text = script.text(folder / "job-0.sh", count, self._jobs_at_once)
         print(text, flush=True)
-        problems = [
-            f"! {message}" for message in (*self._problems(script, runs[0], None), *test_only(text))
-        ]
+        messages = (*self._problems(script, runs[0]), *test_only(text))
+        problems = [f"! {message}" for message in messages]
         print("\n".join(problems or ["# No problems found."]), flush=True)
 
-    def warn(self, due: Sequence[SubmittedRun], code: Path | None = None) -> None:
+    def warn(self, due: Sequence[Job]) -> None:
         """Print the problems of submitted runs that `dry_run` shows."""
         for run in due[:1]:
-            for message in self._problems(self._script([run], []), run, code):
+            for message in self._problems(self._script([run], []), run):
                 print(f"! {message}", file=sys.stderr, flush=True)
 
-    def _problems(self, script: Script, run: SubmittedRun, code: Path | None) -> Iterator[str]:
+    def _problems(self, script: Script, run: Job) -> Iterator[str]:
         newest = run.folder.checkpoints / "latest"
-        yield from findings(
-            script,
-            sum(file.stat().st_size for file in newest.iterdir()) if newest.is_dir() else None,
-        )
-        if self.snapshot and code is None and (message := snapshot.not_copied()):
-            yield message
+        files = [*newest.iterdir()] if newest.is_dir() else []
+        return findings(script, sum(file.stat().st_size for file in files) if files else None)

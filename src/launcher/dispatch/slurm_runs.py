@@ -1,4 +1,4 @@
-"""The task of a job that has several runs: `python -m launcher.dispatch.slurm_runs FOLDER`.
+"""The task of a SLURM job that has several runs: the queue of a sweep, inside the job.
 
 Each run is a process of its own (`launcher.dispatch.slurm_task`), with its share of the node's GPUs
 and cores, and its output in its own log. SLURM signals all processes of the job. When all runs have
@@ -7,7 +7,6 @@ saved, this process requeues the job, and its next launch resumes the runs that 
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +14,11 @@ from pathlib import Path
 from launcher.config.run_config import from_stored
 from launcher.dispatch import forced_exit
 from launcher.dispatch.pool import Pool
+from launcher.dispatch.queue import run_queue
 from launcher.dispatch.slurm_task import close, ranks_of
 from launcher.dispatch.spawner import count_cores
-from launcher.process import collector, deadline, signals
+from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.logs import prepare_output
 from launcher.rundir.provenance import slurm_job_id
 from launcher.slurm.cancel_note import is_cancel_noted
 from launcher.slurm.causes import Budget
@@ -29,22 +28,17 @@ from launcher.slurm.sbatch import SCRIPT
 from launcher.slurm.shared_job import is_open, own_record, runs_of, state_in
 from launcher.slurm.submission import frozen
 
-COMMAND = (sys.executable, "-u", "-m", "launcher.dispatch.slurm_task")
 PAUSE = 1.0
 """Seconds between two checks of the runs."""
 SAME_SIGNAL = 2.0
 """Seconds within which a signal that has ended a run reaches this process too."""
-
 SIGNALLED = {128 + signum for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
 """Exit codes of a run that has saved after a signal."""
 
 
-def main() -> int:
+def run_shared(path: Path) -> int:
     """Run the runs of a job that have not ended; return 1 if any has failed, in any launch."""
-    signals.install()
-    prepare_output()
-    collector.pause()
-    folder, script = RunFolder(Path(sys.argv[1])), os.environ.get(SCRIPT)
+    folder, script = RunFolder(path), os.environ.get(SCRIPT)
     runs = [run for run in runs_of(folder) if is_open(run, script)]
     if not runs:
         print("All runs of this job have ended: nothing to do.", flush=True)
@@ -52,13 +46,7 @@ def main() -> int:
     dispatch = from_stored(*frozen(runs[0])).plain["dispatch"]
     forced_exit.arm(dispatch)
     pool = RunPool(runs, dispatch["runs_per_job"], ranks_of(dispatch))
-    try:
-        code = guarded(pool.run, folder, Budget.of(dispatch))
-        return code or _has_failed(folder, script)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    finally:
-        signals.ignore()
+    return guarded(pool.run, folder, Budget.of(dispatch)) or _has_failed(folder, script)
 
 
 def _has_failed(folder: RunFolder, script: str | None) -> int:
@@ -78,6 +66,7 @@ class RunPool(Pool):
         super().__init__(runs[0].path, slots)
         self.runs = runs
         self.threads = str(max(1, count_cores() // (slots * ranks)))
+        self.waiting = list(range(len(runs)))
         self.cancelled: set[int] = set()
         self.num_failed = 0
         self.is_stopped = False
@@ -89,15 +78,7 @@ class RunPool(Pool):
         A signal that ends the job is raised once all runs have saved.
         """
         try:
-            for number in range(len(self.runs)):
-                signals.check()
-                self._start(number)
-            while self.running():
-                signals.check()
-                for number, code in self.ended().items():
-                    self._settle(number, code)
-                self._stop_cancelled()
-                time.sleep(PAUSE)
+            run_queue(self, len(self.slots), self._start_next, self._look, self._sleep)
             if self.is_stopped:
                 time.sleep(SAME_SIGNAL)
                 signals.check()
@@ -105,26 +86,41 @@ class RunPool(Pool):
             self.close()
         return int(self.num_failed > 0)
 
-    def _start(self, number: int) -> None:
+    def _start_next(self) -> bool:
+        if not self.waiting:
+            return False
+        number = self.waiting.pop(0)
         run = self.runs[number]
         if is_cancel_noted(run, str(slurm_job_id())):
             self._record_cancelled(run)
-            return
-        command = [*COMMAND, str(run.path)]
+            return True
         run.logs.mkdir(exist_ok=True)
-        self._launch(number, command, self._log(number))
+        self.launch(number, "task", run.path)
         print(f"{run.path}: process {self.processes[number].pid}", flush=True)
+        return True
 
-    def _share(self, slot: int) -> dict[str, str]:
-        return {"OMP_NUM_THREADS": self.threads, **os.environ, **super()._share(slot)}
+    def environment(self, slot: int) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": self.threads, **super().environment(slot)}
 
-    def _log(self, number: int) -> Path:
+    def log(self, number: int) -> Path:
         return self.runs[number].logs / f"slurm-{slurm_job_id()}.log"
 
     def ended(self) -> dict[int, int]:
         # A process that hangs after a signal ends itself.
         deadline.progress()
         return super().ended()
+
+    def _look(self, ended: dict[int, int]) -> None:
+        for number, code in ended.items():
+            self._settle(number, code)
+        for number in self.running() - self.cancelled:
+            # `runs cancel` has noted it: it saves and ends.
+            if is_cancel_noted(self.runs[number], str(slurm_job_id())):
+                self.cancelled.add(number)
+                self.stop([number])
+
+    def _sleep(self) -> None:
+        time.sleep(PAUSE)
 
     def _settle(self, number: int, code: int) -> None:
         """Record the end of a run that could not do so."""
@@ -141,13 +137,6 @@ class RunPool(Pool):
                 close(run, silent_end(code))
             self.num_failed += is_silent or code != 0
 
-    def _stop_cancelled(self) -> None:
-        """Let the runs save and end that `runs cancel` has noted."""
-        for number in self.running() - self.cancelled:
-            if is_cancel_noted(self.runs[number], str(slurm_job_id())):
-                self.cancelled.add(number)
-                self.stop([number])
-
     def _record_cancelled(self, run: RunFolder) -> None:
         if (record := own_record(run)) is not None:
             record.revise(
@@ -156,7 +145,3 @@ class RunPool(Pool):
                 reason="it was cancelled, and its SLURM job was not",
                 slurm_job_id=slurm_job_id(),
             )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,115 +1,91 @@
-"""One task of a submitted job, or one of its runs, started by srun or `dispatch.slurm_runs`.
-
-The command is `python -m launcher.dispatch.slurm_task RUN_FOLDER`.
-"""
+"""One task of a submitted job, or one of its runs: srun or `dispatch.slurm_runs` has started it."""
 
 import json
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.config.explain import explain, report
+from launcher.config.hydra_job import hydra_job
 from launcher.config.node_range import ranks_per_node
-from launcher.dispatch.rank import follow_parent
-from launcher.process import collector, exits, signals
-from launcher.rundir.logs import prepare_output
+from launcher.config.run_config import from_stored
+from launcher.dispatch import forced_exit
+from launcher.dispatch.environment import join_ranks
+from launcher.dispatch.job import execute_job
+from launcher.dispatch.local import spawn
+from launcher.process import signals
+from launcher.process.child import PARENT
+from launcher.rundir.files import replace_file
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import is_held_in_job
+from launcher.rundir.record import RunRecord
+from launcher.slurm.causes import Budget
+from launcher.slurm.requeue import guarded
+from launcher.slurm.sbatch import SCRIPT
+from launcher.slurm.shared_job import is_superseded, own_record
+from launcher.slurm.submission import FROZEN, frozen
 
 RESULT = "result.json"
 """Result of a job that does not train."""
 
 
-def main() -> int:
-    """Run the job of the frozen configuration; return the exit code for SLURM."""
-    signals.install()
-    prepare_output()
-    collector.pause()
-    if "LAUNCHER_PARENT" in os.environ:
-        follow_parent()
-    # It comes after a snapshot of the code, which is on PYTHONPATH.
-    if os.getcwd() not in sys.path:
-        (
-            sys.path.append(os.getcwd())
-            if "LAUNCHER_SNAPSHOT" in os.environ
-            else sys.path.insert(0, os.getcwd())
-        )
-    from launcher.config.explain import explain, report
-    from launcher.rundir.folder import RunFolder
-
-    folder = RunFolder(Path(sys.argv[1]))
-    if is_submitted_again(folder):
-        print(f"{folder.path} has been submitted again since: nothing to do.", flush=True)
+def run_task(path: Path) -> int:
+    """Run the job of a frozen configuration; return the exit code for SLURM."""
+    folder = RunFolder(path)
+    if _is_submitted_again(folder):
+        print(f"{path} has been submitted again since: nothing to do.", flush=True)
         return 0
-    if (run_folder := named_folder(folder)) is not None:
+    if (run_folder := _named_folder(folder)) is not None:
         report(
             [
-                f"run.dir='{run_folder}': is not {folder.path}, so this is no submission of it; use"
+                f"run.dir='{run_folder}': is not {path}, so this is no submission of it; use"
                 " launcher.runs retry."
             ]
         )
         return 2
     try:
-        work(folder)
+        _work(folder)
         return 0
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if not isinstance(end, signals.SignalExit) and code:
-            close(folder, f"ended with exit code {code}")
-        return code
+        if end.code and not isinstance(end, signals.SignalExit):
+            close(folder, f"ended with exit code {end.code}")
+        raise
     except BaseException as error:
         messages = explain(error)
         report(messages or [traceback.format_exc().rstrip()])
         code = 2 if messages else 1
         close(folder, "; ".join(messages) or f"{type(error).__name__}: {error}", code)
         return code
-    # SLURM signals the job again while Python exits, which would change the exit code.
-    finally:
-        exits.begin_exit()
 
 
-def is_submitted_again(folder: Any) -> bool:
+def _is_submitted_again(folder: RunFolder) -> bool:
     """Return whether a later submission has replaced this job.
 
     Its submission was then killed, and repeated before SLURM had accepted the first job.
     """
-    from launcher.slurm.sbatch import SCRIPT
-    from launcher.slurm.shared_job import is_superseded
-    from launcher.slurm.submission import FROZEN
-
     script = os.environ.get(SCRIPT)
     is_gone = script is not None and not (folder.path / FROZEN).exists()
     return is_gone or is_superseded(folder, script)
 
 
-def named_folder(folder: Any) -> Path | None:
+def _named_folder(folder: RunFolder) -> Path | None:
     """Return the run's folder as its submission named it, if that is another folder.
 
     Then it was copied or moved, or belongs to somebody else. A submission is checked where it is
     made, so a job that SLURM starts again needs no check by a person.
     """
-    from launcher.slurm.submission import frozen
-
     try:
         run_folder = Path(frozen(folder)[0]["run"]["dir"])
     except (OSError, ValueError, LookupError, TypeError):
-        # `work` reports it.
+        # `_work` reports it.
         return None
     return None if folder.path.resolve().is_relative_to(run_folder.resolve()) else run_folder
 
 
-def work(folder: Any) -> object:
-    from launcher.config.hydra_job import hydra_job
-    from launcher.config.run_config import from_stored
-    from launcher.dispatch import forced_exit
-    from launcher.dispatch.environment import join_ranks
-    from launcher.dispatch.job import run_job
-    from launcher.dispatch.local import spawn
-    from launcher.slurm.causes import Budget
-    from launcher.slurm.requeue import guarded
-    from launcher.slurm.submission import frozen
-
+def _work(folder: RunFolder) -> object:
     config = from_stored(*frozen(folder))
     dispatch = config.plain["dispatch"]
     alone = not join_ranks()
@@ -119,13 +95,13 @@ def work(folder: Any) -> object:
         # Several ranks leave together, at the first decision of rank 0 (`ranks.on_main`).
         if alone:
             signals.check()
-        count = ranks_of(dispatch) if "LAUNCHER_PARENT" in os.environ else 1
-        return spawn(config, count) if count > 1 else run_job(config)
+        count = ranks_of(dispatch) if PARENT in os.environ else 1
+        return spawn(config, count) if count > 1 else execute_job(config)
 
     is_own = folder.path.absolute() == config.folder.path.absolute()
     with hydra_job(config):
         return guarded(
-            job if is_own else lambda: recorded(folder, job), folder, Budget.of(dispatch)
+            job if is_own else lambda: _recorded(folder, job), folder, Budget.of(dispatch)
         )
 
 
@@ -136,11 +112,8 @@ def ranks_of(dispatch: Mapping[str, Any]) -> int:
     )
 
 
-def recorded(folder: Any, job: Callable[[], object]) -> object:
+def _recorded(folder: RunFolder, job: Callable[[], object]) -> object:
     """Do a job that does not train, and write its attempt and its result into its own folder."""
-    from launcher.rundir.files import replace_file
-    from launcher.rundir.record import RunRecord
-
     if int(os.environ.get("RANK", 0)) != 0:
         return job()
     record = RunRecord(folder)
@@ -162,17 +135,10 @@ def recorded(folder: Any, job: Callable[[], object]) -> object:
     return result
 
 
-def close(folder: Any, reason: str, exit_code: int = 1) -> None:
+def close(folder: RunFolder, reason: str, exit_code: int = 1) -> None:
     """Record in run.json why a job ended before it began an attempt, which records its own end."""
-    from launcher.rundir.holder import is_held_in_job
-    from launcher.slurm.shared_job import own_record
-
     if int(os.environ.get("RANK", 0)) != 0 or is_held_in_job(folder):
         return
     record = own_record(folder)
     if record is not None and record.state in ("queued", "preempted"):
         record.add_failure("failed", exit_code=exit_code, reason=reason)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.process import signals
+from launcher.process.child import start_child
 
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL for the other ranks when one has failed."""
@@ -104,19 +105,12 @@ class Spawner:
     def _start(self) -> None:
         with socket.create_server((HOST, 0)) as listening:
             for number in range(self.count):
-                command, env = (
-                    [*self.command, str(self.folder)],
-                    self._environment(number, listening),
-                )
                 # Rank 0 uses the terminal.
-                if number == 0:
-                    process = subprocess.Popen(command, env=env, pass_fds=[listening.fileno()])
-                else:
-                    with open(self.folder / f"rank-{number}.out", "wb") as output:
-                        process = subprocess.Popen(
-                            command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-                        )
-                self.ranks.append(Rank(number, process))
+                log = self.folder / f"rank-{number}.out" if number else None
+                fds = [] if number else [listening.fileno()]
+                env = self._environment(number, listening)
+                command = [*self.command, str(self.folder)]
+                self.ranks.append(Rank(number, start_child(command, log, env, pass_fds=fds)))
 
     def _environment(self, rank: int, listening: socket.socket) -> dict[str, str]:
         env = {
@@ -129,7 +123,6 @@ class Spawner:
             "LOCAL_WORLD_SIZE": str(self.count),
             "MASTER_ADDR": HOST,
             "MASTER_PORT": str(listening.getsockname()[1]),
-            "LAUNCHER_PARENT": str(os.getpid()),
         }
         if rank == 0:
             env["LAUNCHER_LISTEN_FD"] = str(listening.fileno())

@@ -1,62 +1,20 @@
-"""The runs of one submission, and their report and results."""
+"""The report of a submission."""
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from launcher.dispatch.due import JOBS, folder_of
-from launcher.rundir.files import expanded
-from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.submission import JobNote, NotAnswered
+from launcher.dispatch.due import JOBS
+from launcher.dispatch.jobs import Job
+from launcher.slurm.submission import NotAnswered
 
 SHOWN = 20
 """Maximum number of listed submitted runs."""
 
 
-@dataclass
-class SubmittedRun:
-    """One run of a submission, with its configuration and Hydra's node."""
+def report(runs: Sequence[Job], due: Sequence[Job], waits: bool = False) -> None:
+    """Print the job of each run of the command, or why it has none.
 
-    label: str
-    config: Mapping[str, Any]
-    hydra: Mapping[str, Any] | None
-    skipped: str | None = None
-    job_id: str | None = None
-    limit: str | None = None
-    """Limit of SLURM that keeps it from being submitted now."""
-    trunk: "SubmittedRun | None" = None
-    """The run that it leaves, with `run.share_prefix`, and until whose end its job waits."""
-
-    def __post_init__(self) -> None:
-        self.folder = folder_of(self.config)
-
-    @property
-    def depth(self) -> int:
-        return 0 if self.trunk is None else 1 + self.trunk.depth
-
-    def dependency(self, queue: Mapping[str, QueuedJob]) -> str | None:
-        """Return the dependency on the trunk's job, unless that has ended."""
-        if self.trunk is None:
-            return None
-        note = None if self.trunk.job_id else JobNote.read(self.trunk.folder)
-        queued = None if note is None else note.find_in(queue)
-        job = self.trunk.job_id if queued is None else queued.id
-        return None if job is None else f"afterany:{job}"
-
-    @property
-    def outputs(self) -> Path:
-        return expanded(self.config["paths"]["outputs"]).absolute()
-
-
-def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun], waits: bool = False) -> None:
-    """Print the job of each run, or why it has none.
-
-    Args:
-        runs: all runs of the command.
-        due: the runs that were to be submitted.
-        waits: the command submits the other runs once there is room.
+    `due` were to be submitted; with `waits`, the command submits the rest once there is room.
     """
     rest = [run for run in due if run.limit is not None]
     due = [run for run in due if run.limit is None]

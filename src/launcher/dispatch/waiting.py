@@ -4,11 +4,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from launcher.dispatch.result import JobResult
+from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.slurm_task import RESULT
-from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.process import signals
 from launcher.rundir.logs import console
 from launcher.runs import listing
@@ -26,40 +25,19 @@ PAUSE = 2.0
 """Seconds between two calls of squeue."""
 GONE_LOOKS = 3
 """Number of calls in a row, since SLURM may leave a job out of its queue for a moment."""
-RETRY_LOOKS = 30
-"""Number of calls of squeue after which SLURM is asked for room though its queue is the same: a
-limit may count the jobs of other users."""
+RETRY = 10.0
+"""Seconds until SLURM is asked for room again, since each try is a call of sbatch."""
 ENDED = ("completed", "paused", "failed", "cancelled")
 
 
-class Room:
-    """When to ask again for room in SLURM's queue, since each try is a call of sbatch."""
-
-    def __init__(self) -> None:
-        self._full: set[str] | None = None
-        """Jobs in the queue at the last try, if it submitted nothing."""
-        self._looks = 0
-
-    def may_be_there(self, jobs: set[str]) -> bool:
-        self._looks += 1
-        return jobs != self._full or self._looks >= RETRY_LOOKS
-
-    def has_tried(self, jobs: set[str], has_submitted: bool) -> None:
-        # Jobs that were submitted may end before the next look, which then sees the same queue.
-        self._full, self._looks = None if has_submitted else jobs, 0
-
-
 def wait_for(
-    runs: Sequence[SubmittedRun],
-    sleep: Callable[[float], None] = time.sleep,
-    submit_rest: Callable[[list[SubmittedRun]], None] = lambda rest: None,
+    runs: Sequence[Job],
+    submit_rest: Callable[[list[Job]], None],
 ) -> list[JobResult]:
     """Wait until no run is in SLURM's queue or must still be submitted.
 
-    Args:
-        runs: the runs.
-        sleep: waits until the next check.
-        submit_rest: submits the runs for which SLURM has room by now.
+    `submit_rest` submits the runs for which SLURM has room by now.
+
     Returns:
         A result per run, in order: the newest value of each metric of a completed run, else its
         failure.
@@ -67,7 +45,7 @@ def wait_for(
     from rich.live import Live
 
     missing: dict[str, int] = {}
-    room = Room()
+    retry_at = 0.0
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
             stored = [StoredRun.read(run.folder.path) for run in runs]
@@ -85,23 +63,20 @@ def wait_for(
             if not open_runs:
                 break
             if signals.received():
-                text = (
-                    f"{len(open_runs) - len(rest)} runs continue; this command no longer waits for"
-                    " them."
-                )
-                text += (
-                    f" {len(rest)} were not submitted; the same command submits them."
-                    if rest
-                    else ""
-                )
-                print(text, file=sys.stderr, flush=True)
-                raise signals.SignalExit(signals.received())
-            if rest and queue is not None and room.may_be_there(jobs := {*queue}):
+                _stop_waiting(len(open_runs) - len(rest), len(rest))
+            if rest and queue is not None and time.monotonic() >= retry_at:
                 submit_rest(rest)
-                room.has_tried(jobs, has_submitted=any(run.limit is None for run in rest))
-            sleep(PAUSE)
+                retry_at = time.monotonic() + RETRY
+            time.sleep(PAUSE)
         live.update(_shown(stored), refresh=True)
     return [_result(run, state) for run, state in pairs]
+
+
+def _stop_waiting(submitted: int, rest: int) -> NoReturn:
+    text = f"{submitted} runs continue; this command no longer waits for them."
+    text += f" {rest} were not submitted; the same command submits them." if rest else ""
+    print(text, file=sys.stderr, flush=True)
+    raise signals.SignalExit(signals.received())
 
 
 def _shown(runs: list[StoredRun]) -> "Text":
@@ -129,7 +104,7 @@ def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]
     )
 
 
-def _result(run: SubmittedRun, stored: StoredRun) -> JobResult:
+def _result(run: Job, stored: StoredRun) -> JobResult:
     if stored.state in ("completed", "paused"):
         result_path = stored.folder.path / RESULT
         value = {key: value for key, (value, _) in stored.metrics.items()}

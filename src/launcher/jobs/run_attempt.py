@@ -26,11 +26,11 @@ from launcher.train.composed import Trainer
 from launcher.train.length import with_max_steps
 
 
-def train(config: RunConfig) -> dict[str, object] | None:
+def train_run(config: RunConfig) -> dict[str, object] | None:
     folder = config.folder
     setup_logging(None, Ranks.from_env().rank, keep=True)
     config = with_max_steps(config)
-    if on_main(lambda: is_done(config.of_the_run, folder)):
+    if on_main(lambda: is_done(config)):
         return None
     code = code_state()
     follower = FollowerProcess(
@@ -76,7 +76,7 @@ def _machine_of(trainer: Trainer) -> dict[str, object]:
 
 def _log_start(config: RunConfig, trainer: Trainer) -> None:
     logger.info("Run %s", config.folder.path)
-    for line in start_lines(trainer, bool(config.trainer.compile)):
+    for line in start_lines(trainer, config):
         logger.info(line)
     if not saves(trainer):
         logger.warning(

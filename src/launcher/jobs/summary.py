@@ -8,7 +8,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from torch import nn
 
-from launcher.config.command import task_overrides
+from launcher.config.run_config import RunConfig
 from launcher.data.iterable import length
 from launcher.hooks.records import show
 from launcher.process.device import device_name
@@ -21,10 +21,10 @@ PLACES = ("run.", "paths.", "hydra.", "hydra/")
 """Prefixes of overrides that set where a run is stored, or how Hydra works."""
 
 
-def start_lines(trainer: Trainer, is_compiled: bool) -> Iterator[str]:
+def start_lines(trainer: Trainer, config: RunConfig) -> Iterator[str]:
     """Describe the device, the model, the data, and the settings that are not defaults."""
     ranks, strategy = trainer.strategy.ranks.world_size, trainer.strategy.name
-    precision = f"{trainer.precision.name}{', compiled' if is_compiled else ''}"
+    precision = f"{trainer.precision.name}{', compiled' if config.trainer.compile else ''}"
     yield (
         f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s},"
         f" {precision=!s}"
@@ -34,7 +34,7 @@ def start_lines(trainer: Trainer, is_compiled: bool) -> Iterator[str]:
         yield f"Precision: {trainer.precision.note}"
     yield f"Data: {data_line(trainer)}"
     # Of two values of a key the last one counts.
-    overrides = {text.lstrip("+~").partition("=")[0]: text for text in task_overrides()}
+    overrides = {text.lstrip("+~").partition("=")[0]: text for text in config.overrides}
     if shown := [text for key, text in overrides.items() if not key.startswith(PLACES)]:
         yield f"Not default: {' '.join(shown)}"
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import deadline, meeting, signals
+from launcher.process.child import PARENT
 from launcher.process.device import get_device
 
 T = TypeVar("T")
@@ -20,8 +21,6 @@ STARTING = 120.0
 """Seconds for which a rank that has received a signal waits for ranks that are still starting."""
 TIMEOUT = 1800.0
 """Seconds that a rank waits for the others."""
-PARENT = "LAUNCHER_PARENT"
-"""Environment variable of a launched rank: the id of the command's process."""
 LISTEN_FD = "LAUNCHER_LISTEN_FD"
 """Environment variable with rank 0's listening socket, so that no other process takes the port."""
 FAILURE = "launcher/failure"

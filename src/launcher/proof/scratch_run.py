@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -15,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import ConfigError
+from launcher.process.child import ENTRY, describe_end, last_lines, start_child
 from launcher.rundir.folder import RunFolder, step_name
 
-COMMAND = (sys.executable, "-m", "launcher.cli.job")
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 CONTINUED = ("metrics.jsonl", "media.jsonl")
 """Files that a resume cuts back to its checkpoint, and continues."""
@@ -156,29 +154,23 @@ def is_outside(folder: Path, path: object) -> bool:
 
 
 def run_job(file: Path, log: Path, poll: Callable[[], object] | None = None) -> int:
-    """Run the job of a file (see `launcher.cli.job`) in a process, and return its exit code."""
+    """Run the job of a file in a process, and return its exit code."""
     env = {
         name: value
         for name, value in os.environ.items()
         if name not in OF_A_RANK and not name.startswith(OF_A_JOB)
     }
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            [*COMMAND, str(file)],
-            env={**env, "LAUNCHER_PARENT": str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-        try:
-            while process.poll() is None:
-                time.sleep(0.1)
-                if poll is not None:
-                    poll()
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
+    log.unlink(missing_ok=True)
+    process = start_child([*ENTRY, "job", str(file)], log, env)
+    try:
+        while process.poll() is None:
+            time.sleep(0.1)
+            if poll is not None:
+                poll()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
     return process.returncode
 
 
@@ -186,10 +178,10 @@ def check_ended(code: int, log: Path, label: str, origin: str = "") -> None:
     """Raise a ConfigError if a training has failed."""
     if not code:
         return
-    lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+    lines = last_lines(log, LAST_LINES)
     if any(FULL in line for line in lines):
         raise ConfigError(f"{label}: {FULL}; train in another folder (--scratch, job.scratch).")
     if code == REJECTED:
         errors = [line for line in lines if not LOGGED.match(line)]
         raise ConfigError(f"{label}: cannot be trained here{origin}: {' '.join(errors)}")
-    raise ConfigError(f"{label}: the training ended with exit code {code}:", *lines)
+    raise ConfigError(f"{label}: the training {describe_end(code)}:", *lines)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.grid import GRID_SWEEPERS
+from launcher.config.grid import GRID
 from launcher.config.messages import hint
 from launcher.config.metric_direction import best_index, is_better, mode_of
 from launcher.config.tree import get
@@ -13,7 +13,7 @@ from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import Curve, History
 
-OWN_SWEEPERS = (*GRID_SWEEPERS, "optuna")
+OWN_SWEEPERS = (GRID, "optuna")
 """Options of `hydra/sweeper` that ignore a job's return value."""
 Which = Literal["best", "last"]
 

@@ -4,14 +4,13 @@ import argparse
 import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from launcher.errors import ConfigError
+from launcher.process.child import run_to_end
 from launcher.process.gpus import count_gpus
 from launcher.runs.filters import is_condition, select
 from launcher.runs.find import RUN_HELP, find_run, find_runs
@@ -286,22 +285,6 @@ def start_in_place(command: list[str]) -> NoReturn:
 def start(command: list[str]) -> int:
     announce(command)
     return run_to_end([sys.executable, "-m", "launcher", *command])
-
-
-def run_to_end(words: Sequence[str]) -> int:
-    """Run a process, which gets our SIGINT and SIGTERM and unlimited time to save."""
-    process = subprocess.Popen(words)
-    signums = (signal.SIGINT, signal.SIGTERM)
-    before = {
-        signum: signal.signal(signum, lambda received, _: process.send_signal(received))
-        for signum in signums
-    }
-    try:
-        code = process.wait()
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-    return SIGNALLED - code if code < 0 else code
 
 
 def announce(command: list[str]) -> None:

@@ -11,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import FloatDistribution
 
 from launcher.cli.sweep import check_jobs
-from launcher.cli.sweep_job import SweepJob
 from launcher.config.compose import Command
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import loader
+from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
@@ -103,7 +103,7 @@ def _check_dispatch(dispatch: dict[str, Any]) -> None:
         )
 
 
-def checked_settings(probe: SweepJob, space: Space) -> Settings:
+def checked_settings(probe: Job, space: Space) -> Settings:
     """Check the settings of a search."""
     if probe.plain["job"]["_target_"] != TRAIN_JOB:
         raise ConfigError(
@@ -118,7 +118,7 @@ def checked_settings(probe: SweepJob, space: Space) -> Settings:
 
 def make_search(
     words: Command,
-    probe: SweepJob,
+    probe: Job,
     settings: Settings,
     space: Space,
     fixed: list[str],
@@ -132,8 +132,8 @@ def make_search(
     outputs = expanded(probe.plain["paths"]["outputs"])
     folder = outputs / STUDIES / name
 
-    def compose(overrides: list[str], number: int) -> SweepJob:
-        return SweepJob(number, overrides, words.job(overrides, number))
+    def compose(overrides: list[str], number: int) -> Job:
+        return Job(words.job(overrides, number), number, overrides)
 
     is_local = probe.plain["dispatch"]["_target_"] == LOCAL
     runner: Runner = (
@@ -150,7 +150,7 @@ def make_search(
     )
 
 
-def probed(words: Command, fixed: list[str], space: Space) -> SweepJob:
+def probed(words: Command, fixed: list[str], space: Space) -> Job:
     """Return a job with a value from each range, which shows the common part of all trials."""
     issues: list[ConfigError] = []
     for share in SHARES:
@@ -174,7 +174,7 @@ def _with_range(message: str, space: Space) -> str:
     return f"{key}={ends}: with {message}"
 
 
-def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
+def study_id(probe: Job, space: Space, settings: Settings) -> str:
     """Return 8 hex digits of the shared overrides, the space and the objective."""
     what = [
         probe.plain["run"]["id"],

@@ -9,7 +9,8 @@ from typing import Any
 
 import optuna
 
-from launcher.cli.sweep_job import SweepJob
+from launcher.dispatch.jobs import Job
+from launcher.dispatch.queue import run_queue
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.files import remove_empty, replace_file
@@ -27,7 +28,7 @@ from launcher.search.sampling import Sampling
 from launcher.search.settings import LIVE, Settings
 from launcher.search.space import Space, enqueued, overrides_of
 
-Compose = Callable[[list[str], int], SweepJob]
+Compose = Callable[[list[str], int], Job]
 MAX_BACKOFF = 16
 """The time between two checks of the trials grows to at most this many times `poll`, if the checks
 take long."""
@@ -75,6 +76,8 @@ class Search:
         """Trials whose run another process works on, which writes its record."""
         self.judged: dict[int, int] = {}
         """The last step of each trial that the pruner has seen."""
+        self.look_time = 0.0
+        """The seconds that the latest check of the trials took."""
         self.started = time.monotonic()
         self._max_trials = min(settings.n_trials, size(settings, space))
 
@@ -96,7 +99,7 @@ class Search:
         if trial.pruned is not None and not trial.cancelled and self.settings.pruner == "none":
             trial.pruned = None
 
-    def record(self, trial: Trial, job: SweepJob | None = None) -> None:
+    def record(self, trial: Trial, job: Job | None = None) -> None:
         """Write a trial into the record of its run, before it has any effect.
 
         Later, if a process is on the run or will be: only that one may write then.
@@ -132,22 +135,8 @@ class Search:
         )
         try:
             self._adopt()
-            while True:
-                began = time.monotonic()
-                self._look()
-                pause = self._pause(time.monotonic() - began)
-                signals.check()
-                while (
-                    len(self.runner.running()) < self.settings.parallel
-                    and (trial := self._next()) is not None
-                ):
-                    self._start(trial)
-                self.runner.flush()
-                self.show(self)
-                is_waiting = self._held_elsewhere() or self.unrecorded
-                if not self.runner.running() and not is_waiting:
-                    return
-                self._sleep(pause)
+            slots, steps = self.settings.parallel, (self._start_next, self._look, self._sleep)
+            run_queue(self.runner, slots, *steps, is_awaited=self._is_awaited)
         finally:
             self.runner.close()
 
@@ -159,13 +148,21 @@ class Search:
                 runs.setdefault(str(trial.run), trial.number)
         self.runner.adopt({number: run for run, number in runs.items()})
 
+    def _start_next(self) -> bool:
+        if (trial := self._next()) is None:
+            return False
+        self._start(trial)
+        return True
+
     def _pause(self, took: float) -> float:
         """Return the seconds until the next check of the trials, more if a check takes long."""
         return max(self.poll, min(9 * took, MAX_BACKOFF * self.poll))
 
-    def _sleep(self, seconds: float) -> None:
-        """Sleep. A signal ends it."""
-        end = time.monotonic() + seconds
+    def _sleep(self) -> None:
+        """Sleep until the next check. A signal ends it."""
+        self.runner.flush()
+        self.show(self)
+        end = time.monotonic() + self._pause(self.look_time)
         while not signals.received() and (rest := end - time.monotonic()) > 0:
             time.sleep(min(rest, self.poll))
 
@@ -209,9 +206,9 @@ class Search:
             and time.monotonic() - self.started > self.settings.timeout
         )
 
-    def _held_elsewhere(self) -> bool:
+    def _is_awaited(self) -> bool:
         """Return whether another process, such as a killed search's child, works on a trial."""
-        return any(
+        return bool(self.unrecorded) or any(
             trial.status(self.settings) == "open" and self._is_held(trial) for trial in self.trials
         )
 
@@ -299,8 +296,8 @@ class Search:
         how = self.runner.describe_start(trial.step)
         self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 
-    def _look(self) -> None:
-        ended = self.runner.ended()
+    def _look(self, ended: dict[int, int]) -> None:
+        began = time.monotonic()
         running = self.runner.running()
         for trial in self.trials:
             if trial.number in running or trial.number in ended:
@@ -322,6 +319,7 @@ class Search:
                 self._judge(trial)
         for trial in [each for each in self.trials if each.number in self.unrecorded - running]:
             self.record(trial)
+        self.look_time = time.monotonic() - began
 
     def _settle(self, trial: Trial, code: int) -> None:
         """Record and report the end of a trial's process."""

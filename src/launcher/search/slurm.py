@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.config.construct import construct
-from launcher.config.run_config import RunConfig, resolved_node
+from launcher.config.run_config import RunConfig
+from launcher.dispatch.jobs import Job
 from launcher.dispatch.slurm import SlurmDispatch
-from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.dispatch.waiting import is_open
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -68,7 +68,7 @@ class SlurmRunner(Runner):
         clock: Callable[[], float] = time.monotonic,
     ):
         self.outputs, self.study, self.say, self.clock = outputs, study, say, clock
-        self.due: dict[int, SubmittedRun] = {}
+        self.due: dict[int, Job] = {}
         """Trials that SLURM does not have yet."""
         self.submitted: dict[int, Submitted] = {}
         self.latest: dict[int, Submitted] = {}
@@ -99,7 +99,7 @@ class SlurmRunner(Runner):
             construct(config.plain["dispatch"]).check()
 
     def start(self, number: int, config: RunConfig) -> None:
-        self.due[number] = SubmittedRun(config.name, config.stored, config.hydra)
+        self.due[number] = Job(config)
 
     def describe_start(self, step: int) -> str:
         return f"is being submitted{f' to resume at step {step}' if step else ''}"
@@ -108,7 +108,7 @@ class SlurmRunner(Runner):
         """Submit the trials that were started, several as one array."""
         groups: dict[str, list[int]] = {}
         for number, run in self.due.items():
-            groups.setdefault(str(run.config["dispatch"]), []).append(number)
+            groups.setdefault(str(run.plain["dispatch"]), []).append(number)
         for numbers in groups.values():
             try:
                 self._submit(numbers)
@@ -121,7 +121,7 @@ class SlurmRunner(Runner):
 
     def _submit(self, numbers: Sequence[int]) -> None:
         runs = [self.due[number] for number in numbers]
-        dispatch: SlurmDispatch = construct(resolved_node(runs[0].config, "dispatch"))
+        dispatch: SlurmDispatch = construct(runs[0].plain["dispatch"])
         dispatch.check()
         if dispatch.snapshot and self.code is None:
             self.code = snapshot.take(submission.new_submission(runs[0].outputs))

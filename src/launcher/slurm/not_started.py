@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+from launcher.process.child import describe_end, last_lines
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held_in_job
 from launcher.rundir.provenance import slurm_job_id
@@ -25,10 +26,8 @@ NOISE = re.compile(
     r"|slurmstepd: error: \*\*\*|Try \"srun --help"
 )
 TASK_END = re.compile(r"srun: error: (.*: tasks? .*: .*)")
-ENDS = 4096
-"""Bytes at the end of the job's log that are searched for its last line."""
-
-
+ENDS = 100
+"""Number of lines at the end of the job's log that are searched."""
 UNRECORDED = 100
 """Our exit code for a run that has failed although its process ended with 0."""
 
@@ -56,7 +55,7 @@ def silent_end(code: int) -> str:
     """
     signum = -code if code < 0 else code - 128
     if signum in signal.valid_signals():
-        return f"its process was killed by signal {signum}"
+        return f"its process {describe_end(-signum)}"
     return (
         f"its process ended with exit code {code} in the middle of the run, without an error"
         " (os._exit?)"
@@ -116,24 +115,14 @@ def end_of_job() -> Literal["cancelled", "failed"] | None:
 
 def last_line(log: Path) -> str:
     """Return a log's last informative line, or "", since at the end srun repeats the exit code."""
-    return next(
-        (line.strip() for line in reversed(end_of(log)) if line.strip() and not NOISE.match(line)),
-        "",
-    )
+    lines = [line.strip() for line in last_lines(log, ENDS)]
+    return next((line for line in reversed(lines) if line and not NOISE.match(line)), "")
 
 
 def task_end(log: Path) -> str:
     """Return srun's message about the first task that ended badly, or ""."""
-    return next((match[1].strip() for line in end_of(log) if (match := TASK_END.match(line))), "")
-
-
-def end_of(log: Path) -> list[str]:
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - ENDS))
-            return file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return []
+    matches = map(TASK_END.match, last_lines(log, ENDS))
+    return next((match[1].strip() for match in matches if match), "")
 
 
 if __name__ == "__main__":

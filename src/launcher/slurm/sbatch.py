@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import ConfigError
+from launcher.process.child import ENTRY
 from launcher.slurm import scheduler
 from launcher.slurm.size import GUARD, Size
 
@@ -63,8 +64,7 @@ class Script:
         """
         shell = 'trap "" TERM USR1 USR2; exec "$@"'
         is_shared = self.runs_per_job > 1
-        module = f"launcher.dispatch.{'slurm_runs' if is_shared else 'slurm_task'}"
-        task = [*self.prefix, self.python, "-u", "-m", module]
+        task = [*self.prefix, self.python, "-u", *ENTRY[1:], "task"]
         srun = shlex.join(
             [
                 "--export=ALL",

@@ -13,8 +13,6 @@ from launcher.errors import ConfigError
 
 VARIABLE = "LAUNCHER_SNAPSHOT"
 MODULES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
-SHOWN = 3
-"""Maximum number of named files that are not copied."""
 
 
 def take(folder: Path) -> Path:
@@ -53,28 +51,6 @@ def take(folder: Path) -> Path:
     }
     (folder / "snapshot.json").write_text(json.dumps(saved, indent=1) + "\n")
     return folder
-
-
-def not_copied() -> str | None:
-    """Name the files next to the code that git does not track and `take` does not copy."""
-    root = _repository()
-    left = []
-    for subfolder in _subfolders(root):
-        packages = _packages(root / subfolder, _code_folders(root / subfolder))
-        copied = set(_modules(root / subfolder))
-        near = (
-            name
-            for name in _untracked(root / subfolder)
-            if not packages.isdisjoint(map(str, Path(name).parents))
-        )
-        left += [str(Path(subfolder, name)) for name in near if name not in copied]
-    if not left:
-        return None
-    more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-    return (
-        f"dispatch.snapshot=true: does not copy {', '.join(left[:SHOWN])}{more}; git add what the"
-        " code reads."
-    )
 
 
 def _repository() -> Path:

@@ -51,6 +51,22 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
     outputs = outputs.absolute()
     existing = {path for path in (outputs, *outputs.parents) if path.exists()}
     lock = RunLock(RunFolder(outputs / ".slurm"))
+    _acquire(lock, pause)
+    try:
+        yield
+    finally:
+        lock.release()
+        remove_empty(
+            *(
+                path
+                for path in (lock.path.parent, outputs, *outputs.parents)
+                if path not in existing
+            )
+        )
+
+
+def _acquire(lock: RunLock, pause: float) -> None:
+    """Wait for the lock; say once who holds it."""
     is_reported, vanished = False, 0
     while lock.holder is None:
         try:
@@ -76,17 +92,6 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
                     raise
             signals.check()
             time.sleep(pause)
-    try:
-        yield
-    finally:
-        lock.release()
-        remove_empty(
-            *(
-                path
-                for path in (lock.path.parent, outputs, *outputs.parents)
-                if path not in existing
-            )
-        )
 
 
 LIMIT = re.compile("MaxSubmit|GrpSubmit|MaxJob")

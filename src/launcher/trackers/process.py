@@ -6,8 +6,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from launcher.process import signals
+from launcher.process.child import start_child
 from launcher.rundir.folder import RunFolder
 
 WAIT = 10.0
@@ -21,7 +23,7 @@ class FollowerProcess:
 
     def __init__(self, folder: RunFolder, names: Iterable[str]):
         self.folder, self.names = folder, list(names)
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[Any] | None = None
 
     def start(self) -> None:
         """Start it in a new session, where Ctrl-C and this group's signals do not reach it."""
@@ -34,16 +36,11 @@ class FollowerProcess:
             str(self.folder.path),
             *self.names,
         ]
+        log = self.folder.logs / "tracker.log"
         try:
-            with signals.blocked(), open(self.folder.logs / "tracker.log", "a") as log:
-                self.process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    start_new_session=True,
-                )
+            self.process = start_child(
+                command, log, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
         except OSError as error:
             logger.warning(
                 "The trackers could not be started (%s); complete them with %s.",

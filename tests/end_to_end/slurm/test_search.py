@@ -87,7 +87,10 @@ def test_a_search_that_is_killed_and_preempted_with_its_trials_equals_an_undistu
 
     local = ["-m", *experiment(undisturbed, steps=80), *SEARCH, *QUICK]
     process = python.start(
-        *("-m", "launcher", *local), env=ENVIRONMENT, cwd=ROOT, children=(("launcher.cli.job", 2),)
+        *("-m", "launcher", *local),
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        children=(("launcher.dispatch.child", 2),),
     )
     ended = lab.wait_until_ended(job)
     assert ended == "COMPLETED" and starts(outputs) == [3], log.read_text()

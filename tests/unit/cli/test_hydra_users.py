@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.sweeper import Sweeper
 
+from launcher.config.hydra_job import hydra_job
+from launcher.config.options import main_folder
 from support import python
+from support.composition import run_of
 from support.projects import enter_project, exit_code
 
 PACKAGE = """
@@ -175,6 +179,36 @@ def test_variables_of_the_job_are_set_and_restored(project: Path, words: list[st
     assert {job["flag"] for job in jobs} == ({"n-0", "n-1"} if len(jobs) > 1 else {jobs[0]["flag"]})
 
 
+def test_a_copied_variable_of_this_machine_is_set_where_the_job_runs(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_FLAG", "here")
+    word = "hydra.job.env_copy=[MY_FLAG]"
+    config = run_of([word])
+    monkeypatch.delenv("MY_FLAG")
+    with hydra_job(config):
+        assert os.environ["MY_FLAG"] == "here"
+    assert "MY_FLAG" not in os.environ
+    monkeypatch.setenv("MY_FLAG", "here")
+    assert {job["flag"] for job in said(project, "-m", word, "seed=1,2")} == {"here"}
+
+
+def test_a_configuration_may_be_in_another_folder(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--config-path` takes the place of Launcher's own options."""
+    shutil.copytree(main_folder(), project / "whole")
+    file = project / "whole" / "config.yaml"
+    file.write_text(file.read_text().replace("\nseed: 0\n", "\nseed: 9\n"))
+    words = ("--config-path", str(project / "whole"), "--config-dir", "conf")
+    (job,) = said(project, *words)
+    assert (job["seed"], job["mode"], job["choice"]) == (9, "RUN", "net")
+    assert said(project, "--config-path", "nowhere", code=2) == []
+    file.write_text("seed: [1\n")
+    assert said(project, *words, code=2) == []
+    assert "whole/config.yaml" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("choice", [
     "hydra/callbacks=mine", "+hydra.callbacks.mine._target_=hydra_users.Mine",
 ])  # fmt: skip
@@ -202,13 +236,14 @@ def test_callbacks_are_called_around_runs_and_jobs(project: Path, choice: str) -
 @pytest.mark.parametrize("words", [
     ["hydra/launcher=basic", "hydra/sweeper=basic"],
     ["hydra/launcher=basic"],
+    ["hydra/launcher=basic", "optimizer.lr=range(0.1,0.35,0.1)"],
     ["experiment=basic"],
     ["--config-dir", "conf", "--config-name", "own"],
     ["hydra/launcher=basic", "model.width=5", "optimizer=sgd,muon", "optimizer.momentum=0.5"],
 ])  # fmt: skip
 def test_jobs_of_hydras_own_launcher_are_the_same_runs(project: Path, words: list[str]) -> None:
     rest = [word for word in words if not word.startswith("hydra/")]
-    ours = said(project, "-m", "seed=1,2", *rest, "hydra/launcher=dispatch", "hydra/sweeper=grid")
+    ours = said(project, "-m", "seed=1,2", *rest, "hydra/launcher=dispatch")
     theirs = said(project, "-m", "seed=1,2", *words)
     assert len(ours) >= 2 and [job["id"] for job in ours] == [job["id"] for job in theirs]
     assert {job["mode"] for job in theirs} == {"MULTIRUN"}

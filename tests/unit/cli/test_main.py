@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from launcher.cli.main import main, read
-from launcher.cli.start import start
+from launcher.cli.start import start_run
 from launcher.config import session
 from launcher.config.compose import compose
 from launcher.config.explain import log_traceback, user_traceback
@@ -87,10 +87,10 @@ def test_an_invalid_configuration_is_printed_with_its_faults(
 def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:
     words = ["model=mlp", "data=digits", "device=cpu", "trainer.max_steps=1", "hooks=[evaluation]"]
     config = run_of(words)
-    first = start(config)
+    first = start_run(config)
     assert isinstance(first, dict) and "val/loss" in first
-    assert start(config) == first
-    assert start(config.changed({"job.objective": "val/loss"})) == first["val/loss"]
+    assert start_run(config) == first
+    assert start_run(config.changed({"job.objective": "val/loss"})) == first["val/loss"]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ BAD = {
         "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)"
     ],
     "-m hydra/sweeper=nope seed=interval(1,2)": [
-        "hydra/sweeper=nope: no option nope; hydra/sweeper has basic, grid"
+        "hydra/sweeper=nope: no option nope; hydra/sweeper has basic"
     ],
     "-m --run": ["--run and --multirun exclude each other; see --help."],
     "-m --cfg job seed=1,2": [
@@ -387,7 +387,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     def note(config: RunConfig) -> None:
         jobs.append((config.seed, config.trainer.max_steps))
 
-    monkeypatch.setattr("launcher.cli.start.task", note)
+    monkeypatch.setattr("launcher.cli.start.dispatch_run", note)
     return jobs
 
 

@@ -7,10 +7,10 @@ import pytest
 from hydra.types import RunMode
 
 from launcher.cli.sweep import check_jobs
-from launcher.cli.sweep_job import SweepJob
 from launcher.config import compose
 from launcher.config.compose import command, sweep_name
 from launcher.config.run_config import changed
+from launcher.dispatch.jobs import Job
 
 JOBS = [
     ["seed=1", "optimizer.lr=0.1"],
@@ -27,13 +27,13 @@ JOBS = [
 
 
 @pytest.fixture(scope="module")
-def jobs() -> list[SweepJob]:
+def jobs() -> list[Job]:
     with command([], mode=RunMode.MULTIRUN) as words:
         return check_jobs(words, JOBS)
 
 
 @pytest.mark.parametrize("index", range(len(JOBS)), ids=lambda index: " ".join(JOBS[index]))
-def test_a_job_equals_its_overrides_alone(jobs: list[SweepJob], index: int) -> None:
+def test_a_job_equals_its_overrides_alone(jobs: list[Job], index: int) -> None:
     config = jobs[index].config
     with command(JOBS[index]) as words:
         alone = words.run()
@@ -67,7 +67,7 @@ def test_many_jobs_share_one_composition(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len({job.run for job in jobs}) == 20
 
 
-def test_the_jobs_of_a_sweep_have_its_name(jobs: list[SweepJob]) -> None:
+def test_the_jobs_of_a_sweep_have_its_name(jobs: list[Job]) -> None:
     names = {job.plain["run"]["sweep"] for job in jobs}
     assert len(names) == 1 and names.pop().startswith("sweep-")
 

@@ -102,7 +102,7 @@ def test_each_job_has_the_values_of_the_command(
 def test_a_number_of_a_range_names_the_run_of_the_same_number(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    swept = ran(capsys, "-m", "optimizer.lr=range(0.1,0.35,0.1)", "hydra/sweeper=grid")
+    swept = ran(capsys, "-m", "optimizer.lr=range(0.1,0.35,0.1)")
     (single,) = ran(capsys, "optimizer.lr=0.3")
     assert swept[2]["run"]["id"] == single["run"]["id"]
 

@@ -67,7 +67,7 @@ TARGETS = [
     "torch.utils.data.datapipes.iter.FileOpener", "torch.optim.adam.torch.load",
     "torch.utils.data", "numpy.load", "functools.partial", "hydra.utils.instantiate",
     "launcher.runs.rerun.os.system", "launcher.dispatch.local.shutil.copy",
-    "launcher.dispatch.spawner.Spawner", "launcher.runs.rerun.run_to_end",
+    "launcher.dispatch.spawner.Spawner", "launcher.process.child.run_to_end",
     "launcher.config.construct.construct", "launcher.config.construct.get_object",
     "launcher.data.custom.make", "launcher.train.load.load_model",
     "launcher.models.mlp.torch.load", "launcher.models.mlp.MLP.load_state_dict",

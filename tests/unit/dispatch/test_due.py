@@ -12,6 +12,7 @@ from launcher.config.checks import CHECKPOINTING
 from launcher.config.command import command_record
 from launcher.config.length import with_steps
 from launcher.config.options import TRAIN_JOB
+from launcher.config.run_config import RunConfig
 from launcher.dispatch.due import folder_of, trains, why_skipped
 from launcher.errors import ConfigError
 from launcher.jobs.train import TrainJob
@@ -123,7 +124,7 @@ def test_run_that_would_train_here_is_submitted(tmp_path: Path, state: str, what
         expected = False
     assert submits(config, state) == expected
     if not rejected:
-        assert expected is not is_done(config, folder)
+        assert expected is not is_done(RunConfig(config, config))
     assert not has_some or RunRecord(folder).state == state
 
 
@@ -159,12 +160,14 @@ def test_a_run_that_saved_nothing_is_never_complete(
     config = asked(folder.path, resume=resume, saves=saves)
     done = state == "completed" and resume == "auto"
     assert (
-        (why_skipped(config, folder, {}) == "already completed") is done is is_done(config, folder)
+        (why_skipped(config, folder, {}) == "already completed")
+        is done
+        is is_done(RunConfig(config, config))
     )
     # Where its checkpoints were deleted, the record has the step.
     record = json.loads(folder.record_path.read_text())
     folder.record_path.write_text(json.dumps(record | {"checkpoint": None}))
-    assert why_skipped(config, folder, {}) is None and not is_done(config, folder)
+    assert why_skipped(config, folder, {}) is None and not is_done(RunConfig(config, config))
 
 
 @pytest.mark.parametrize("step", [10, 30])
@@ -187,13 +190,17 @@ def test_checkpoints_are_not_ignored_without_the_hook(
 ) -> None:
     folder = made(tmp_path / "run", state, (20,))
     config = asked(folder.path, max_steps=steps, resume=resume, saves=False)
-    for look in (lambda: why_skipped(config, folder, {}), lambda: is_done(config, folder)):
+    for look in (
+        lambda: why_skipped(config, folder, {}),
+        lambda: is_done(RunConfig(config, config)),
+    ):
         with pytest.raises(
             ConfigError, match=r"hooks\.checkpointing: is missing, .*its checkpoint of step 20 in "
         ):
             look()
     if state == "completed" and resume == "auto":
-        assert is_done(asked(folder.path, saves=False), folder)
+        config = asked(folder.path, saves=False)
+        assert is_done(RunConfig(config, config))
 
 
 @pytest.mark.parametrize("batch_size", [8, 4])
@@ -214,7 +221,8 @@ def test_epochs_have_as_many_steps_as_the_data_say(
     done = state == "completed" and is_same
     assert why_skipped(config, folder, {}) == ("already completed" if done else None)
     if done:
-        assert is_done(with_steps(config, epochs * EPOCHS), folder)
+        known = with_steps(config, epochs * EPOCHS)
+        assert is_done(RunConfig(known, known))
     if state == "paused":
         config["trainer"]["pause_at"] = step
         assert why_skipped(config, folder, {}) == f"already paused at step {step}"

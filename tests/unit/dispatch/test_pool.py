@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.parallel import JobPool
 from launcher.config.run_config import RunConfig
 from launcher.dispatch import pool as pool_module
 from launcher.dispatch.local import LocalDispatch
@@ -37,9 +36,9 @@ def test_only_visible_devices_are_divided() -> None:
 
 
 def program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let the jobs be this program; its arguments are the job's file and the file of its result."""
+    """Let the jobs be this program; its arguments are `job`, the job's file and the result's."""
     monkeypatch.setattr(
-        pool_module, "COMMAND", (sys.executable, "-c", f"import os, signal, sys, time\n{code}")
+        pool_module, "ENTRY", (sys.executable, "-c", f"import os, signal, sys, time\n{code}")
     )
 
 
@@ -59,9 +58,9 @@ def test_jobs_get_gpus_and_the_next_one_takes_the_free_slot(
     monkeypatch.setattr(pool_module, "count_gpus", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     program(
-        monkeypatch, "open(sys.argv[2], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'].join('[]'))"
+        monkeypatch, "open(sys.argv[3], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'].join('[]'))"
     )
-    pool = JobPool(tmp_path, 2)
+    pool = Pool(tmp_path, 2)
     for number in (0, 1):
         pool.start(number, RunConfig({"seed": number}, {}))
     assert pool.running() == {0, 1}
@@ -72,7 +71,7 @@ def test_jobs_get_gpus_and_the_next_one_takes_the_free_slot(
 
 
 def test_ends_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "number = int(sys.argv[1][-9:-5])\n"
+    code = "number = int(sys.argv[2][-9:-5])\n"
     code += "print('first line'); print('the reason', flush=True)\n"
     code += "sys.exit([0, 1, 2][number]) if number < 3 else os.kill(os.getpid(), signal.SIGKILL)"
     program(monkeypatch, code)
@@ -82,7 +81,7 @@ def test_ends_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     codes = wait(pool, lambda codes: len(codes) == 4)
     assert codes == {0: 0, 1: 1, 2: 2, 3: -9}
     assert [pool.why(number, codes[number]) for number in (1, 2, 3)] == [
-        "exit code 1: the reason",
+        "ended with exit code 1: the reason",
         "the reason",
         "was killed by signal 9",
     ]
@@ -90,11 +89,11 @@ def test_ends_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_close_lets_all_of_them_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1] + '.saved', 'w'),"
+        "signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[2] + '.saved', 'w'),"
         " sys.exit(143)))\n"
     )
     # A child of a pool starts with signals blocked, until it has its handlers.
-    code += "open(sys.argv[1] + '.ready', 'w')\n"
+    code += "open(sys.argv[2] + '.ready', 'w')\n"
     code += "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})\ntime.sleep(600)"
     program(monkeypatch, code)
     pool = Pool(tmp_path, 3)

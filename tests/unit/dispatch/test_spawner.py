@@ -12,7 +12,7 @@ from launcher.process import signals
 
 RANK = """
 import os, signal, sys, time
-from launcher.dispatch import rank
+from launcher.dispatch import child, rank
 from launcher.process import signals
 
 def work(folder):
@@ -23,7 +23,8 @@ def work(folder):
     return {{"kind": "stopped", "signum": signals.received()}}, 128 + signals.received()
 
 rank.work = work
-rank.main()
+sys.argv.insert(1, "rank")
+child.main()
 """
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from launcher.config.command import command_record
+from launcher.config.run_config import RunConfig
 from launcher.remaining import additions
 from launcher.rundir.run_on_disk import RunOnDisk
 
@@ -45,4 +46,5 @@ def test_a_completed_run_says_how_to_get_what_is_added(
 ) -> None:
     config = command_record(config_of({"acc": F1}, TENSORBOARD), None)["config"]
     run = RunOnDisk(str(tmp_path / "run"), {"config": config})
-    assert list(additions(config_of(metrics, tracker), run)) == expected
+    config = config_of(metrics, tracker)
+    assert list(additions(RunConfig(config, config), run)) == expected

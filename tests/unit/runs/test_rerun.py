@@ -1,10 +1,6 @@
 """`resume`, `evaluate` and `export`: the command line that they run."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -258,30 +254,6 @@ def make_three(make_run):
     for number, (model, rate) in enumerate((("gpt", 0.02), ("mlp", 0.005), ("mlp", 0.02))):
         config = {"optimizer.lr": rate}
         make_run("a", f"aaaa000{number}", choices={"model": model}, config=config)
-
-
-@pytest.mark.parametrize("whole_group", [True, False])
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_process_that_is_stopped_may_take_its_time_to_save(signum, whole_group):
-    """A terminal sends Ctrl-C to the whole group, `kill` to one process."""
-    child = (
-        "import signal, sys, time\n"
-        "def save(signum, _): time.sleep(0.7); print('saved', flush=True); sys.exit(128 + signum)\n"
-        "signal.signal(signal.SIGINT, save); signal.signal(signal.SIGTERM, save)\n"
-        "print('ready', flush=True); time.sleep(60)"
-    )
-    parent = (
-        "import sys; from launcher.runs.rerun import run_to_end;"
-        " sys.exit(run_to_end([sys.executable, *sys.argv[1:]]))"
-    )
-    words = [sys.executable, "-c", parent, "-c", child]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        (os.killpg if whole_group else os.kill)(process.pid, signum)
-        assert process.stdout.read() == "saved\n"
-    assert process.returncode == 128 + signum
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution
 
-from launcher.cli.sweep_job import SweepJob
+from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.runs.stored_run import StoredRun
@@ -286,7 +286,7 @@ def test_a_study_that_was_moved_or_copied_continues_where_its_command_says(
             places.append(config.plain["place"])
             super().start(number, config)
 
-    def compose(overrides: list[str], number: int) -> SweepJob:
+    def compose(overrides: list[str], number: int) -> Job:
         job = composed([each for each in overrides if not each.startswith("paths")], number)
         job.plain["place"] = dict(each.split("=") for each in overrides)["paths.outputs"]
         return job

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.sweep_job import SweepJob
 from launcher.config.options import TRAIN_JOB
 from launcher.config.run_config import from_stored
+from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
@@ -56,7 +56,7 @@ class Cluster(ScriptedQueue):
 
 
 def study(outputs: Path, clock: Callable[[], float] = lambda: 0.0, **settings: Any) -> Search:
-    def compose(overrides: list[str], number: int) -> SweepJob:
+    def compose(overrides: list[str], number: int) -> Job:
         job = composed(overrides, number)
         values = {
             "run.resume": "auto",
@@ -67,7 +67,7 @@ def study(outputs: Path, clock: Callable[[], float] = lambda: 0.0, **settings: A
             "dispatch._target_": "launcher.dispatch.slurm.SlurmDispatch",
         }
         hydra = {"overrides": {"task": overrides}}
-        return SweepJob(number, overrides, replace(job.config.changed(values), hydra=hydra))
+        return Job(replace(job.config.changed(values), hydra=hydra), number, overrides)
 
     lines: list[str] = []
     runner = SlurmRunner(outputs, "toy", lines.append, clock)

@@ -6,12 +6,12 @@ from dataclasses import asdict, replace
 import pytest
 
 from launcher.dispatch.slurm_task import close
+from launcher.process.child import READ
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
 from launcher.slurm.not_started import (
-    ENDS,
     last_line,
     record_failure,
     record_silent_end,
@@ -94,7 +94,7 @@ ECHO = (
 
 
 @pytest.mark.parametrize(
-    "text", ["a\nlast line", "a\n  last line \n\n", "x" * ENDS + "\nlast line\n", ECHO]
+    "text", ["a\nlast line", "a\n  last line \n\n", "x" * READ + "\nlast line\n", ECHO]
 )
 def test_the_last_line_of_a_log(tmp_path, text):
     (tmp_path / "log").write_text(text)

@@ -15,10 +15,10 @@ from launcher.config.compose import compose
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
 from launcher.config.resolve import as_yaml
-from launcher.config.run_config import from_stored, resolved_node, stored_tree
+from launcher.config.run_config import RunConfig, from_stored, resolved_node, stored_tree
 from launcher.config.secrets import escaped
+from launcher.dispatch.jobs import Job
 from launcher.dispatch.slurm import SlurmDispatch
-from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
@@ -93,7 +93,7 @@ def run_of(tmp_path, lanes):
         "job": {"_target_": TRAIN_JOB},
         "trainer": {"lanes": lanes},
     }
-    return SubmittedRun("mlp/1", config, None)
+    return Job(RunConfig(config, config))
 
 
 @pytest.mark.parametrize(("lanes", "nodes"), [([None], 3), ([None, 16, 8], 2)])
@@ -132,7 +132,7 @@ def test_runs_that_share_a_job_are_one_task(settings, cpus, step, tmp_path):
     assert dispatch.srun_flags() == step
     script = dispatch._script([run_of(tmp_path, None)], []).command(tmp_path / "job-0.sh")
     assert f"__launcher_run={tmp_path}/job-0/${{SLURM_ARRAY_TASK_ID:-0}}\n" in script
-    assert "-m launcher.dispatch.slurm_runs" in script
+    assert "-m launcher.dispatch.child task" in script
 
 
 def test_a_container_is_around_python_or_srun():

@@ -206,7 +206,7 @@ def test_each_run_has_its_share_of_the_node(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     # The job has one run only, but the share is that of two.
     pool = RunPool(runs_of(job)[:1], slots=2, ranks=2)
-    share = pool._share(1)
+    share = pool.environment(1)
     assert (share["OMP_NUM_THREADS"], share["CUDA_VISIBLE_DEVICES"]) == ("6", "2,3")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert pool._share(0)["OMP_NUM_THREADS"] == "2"
+    assert pool.environment(0)["OMP_NUM_THREADS"] == "2"

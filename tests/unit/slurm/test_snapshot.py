@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.slurm.snapshot import lines, not_copied, take
+from launcher.slurm.snapshot import lines, take
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -95,19 +95,6 @@ def test_modules_that_git_does_not_track_are_copied(repository, tmp_path):
     assert {name for name in COPIED if not (code / name).exists()} == set()
     assert {name for name in LEFT if (code / name).exists()} == set()
     assert set(json.loads((folder / "snapshot.json").read_text())["modules"]) == set(COPIED)
-    assert not_copied() is None
-
-
-def test_other_files_of_a_package_that_git_does_not_track_are_named(repository):
-    for number in range(5):
-        written(repository, f"src/package/data/{number}.csv")
-    for name in ("elsewhere.csv", "src/package/__pycache__/code.pyc"):
-        written(repository, name)
-    assert (
-        not_copied()
-        == "dispatch.snapshot=true: does not copy src/package/data/0.csv, src/package/data/1.csv,"
-        " src/package/data/2.csv and 2 more; git add what the code reads."
-    )
 
 
 def written(top: Path, name: str, text: str = "") -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.config.run_config import from_stored
 from launcher.dispatch import slurm_task
-from launcher.dispatch.slurm_task import is_submitted_again
+from launcher.dispatch.slurm_task import _is_submitted_again
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
@@ -120,7 +120,7 @@ def test_a_job_leaves_a_run_that_was_submitted_again(folder, monkeypatch, conten
     (folder.path / FROZEN).unlink()
     if content is not None:
         (folder.path / FROZEN).write_text(content)
-    assert is_submitted_again(folder) == leaves
+    assert _is_submitted_again(folder) == leaves
 
 
 def test_submission_is_made_by_one_command_at_a_time(tmp_path):
@@ -194,7 +194,7 @@ def test_a_job_starts_only_in_the_folder_that_was_submitted(
     """A submission is checked where it is made, so its job needs nobody. A copy of the folder was
     not submitted."""
     started: list[Path] = []
-    monkeypatch.setattr(slurm_task, "work", lambda folder: started.append(folder.path))
+    monkeypatch.setattr(slurm_task, "_work", lambda folder: started.append(folder.path))
     (tmp_path / "link").symlink_to(tmp_path / "outputs")
     other_job = folder.path / ".jobs" / "evaluate-1"
     copy = tmp_path / "elsewhere" / "1a2b"
@@ -206,8 +206,7 @@ def test_a_job_starts_only_in_the_folder_that_was_submitted(
         (other_job, 0),
         (copy, 2),
     ):
-        monkeypatch.setattr("sys.argv", ["slurm_task", str(path)])
-        assert slurm_task.main() == code
+        assert slurm_task.run_task(path) == code
         assert started[-1:] == ([path] if code == 0 else [other_job])
     assert (
         f"is not {copy}, so this is no submission of it; use launcher.runs retry."

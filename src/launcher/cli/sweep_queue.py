@@ -1,0 +1,270 @@
+"""The jobs of a sweep on this machine: in turn in this process, or several at a time, each as one.
+
+`dispatch.parallel` is the number of jobs at a time.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+
+from launcher.cli.live import LiveTable
+from launcher.cli.start import REJECTED, start_run
+from launcher.config.explain import unwrapped, user_traceback
+from launcher.config.run_config import RunConfig
+from launcher.dispatch.jobs import Job, JobResult
+from launcher.dispatch.local import private_folder
+from launcher.dispatch.pool import Pool
+from launcher.dispatch.queue import run_queue
+from launcher.errors import TrainingError
+from launcher.process import signals
+from launcher.process.child import last_lines
+from launcher.rundir.folder import step_name
+from launcher.runs.format import number as short
+from launcher.runs.format import progress
+from launcher.runs.listing import COLORS
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.table import Table
+
+PRINTED = 20
+"""Number of last lines of a job whose run has no log."""
+
+
+class InProcess:
+    """Runs one job at a time in this process."""
+
+    pause = 0.0
+
+    def __init__(self) -> None:
+        self.started: set[int] = set()
+        self.results: dict[int, JobResult] = {}
+
+    def start(self, number: int, config: RunConfig) -> None:
+        """Run a job to its end. An exit that no signal caused is its result."""
+        self.started.add(number)
+        try:
+            result = JobResult(start_run(config))
+        except SystemExit as stop:
+            is_code = isinstance(stop.code, int)
+            if isinstance(stop, signals.SignalExit) or (is_code and int(stop.code or 0) >= 128):
+                raise
+            result = JobResult(error=stop)
+        except Exception as error:
+            if not isinstance(error, TrainingError):
+                print(user_traceback(error), end="", file=sys.stderr, flush=True)
+            result = JobResult(error=error)
+        self.results[number] = result
+
+    def running(self) -> set[int]:
+        return set(self.started)
+
+    def ended(self) -> dict[int, int]:
+        ended = self.started & self.results.keys()
+        self.started -= ended
+        return {number: int(self.results[number].error is not None) for number in ended}
+
+    def result(self, job: Job, number: int, code: int) -> JobResult:
+        return self.results[number]
+
+    def keep_output(self, job: Job, number: int) -> list[str]:
+        return []
+
+    def close(self) -> dict[int, int]:
+        return self.ended()
+
+
+class Processes(Pool):
+    """Runs each job as a process, with its share of the GPUs."""
+
+    pause = 0.3
+
+    def result(self, job: Job, number: int, code: int) -> JobResult:
+        if code == 0:
+            return JobResult(self.value(number))
+        stored = StoredRun.read(job.config.folder.path)
+        recorded = stored.failure if stored.record.get("state") == "failed" else None
+        error: BaseException = SystemExit(code)
+        if code == REJECTED:
+            error.add_note(recorded or self.why(number, code))
+        elif not recorded:
+            error = ChildProcessError(self.why(number, code))
+        return JobResult(error=error)
+
+    def keep_output(self, job: Job, number: int) -> list[str]:
+        """Append what an ended job has printed to a log of its run, or return its last lines."""
+        logs = job.config.folder.logs
+        if not logs.is_dir():
+            return last_lines(self.log(number), PRINTED)
+        kept = logs / "output.log"
+        with suppress(OSError):
+            if not kept.is_symlink():
+                with kept.open("ab") as log:
+                    log.write(self.log(number).read_bytes())
+        return []
+
+
+class SweepQueue:
+    """Runs the jobs of a sweep, at most `slots` at a time.
+
+    Args:
+        jobs: jobs that are already checked.
+        slots: number of jobs that run at a time.
+        is_done: whether a job has nothing to do, so that it need not start.
+        fail_fast: stop at the first job that fails.
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], slots: int, is_done: Callable[[Job], bool], fail_fast: bool
+    ):
+        self.jobs, self.slots, self.is_done, self.fail_fast = jobs, slots, is_done, fail_fast
+        self.waiting = deque(range(len(jobs)))
+        self.results: dict[int, JobResult] = {}
+        self.display = LiveTable()
+        self.runner: InProcess | Processes = InProcess()
+
+    def run(self) -> list[JobResult]:
+        """Run all jobs; return their results in order.
+
+        Raises:
+            signals.SignalExit: a signal came, and the running jobs have saved.
+            SystemExit: a job failed, and `fail_fast` is set; the others have saved.
+        """
+        with ExitStack() as stack:
+            if self.slots > 1:
+                # A job in this process has the terminal for itself.
+                folder = stack.enter_context(private_folder())
+                stack.enter_context(self.display)
+                self.runner = Processes(folder, self.slots)
+            try:
+                run_queue(self.runner, self.slots, self._start_next, self._look, self._sleep)
+            except SystemExit as stop:
+                is_failed = self.fail_fast and not isinstance(stop, signals.SignalExit)
+                self._stop("sweep.fail_fast" if is_failed else "Stopped")
+                raise
+            finally:
+                self.runner.close()
+        return [self.results[index] for index in range(len(self.jobs))]
+
+    @property
+    def failed(self) -> list[int]:
+        return [index for index, result in self.results.items() if result.error is not None]
+
+    def _look(self, ended: dict[int, int]) -> None:
+        for index, code in ended.items():
+            self._settle(index, code)
+        if self.fail_fast and self.failed:
+            raise SystemExit(1)
+
+    def _sleep(self) -> None:
+        self._show()
+        time.sleep(self.runner.pause)
+
+    def _start_next(self) -> bool:
+        index = next(filter(self._is_ready, self.waiting), None)
+        if index is None:
+            return False
+        self.waiting.remove(index)
+        job = self.jobs[index]
+        if self.is_done(job):
+            self.results[index] = JobResult()
+            self.display.say(f"{job.label}: completed{outcome(job)}")
+        else:
+            self.display.say(f"{job.label}: starts")
+            self.runner.start(index, job.config)
+        return True
+
+    def _is_ready(self, index: int) -> bool:
+        """Return whether a job need not wait for the run that it leaves."""
+        job = self.jobs[index]
+        if job.trunk is None or any(self.jobs[done] is job.trunk for done in self.results):
+            return True
+        checkpoint = job.trunk.config.folder.checkpoints / step_name(job.start)
+        return (checkpoint / "manifest.json").exists()
+
+    def _settle(self, index: int, code: int) -> None:
+        job = self.jobs[index]
+        lines = self.runner.keep_output(job, index)
+        result = self.results[index] = self.runner.result(job, index, code)
+        for line in lines if code not in (0, REJECTED) else ():
+            self.display.say(line)
+        text = f"completed{outcome(job)}" if result.error is None else reason(job, result)
+        self.display.say(f"{job.label}: {text}")
+
+    def _stop(self, why: str) -> None:
+        running = sorted(self.runner.running())
+        codes = self.runner.close()
+        for index in running:
+            self.runner.keep_output(self.jobs[index], index)
+        completed = sum(codes.get(index) == 0 for index in running)
+        counts = {
+            "saved": len(running) - completed,
+            "more completed": completed,
+            "not started": len(self.waiting),
+        }
+        if text := _in_words(counts):
+            self.display.say(f"{why}: {text}; the same command resumes them.")
+
+    # ---------------------------------------------------------------------------------------- table
+    def _show(self) -> None:
+        if not self.display.is_live:
+            return
+        running = sorted(self.runner.running())
+        counts = {
+            "done": len(self.results) - len(self.failed),
+            "failed": len(self.failed),
+            "running": len(running),
+            "waiting": len(self.waiting),
+        }
+        shown = [*running, *self.waiting][: self.display.rows]
+        self.display.draw(self._table(shown, {*running}), _in_words(counts))
+
+    def _table(self, indices: Sequence[int], running: set[int]) -> Table:
+        rows = []
+        for index in indices:
+            job = self.jobs[index]
+            stored = StoredRun.read(job.config.folder.path) if index in running else None
+            record = {} if stored is None else stored.record
+            state = "waiting" if stored is None else "running"
+            step, loss = (progress(record), short(record.get("loss"))) if record else ("-", "-")
+            rows.append([str(index + 1), job.run, " ".join(job.own_overrides), state, step, loss])
+        return Table(
+            ["job", "run", "differs in", "state", "step/max", "train/loss"],
+            rows,
+            right=frozenset((0, 4, 5)),
+            shrinks=(2, 1),
+            styles={
+                (row, 3): COLORS["running"] for row, index in enumerate(indices) if index in running
+            },
+        )
+
+
+def _in_words(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def outcome(job: Job) -> str:
+    """The best value of a job that trained: `, val/loss 0.16`."""
+    if not job.config.trains:
+        return ""
+    best = StoredRun.read(job.config.folder.path).best
+    return f", {best['metric']} {short(best['value'])}" if best else ""
+
+
+def reason(job: Job, result: JobResult) -> str:
+    """Return the reason of a job's failure in a line."""
+    assert result.error is not None
+    error = unwrapped(result.error)
+    if isinstance(error, ChildProcessError):
+        return f"failed: {error}"
+    if not isinstance(error, SystemExit):
+        return f"failed: {type(error).__name__}: {first_line(str(error))}"
+    if notes := getattr(error, "__notes__", None):
+        return f"rejected: {notes[0]}"
+    attempts = StoredRun.read(job.config.folder.path).attempts
+    recorded = attempts[-1].get("reason") if attempts else None
+    return f"failed: {first_line(recorded)}" if recorded else f"failed with exit code {error.code}"
+
+
+def first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
