@@ -15,12 +15,11 @@ from launcher.dispatch.local import private_folder
 from launcher.dispatch.pool import Pool
 from launcher.dispatch.result import JobResult
 from launcher.process import signals
+from launcher.process.table import Table
 from launcher.rundir.folder import RunFolder, step_name
 from launcher.runs.format import number as short
-from launcher.runs.format import progress
 from launcher.runs.listing import COLORS
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import Table
 
 PAUSE = 0.3
 """Seconds between two checks of the processes."""
@@ -181,10 +180,11 @@ class Queue:
         for index in indices:
             job = self.jobs[index]
             stored = StoredRun.read(job.folder) if index in running else None
-            record = {} if stored is None else stored.record
             shown = " ".join(override for override in job.overrides if override not in job.common)
             state = "waiting" if stored is None else "running"
-            step, loss = (progress(record), short(record.get("loss"))) if record else ("-", "-")
+            step, loss = ("-", "-")
+            if stored is not None and stored.record:
+                step, loss = stored.progress, short(stored.record.get("loss"))
             rows.append([str(index + 1), job.run, shown, state, step, loss])
         return Table(
             ["job", "run", "differs in", "state", "step/max", "train/loss"],

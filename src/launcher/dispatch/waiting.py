@@ -10,11 +10,11 @@ from launcher.dispatch.result import JobResult
 from launcher.dispatch.slurm_task import RESULT
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.process import signals
+from launcher.process.table import terminal_width
 from launcher.rundir.logs import console
 from launcher.runs import listing
 from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import terminal_width
 from launcher.slurm import scheduler
 
 if TYPE_CHECKING:

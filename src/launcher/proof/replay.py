@@ -4,21 +4,20 @@ import argparse
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from launcher.errors import ConfigError
+from launcher.process.arguments import path_argument
+from launcher.process.table import Table
 from launcher.proof.segment import Replay, replay
-from launcher.rundir.files import path_argument
 from launcher.rundir.folder import RunFolder, checkpoint_steps
 from launcher.rundir.metrics import last_step
-from launcher.runs.bar import Bar, bar
+from launcher.runs.bar import bar
 from launcher.runs.find import RUN_HELP
-from launcher.runs.page import StdoutConsole
+from launcher.runs.format import plural
 from launcher.runs.rerun import add_trust, select_runs
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import Table
 
 SHOWN = 3
 
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay the segments of a run and print each; return 0 if all are bitwise identical."""
+    """Replay segments of runs and print each; return 0 if all are bitwise identical."""
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
     runs = select_runs(arguments.runs, arguments.outputs)
@@ -67,10 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 print(json.dumps({"run": stored.label, "equal": False, "error": error}), flush=True)
         equal = sum(result.is_equal for result in results)
-        result = (
-            f"not replayed: {error}" if error else "equal" if equal == len(results) else "different"
-        )
-        rows.append([stored.name, stored.id, f"{equal}/{len(results)}", result])
+        outcome = "equal" if equal == len(results) else "different"
+        outcome = f"not replayed: {error}" if error else outcome
+        rows.append([stored.name, stored.id, f"{equal}/{len(results)}", outcome])
     if not arguments.json:
         headings = ["name", "id", "equal", "result"]
         Table(headings, rows, right=frozenset((2,)), shrinks=(3, 0)).print()
@@ -80,16 +78,23 @@ def run(arguments: argparse.Namespace) -> int:
 def replays(run: StoredRun, arguments: argparse.Namespace, of: str = "") -> Iterator[Replay]:
     """Replay the chosen segments of a run, and report each."""
     for start, end in segments_of(run, arguments):
-        with bar(end - start, f"{run.label}{of}, steps {start} to {end}") as shown:
-
-            def watch(folder: Path, shown: Bar = shown, start: int = start) -> Callable[[], None]:
-                return lambda: shown.reach(
-                    max(0, last_step(RunFolder(folder).metrics_path) - start)
-                )
-
-            result = replay(run, start, end, arguments.scratch, watch, arguments.trust)
-        report(result, arguments.json)
+        result = with_bar(run, start, end, of, arguments)
+        if arguments.json:
+            print(json.dumps(result.as_json()), flush=True)
+        else:
+            print(*lines_of(result), sep="\n", flush=True)
         yield result
+
+
+def with_bar(
+    run: StoredRun, start: int, end: int, of: str, arguments: argparse.Namespace
+) -> Replay:
+    with bar(end - start, f"{run.label}{of}, steps {start} to {end}") as shown:
+
+        def show(copy: RunFolder) -> None:
+            shown.reach(max(0, last_step(copy.metrics_path) - start))
+
+        return replay(run, start, end, arguments.scratch, show, arguments.trust)
 
 
 def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int, int]]:
@@ -97,28 +102,21 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
         raise ConfigError(f"{without_checkpoint(run)}, so there is nothing to replay.")
-    known = [0, *steps]
-    for option, step, options in (
-        ("--from", arguments.start, known[:-1]),
-        ("--to", arguments.end, steps),
-    ):
+    known, start, end = [0, *steps], arguments.start, arguments.end
+    for option, step, options in (("--from", start, known[:-1]), ("--to", end, steps)):
         if step is not None and step not in options:
             raise ConfigError(
                 f"{option}={step}: {run.label} has no such checkpoint; it has"
                 f" {_listed(options)}. Train it with hooks.checkpointing.keep_previous=N to keep"
                 " more."
             )
-    if arguments.start is None and arguments.end is None:
+    if start is None and end is None:
         pairs = list(pairwise(known))
         return sorted(random.sample(pairs, min(arguments.segments, len(pairs))))
-    end = (
-        next(step for step in steps if step > arguments.start)
-        if arguments.end is None
-        else arguments.end
-    )
-    start = (
-        max(step for step in known if step < end) if arguments.start is None else arguments.start
-    )
+    if end is None:
+        end = next(step for step in steps if step > start)
+    elif start is None:
+        start = max(step for step in known if step < end)
     if start >= end:
         raise ConfigError(f"--from={start}: must be before --to={end}.")
     return [(start, end)]
@@ -134,37 +132,25 @@ def without_checkpoint(run: StoredRun) -> str:
 
 
 def _listed(steps: list[int]) -> str:
-    return ", ".join(map(str, steps[:12])) + (
-        f" and {len(steps) - 12} more" if len(steps) > 12 else ""
-    )
+    more = f" and {len(steps) - 12} more" if len(steps) > 12 else ""
+    return ", ".join(map(str, steps[:12])) + more
 
 
-def report(result: Replay, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result.as_json()), flush=True)
-        return
-    page = StdoutConsole()
-
-    def put(text: str) -> None:
-        page.print(text, markup=False, soft_wrap=True)
-
+def lines_of(result: Replay) -> Iterator[str]:
     where = f"{result.run}, steps {result.start} to {result.end}:"
     if result.is_equal:
-        put(
-            f"{where} equal to the bit ({result.diff.tensors} tensors, {result.diff.lines} lines of"
-            " metrics.jsonl)."
-        )
+        tensors, lines = plural(result.diff.tensors, "tensor"), plural(result.diff.lines, "line")
+        yield f"{where} bitwise identical ({tensors}, {lines} of metrics.jsonl)."
         return
-    put(f"{where} different.")
-    for heading, found in (
-        ("metrics.jsonl", result.diff.metrics),
-        ("checkpoint", result.diff.states),
-    ):
-        for text in found[:SHOWN]:
-            put(f"  {heading}, {text}")
-        if len(found) > SHOWN:
-            put(f"  {heading}, and {len(found) - SHOWN} more")
-    for text in result.circumstances or ["code, versions and machine are recorded as the same"]:
-        put(f"  now: {text}")
-    for text in result.causes:
-        put(f"  cause: {text}")
+    yield f"{where} different."
+    yield from _first(result.diff.metrics, "  metrics.jsonl, ")
+    yield from _first(result.diff.states, "  checkpoint, ")
+    same = "code, versions and machine are recorded as the same"
+    yield from (f"  now: {text}" for text in result.circumstances or [same])
+    yield from (f"  cause: {text}" for text in result.causes)
+
+
+def _first(texts: Sequence[str], prefix: str) -> Iterator[str]:
+    yield from (f"{prefix}{text}" for text in texts[:SHOWN])
+    if len(texts) > SHOWN:
+        yield f"{prefix}and {len(texts) - SHOWN} more"

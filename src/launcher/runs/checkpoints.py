@@ -13,7 +13,7 @@ from launcher.rundir.files import expanded
 from launcher.rundir.folder import checkpoint_steps
 from launcher.runs.bar import bar
 from launcher.runs.delete_checkpoints import KEPT, delete, kept_names, seconds_of_age
-from launcher.runs.filters import FILTER_HELP, select
+from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find import ask_queue, find_runs
 from launcher.runs.found_checkpoints import FoundCheckpoint, found_checkpoints, table
 from launcher.runs.stored_run import StoredRun
@@ -69,26 +69,27 @@ def run(arguments: argparse.Namespace) -> int:
         return delete(runs, everything, arguments)
     reads = arguments.verify or arguments.digest
     found = found_in(runs, reads, arguments.at)
+    damaged = [each for each in found if each.is_damaged]
     if arguments.json:
         print(json.dumps([as_json(each, arguments.digest) for each in found], indent=2))
-    elif arguments.digest:
-        print_digests(found)
-    elif found:
-        table(found, reads).print()
-    else:
+        return int(reads and bool(damaged))
+    if not found:
         print("There are no checkpoints.", file=sys.stderr)
-    if not arguments.json:
-        for checkpoint in found:
-            if checkpoint.is_damaged:
-                print(f"{checkpoint.path}: {checkpoint.problem}", file=sys.stderr)
-    return int(reads and any(checkpoint.is_damaged for checkpoint in found))
+    elif arguments.digest:
+        for each in found:
+            if (digest := digest_of(each)) is not None:
+                print(f"{digest}  {each.path}", flush=True)
+    else:
+        table(found, reads).print()
+    for each in damaged:
+        print(f"{each.path}: {each.problem}", file=sys.stderr)
+    return int(reads and bool(damaged))
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    names = ("keep", "older", "yes")
-    given = [name for name in names if getattr(arguments, name) is not None]
-    if given and not arguments.delete:
-        raise ConfigError(f"--{given[0]}: is an option of --delete.")
+    for name in ("keep", "older", "yes"):
+        if getattr(arguments, name) is not None and not arguments.delete:
+            raise ConfigError(f"--{name}: is an option of --delete.")
     if arguments.delete and arguments.at:
         raise ConfigError("--at: chooses none to delete; --keep names the checkpoints that stay.")
 
@@ -101,10 +102,7 @@ def selected_runs(
         path = os.path.realpath(expanded(words[0]))
         known = [run for run in everything if os.path.realpath(run.path) == path]
         return known or [StoredRun.read(expanded(words[0]))]
-    runs = select(everything, words)
-    if words and not runs:
-        raise ConfigError(f"'{' '.join(words)}': selects no run in {outputs}.")
-    return runs
+    return select_some(everything, words, outputs) if words else everything
 
 
 def found_in(runs: Sequence[StoredRun], reads: bool, at: str | None) -> list[FoundCheckpoint]:
@@ -142,13 +140,6 @@ def as_json(checkpoint: FoundCheckpoint, with_digest: bool) -> dict[str, object]
         "samples": manifest and manifest.samples,
     }
     return known | ({"digest": digest_of(checkpoint)} if with_digest else {})
-
-
-# ---------------------------------------------------------------------------------------- digests
-def print_digests(found: Sequence[FoundCheckpoint]) -> None:
-    for checkpoint in found:
-        if (digest := digest_of(checkpoint)) is not None:
-            print(f"{digest}  {checkpoint.path}", flush=True)
 
 
 def digest_of(checkpoint: FoundCheckpoint) -> str | None:

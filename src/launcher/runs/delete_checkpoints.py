@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from launcher.checkpoint.store import (
 )
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
+from launcher.process.table import Table
 from launcher.rundir.folder import checkpoint_of, is_copy, named_folders, run_name
 from launcher.rundir.holder import is_held
 from launcher.rundir.lock import RunLock
@@ -32,7 +33,6 @@ from launcher.rundir.space import folder_size, size
 from launcher.runs.format import duration, plural
 from launcher.runs.found_checkpoints import HEADINGS, cells, found_checkpoints
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import Table
 
 AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -41,18 +41,25 @@ KEPT = (BEST, LATEST)
 
 @dataclass
 class Plan:
-    """The deletions from one run."""
+    """The deletions from one run.
+
+    Args:
+        run: the run.
+        folders: the checkpoints that are deleted, with those that were set aside.
+        left: hidden folders that killed processes have left.
+        kept: names of the checkpoints that stay.
+        reason: why nothing of the run is deleted.
+        made_for: time of the run's record when the plan was made.
+        size: bytes of `folders` and `left`.
+    """
 
     run: StoredRun
     folders: list[Path] = field(default_factory=list)
     left: list[Path] = field(default_factory=list)
-    """Hidden folders that killed processes have left."""
     kept: list[str] = field(default_factory=list)
     reason: str | None = None
-    """Why nothing of the run is deleted."""
-    size: int = 0
     made_for: float | None = None
-    """Time of the run's record when the plan was made."""
+    size: int = 0
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -99,29 +106,26 @@ def delete(
     if due and not arguments.json:
         table(due).print()
     done = [carry_out(plan, keep) for plan in due] if arguments.yes else due
-    code = int(any(plan.reason is not None for plan in done))
     if arguments.json:
         print(json.dumps([plan.as_json() for plan in (*done, *untouched)], indent=2))
-        return code
-    total = f"{counted(done)}: {size(sum(plan.size for plan in done))}"
-    print(f"Deleted {total}." if arguments.yes else f"Would delete {total}; --yes deletes them.")
-    for reason, count in Counter(plan.reason for plan in untouched).most_common():
-        print(f"Not touched: {plural(count, 'run')}, {reason}.")
-    return code
+    else:
+        print(total(done, arguments.yes))
+        for reason, count in Counter(plan.reason for plan in untouched).most_common():
+            print(f"Not touched: {plural(count, 'run')}, {reason}.")
+    return int(any(plan.reason is not None for plan in done))
 
 
-def counted(plans: Iterable[Plan]) -> str:
+def total(plans: Sequence[Plan], is_done: bool) -> str:
     counts = [len(plan.folders) for plan in plans if plan.folders]
-    return f"{plural(sum(counts), 'checkpoint')} of {plural(len(counts), 'run')}"
+    deleted = f"{plural(sum(counts), 'checkpoint')} of {plural(len(counts), 'run')}"
+    deleted += f": {size(sum(plan.size for plan in plans))}"
+    return f"Deleted {deleted}." if is_done else f"Would delete {deleted}; --yes deletes them."
 
 
 def table(plans: Sequence[Plan]) -> Table:
     """Make a table of all checkpoints of the runs, with what would happen to each."""
     rows = [
-        [
-            *cells(found, reads=False),
-            "delete" if found.path in plan.folders or found.path in plan.left else "keep",
-        ]
+        [*cells(found), "delete" if found.path in (*plan.folders, *plan.left) else "keep"]
         for plan in plans
         for found in found_checkpoints(plan.run)
     ]
@@ -156,7 +160,7 @@ def _runs_of(start: str, outputs: Path) -> list[Path]:
     return above[:1] or ([] if "/" in start else named_folders(outputs, start))
 
 
-def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
+def protection(run: StoredRun, older: float, sources: Collection[str]) -> str | None:
     """Explain why a run is not cleaned; return None if it may be cleaned.
 
     Args:
@@ -189,18 +193,18 @@ def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
     return None
 
 
-def planned(run: StoredRun, older: float, keep: Sequence[str], sources: set[str]) -> Plan:
+def planned(run: StoredRun, older: float, keep: Sequence[str], sources: Collection[str]) -> Plan:
     made_for = run.updated
     if (reason := protection(run, older, sources)) is not None:
         return Plan(run, reason=reason)
-    plan = checkpoints_to_delete(run, keep)
+    plan = checkpoints_to_delete(run, keep, reads=False)
     if plan.reason is None and not plan.folders and not plan.left:
         plan.reason = "it has nothing to delete"
     plan.made_for = made_for
     return plan
 
 
-def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], reads: bool = False) -> Plan:
+def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], reads: bool) -> Plan:
     """Choose the checkpoints to delete; one that verifies is always kept.
 
     Args:
@@ -220,13 +224,12 @@ def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], reads: bool = Fal
             )
         kept.add(safe)
         folders = [store.path(step) for step in steps if step not in kept]
-        folders += [path for path in set_aside(store, reads) if store.is_own(path)]
-        left = [
-            path
-            for name in (TEMPORARY, REPLACED)
-            for path in store.root.glob(f"{name}*")
-            if path.is_dir()
-        ]
+        # A checkpoint that was set aside as damaged and verifies again is the run's newest.
+        aside = [path for path in store.root.glob(f"{CORRUPT}*") if not _verifies(path, reads)]
+        aside += store.root.glob(f"{ABANDONED}*")
+        folders += [path for path in sorted(aside) if store.is_own(path)]
+        hidden = [path for name in (TEMPORARY, REPLACED) for path in store.root.glob(f"{name}*")]
+        left = [path for path in hidden if path.is_dir()]
     except OSError as error:
         return Plan(run, reason=f"its checkpoints cannot be read ({error.strerror})")
     names = [store.path(step).name for step in sorted(kept)]
@@ -241,15 +244,6 @@ def named_steps(store: CheckpointStore, keep: Sequence[str]) -> set[int]:
         for name in keep
         for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
     }
-
-
-def set_aside(store: CheckpointStore, reads: bool) -> list[Path]:
-    corrupt = sorted(store.root.glob(f"{CORRUPT}*"))
-    # A checkpoint that was set aside as damaged and verifies again is the run's newest.
-    return [
-        *(path for path in corrupt if not _verifies(path, reads)),
-        *sorted(store.root.glob(f"{ABANDONED}*")),
-    ]
 
 
 def _verifies(folder: Path, reads: bool) -> bool:

@@ -13,7 +13,8 @@ from typing import Any
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.rundir.files import path_argument, save_figure
+from launcher.process.arguments import path_argument
+from launcher.rundir.files import save_figure
 from launcher.rundir.history import Curve, is_wide
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.find import RUN_HELP

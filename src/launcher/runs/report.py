@@ -16,7 +16,8 @@ from typing import Any
 from launcher.config.messages import as_typed, hint
 from launcher.config.metric_direction import Mode, best_index, mode_of
 from launcher.errors import ConfigError
-from launcher.rundir.files import path_argument, replace_file
+from launcher.process.arguments import path_argument
+from launcher.rundir.files import replace_file
 from launcher.rundir.history import evenly, is_wide
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.differences import differences, without_defaults

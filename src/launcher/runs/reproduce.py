@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.rundir.files import path_argument
+from launcher.process.arguments import path_argument
 from launcher.rundir.reproduction import CODE, ENVIRONMENT, StoredCode, parse_code
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.stored_run import StoredRun

@@ -13,13 +13,13 @@ from typing import NoReturn
 
 from launcher.errors import ConfigError
 from launcher.process.printable import printable, raw
+from launcher.process.table import is_colored, terminal_width
 from launcher.rundir.logs import is_live_terminal
 from launcher.runs.filters import sort
 from launcher.runs.find import uncollected
 from launcher.runs.format import plural
 from launcher.runs.listing import add_selection, no_runs, selected, table
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import is_colored, terminal_width
 
 FIRST = ("running", "queued", "preempted", "stale")
 """States in the order in which they are shown; the others follow, the newest first."""

@@ -118,8 +118,8 @@ def test_each_fault_is_named(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--loss", "("], "--loss=(: is not a regular expression"),
-        (["--step", r"step \d+"], r"--step=step \d+: needs a group around the number"),
+        (["--loss", "("], "argument --loss: ( is not a regular expression"),
+        (["--step", r"step \d+"], r"argument --step: step \d+ needs a group"),
         (["--loss", "perplexity=(.*)"], "0 lines of the output have a step"),
         (["--at", "12"], "--at=12: must be before the last step, 12."),
         (["--at", "x"], "argument --at: invalid float value: 'x'"),
