@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from launcher.process.printable import encodable
+from launcher.process.printable import encodable, printable
 
 GAP = 2
 """Columns between two cells."""
@@ -115,7 +115,7 @@ def _printable(column: Sequence[str]) -> Sequence[str]:
     if "".join(column).isprintable():
         return column
     return [
-        "".join(character if character.isprintable() else " " for character in text)
+        "".join(character if character.isprintable() else " " for character in printable(text))
         for text in column
     ]
 

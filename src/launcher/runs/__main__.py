@@ -83,19 +83,24 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def with_verb(words: Sequence[str]) -> list[str]:
-    """Return the command line with its verb first, which is `list` if it has none."""
+def divided(words: Sequence[str]) -> tuple[Path, list[str], list[str]]:
+    """Take `--outputs` out of a command line, wherever it is.
+
+    Returns:
+        The folder, the words before `--` with the verb first (`list` if there is none), and the
+            words after it.
+    """
     outputs = Parser(prog=PROG, add_help=False, allow_abbrev=False)
     add_outputs(outputs)
-    folder, rest = outputs.parse_known_args(words)
+    end = words.index("--") if "--" in words else len(words)
+    known, rest = outputs.parse_known_args(words[:end])
+    known, after = outputs.parse_known_args(words[end + 1 :], known)
     first = rest[0] if rest else "list"
     if first in VERBS:
-        rest = rest[1:]
-    elif first.startswith("-") or is_condition(first):
-        first = "list"
-    else:
-        raise ConfigError(f"'{first}': is not a verb ({', '.join(VERBS)}); {meant_by(first)}")
-    return [first, f"--outputs={folder.outputs}", *rest]
+        return known.outputs, [first, *rest[1:]], after
+    if first.startswith("-") or is_condition(first):
+        return known.outputs, ["list", *rest], after
+    raise ConfigError(f"'{first}': is not a verb ({', '.join(VERBS)}); {meant_by(first)}")
 
 
 def meant_by(word: str) -> str:
@@ -111,12 +116,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if words and words[0] in ("-h", "--help"):
         # This ends the process.
         build_parser().parse_args(words)
-    verb, *rest = with_verb(words)
-    after: list[str] = []
-    if verb in rerun.VERBS and "--" in rest:
-        rest, after = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
+    outputs, (verb, *rest), after = divided(words)
+    if verb not in rerun.VERBS:
+        rest, after = [*rest, *after], []
     parsed = verb_parser(verb).parse_intermixed_args(rest)
-    parsed.verb, parsed.after = verb, after
+    parsed.verb, parsed.after, parsed.outputs = verb, after, outputs
     # The default folder may be missing: its first run is still to come.
     if parsed.outputs != OUTPUTS and not parsed.outputs.is_dir():
         raise ConfigError(f"--outputs={parsed.outputs}: there is no such folder.")

@@ -3,18 +3,26 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from launcher.process.printable import printable, raw
 
 
 class Bar:
-    """A bar that is not shown."""
+    """A bar of rich, or without one a bar that is not shown."""
 
-    def advance(self, text: str = "") -> None:
-        """Count one more item, and show the description `text`."""
+    def __init__(self, progress: Any = None, task: Any = None):
+        self._progress, self._task = progress, task
+
+    def advance(self, text: str) -> None:
+        """Count one more item, and show its description `text`."""
+        if self._progress is not None:
+            self._progress.update(self._task, advance=1, description=printable(text))
 
     def reach(self, count: int) -> None:
         """Show that so many are done."""
+        if self._progress is not None:
+            self._progress.update(self._task, completed=count)
 
 
 @contextmanager
@@ -28,11 +36,8 @@ def bar(total: int, text: str = "") -> Iterator[Bar]:
     from rich.table import Column
 
     console = Console(file=raw(sys.stderr))
-    described = TextColumn(
-        "{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)
-    )
     with Progress(
-        described,
+        TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
         BarColumn(bar_width=max(4, console.width // 4)),
         TaskProgressColumn(),
         console=console,
@@ -41,13 +46,4 @@ def bar(total: int, text: str = "") -> Iterator[Bar]:
         # Otherwise what is printed for a file or a pipe would be shown above the bar instead.
         redirect_stdout=sys.stdout.isatty(),
     ) as progress:
-        task = progress.add_task(printable(text), total=total)
-
-        class Shown(Bar):
-            def advance(self, text: str = "") -> None:
-                progress.update(task, advance=1, description=printable(text))
-
-            def reach(self, count: int) -> None:
-                progress.update(task, completed=count)
-
-        yield Shown()
+        yield Bar(progress, progress.add_task(printable(text), total=total))

@@ -60,23 +60,20 @@ def fork_command(
 ) -> list[str]:
     """Return the arguments of `python -m launcher` for a fork."""
     path = find_checkpoint(run.folder.checkpoints, at, "--at", hashes=False)
-    typed = {key_of(override) for override in overrides}
-    is_elsewhere = "paths.outputs" in typed
+    is_elsewhere = "paths.outputs" in map(key_of, overrides)
     source = str(path.absolute())
     if path.parent == run.folder.checkpoints and not is_elsewhere:
         source = f"{run.id}/{int(path.name.removeprefix('step-'))}"
-    fork_overrides = [f"run.fork_from={quoted(source)}"]
-    fork_overrides += [f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []
     if not trust:
         check_overrides(run, run.overrides)
-    left_out = (*NOT_INHERITED, *(("paths.outputs",) if is_elsewhere else ()))
-    inherited, flags = run_command(run, trust=True), config_dirs(run)
-    inherited = [
-        word for word in inherited[: len(inherited) - len(flags)] if key_of(word) not in left_out
-    ]
-    command = [
+    left_out = (*NOT_INHERITED, "paths.outputs") if is_elsewhere else NOT_INHERITED
+    flags = config_dirs(run)
+    words = run_command(run, trust=True)[: -len(flags) or None]
+    inherited = [word for word in words if key_of(word) not in left_out]
+    return [
         *applicable(inherited, overrides, run.record.get("config_dir")),
-        *fork_overrides,
+        f"run.fork_from={quoted(source)}",
+        *([f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []),
         *overrides,
+        *flags,
     ]
-    return [*command, *flags]

@@ -88,12 +88,9 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
 
 def failure(run: StoredRun) -> str:
     """Explain why the newest attempt ended, for a run that failed before its log began."""
-    reason = run.attempts[-1].get("reason") if run.attempts else None
-    return (
-        f": its last attempt {run.attempts[-1].get('outcome')}, {str(reason).rstrip('.')}"
-        if reason
-        else ""
-    )
+    last = run.attempts[-1] if run.attempts else {}
+    reason = str(last.get("reason") or "").rstrip(".")
+    return f": its last attempt {last.get('outcome')}, {reason}" if reason else ""
 
 
 def early_end(run: StoredRun) -> str:
@@ -121,11 +118,9 @@ class RunWatch:
 
     def has_ended(self) -> bool:
         run = StoredRun.read(self.path)
-        if run.state == "running" or not run.is_left:
+        if run.state == "running" or not run.is_left or not self._has_heard_of_trackers():
             return False
         is_completed = run.state == "completed"
-        if not self._has_heard_of_trackers():
-            return False
         if is_completed and not self.is_job_log:
             return True
         if run.had_job and time.monotonic() - self._asked > self.pause:
@@ -180,10 +175,9 @@ def growth(
         ended = has_ended()
         try:
             with open(path, "rb") as file:
-                if os.fstat(file.fileno()).st_size < position:
-                    # The file was rewritten.
-                    position = 0
-                file.seek(position)
+                # It may have been rewritten.
+                is_shorter = os.fstat(file.fileno()).st_size < position
+                position = file.seek(0 if is_shorter else position)
                 text = file.read()
         except FileNotFoundError:
             text = b""

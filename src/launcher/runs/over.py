@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from launcher.config.difference import columns, diff, is_within
 from launcher.errors import ConfigError
 from launcher.process.table import Table
-from launcher.rundir.history import Curve
 from launcher.runs.differences import counts, differences, not_counted, without_defaults
 from launcher.runs.filters import check_keys, number, value_of
 from launcher.runs.format import number as short
@@ -141,36 +140,3 @@ def _as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
             for column, known in values.items()
         },
     }
-
-
-@dataclass(frozen=True)
-class Band:
-    """The mean of several curves and the standard deviation, at steps where all have a value."""
-
-    x: list[float]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
-
-
-def band(curves: Sequence[Curve], log: bool = False) -> Band:
-    tables = [
-        {
-            x: math.log(y) if log else y
-            for x, y in zip(curve.x, curve.y, strict=True)
-            if math.isfinite(y) and (y > 0 or not log)
-        }
-        for curve in curves
-        if curve.x
-    ]
-    steps = sorted(set.intersection(*map(set, tables))) if tables else []
-    values = [[table[x] for table in tables] for x in steps]
-    means = [statistics.fmean(each) for each in values]
-    spreads = [statistics.stdev(each) if len(tables) > 1 else 0.0 for each in values]
-    back = math.exp if log else float
-    return Band(
-        steps,
-        [back(mean) for mean in means],
-        [back(mean - sd) for mean, sd in zip(means, spreads, strict=True)],
-        [back(mean + sd) for mean, sd in zip(means, spreads, strict=True)],
-    )

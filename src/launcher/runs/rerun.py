@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from launcher.config.difference import is_within
 from launcher.errors import ConfigError
 from launcher.process.gpus import count_gpus
-from launcher.runs.filters import is_condition, select
+from launcher.runs.filters import is_condition, select_some
 from launcher.runs.find import RUN_HELP, find_run, find_runs
 from launcher.runs.stored_run import StoredRun
 
-REPLACED = ("run.name", "run.id", "run.resume", "trainer.pause_at", "paths.outputs", "job", "+job")
+REPLACED = ("run.name", "run.id", "run.resume", "trainer.pause_at", "paths.outputs", "job")
 """Overrides of the original command line that are replaced, or that a later command must not
 repeat."""
 SIGNALLED = 128
@@ -87,16 +88,14 @@ def run(arguments: argparse.Namespace) -> int:
     chosen, overrides = runs_and_overrides(arguments)
     trust = arguments.trust or (job is not None and "job.trust=true" in overrides)
     overrides += _options(arguments, len(chosen))
-    runs = [
-        run_command(
-            run, overrides + (ranks_like(run, overrides) if job == "evaluate" else []), job, trust
-        )
-        for run in chosen
-    ]
-    if len(runs) == 1:
-        start_in_place(runs[0])
+    commands = []
+    for run in chosen:
+        ranks = ranks_like(run, overrides) if job == "evaluate" else []
+        commands.append(run_command(run, [*overrides, *ranks], job, trust))
+    if len(commands) == 1:
+        start_in_place(commands[0])
     codes = []
-    for command in runs:
+    for command in commands:
         codes.append(start(command))
         if codes[-1] >= SIGNALLED:
             break
@@ -111,17 +110,15 @@ def _options(arguments: argparse.Namespace, count: int) -> list[str]:
             f"--out {out}: {count} runs are selected, and each has predictions of its own; leave"
             " it out, and each run's folder gets them."
         )
-    files = ",".join(map(quoted, data or ()))
-    return [
-        *([f"job.split={split}"] if split else []),
-        *(["job.follow=true"] if getattr(arguments, "follow", False) else []),
-        *(
-            [f"data.predict=[{files}]" if len(data) > 1 else f"data.predict={files}"]
-            if data
-            else []
-        ),
-        *([f"job.file={quoted(out)}"] if out else []),
-    ]
+    overrides = [f"job.split={split}"] if split else []
+    if getattr(arguments, "follow", False):
+        overrides.append("job.follow=true")
+    if data:
+        files = ",".join(map(quoted, data))
+        overrides.append(f"data.predict=[{files}]" if len(data) > 1 else f"data.predict={files}")
+    if out:
+        overrides.append(f"job.file={quoted(out)}")
+    return overrides
 
 
 def ranks_like(run: StoredRun, overrides: Sequence[str]) -> list[str]:
@@ -168,12 +165,9 @@ def runs_and_overrides(arguments: argparse.Namespace) -> tuple[list[StoredRun], 
 
 def select_runs(words: Sequence[str], outputs: Path) -> list[StoredRun]:
     """Return the runs that fulfil all filters (`state=completed sweep=lr`), or that words name."""
-    if not any(map(_is_filter, words)):
-        return list({run.path: run for run in (find_run(word, outputs) for word in words)}.values())
-    runs = select(find_runs(outputs), words)
-    if not runs:
-        raise ConfigError(f"'{' '.join(words)}': selects no run in {outputs}.")
-    return runs
+    if any(map(_is_filter, words)):
+        return select_some(find_runs(outputs), words, outputs)
+    return list({run.path: run for run in (find_run(word, outputs) for word in words)}.values())
 
 
 def _is_filter(word: str) -> bool:
@@ -196,28 +190,19 @@ def run_command(
             f"'{run.label}': run.json has no overrides, so its command line is not known; "
             f"run the command itself with run.id={run.id}."
         )
-    folder = run.folder.path.absolute()
-    kept = [override for override in run.overrides if key_of(override) not in REPLACED]
+    kept = [word for word in run.overrides if key_of(word) not in REPLACED]
     if job is not None:
-        kept = [
-            override
-            for override in kept
-            if key_of(override).partition(".")[0] not in ("dispatch", "job")
-        ]
+        kept = [word for word in kept if not is_within(key_of(word), ("dispatch", "job"))]
     if not trust:
         check_overrides(run, kept)
-    kept = applicable(kept, overrides, run.record.get("config_dir"))
+    outputs = outputs_of(run.folder.path.absolute(), run.name)
+    identity = {"run.name": run.name, "run.id": run.id, "paths.outputs": str(outputs)}
+    if job is not None:
+        identity |= {"job": job} | ({"job.trust": "true"} if trust else {})
     typed = {key_of(override) for override in overrides}
-    identity_overrides = {
-        "run.name": f"run.name={quoted(run.name)}",
-        "run.id": f"run.id={quoted(run.id)}",
-        "paths.outputs": f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}",
-    }
-    identity_overrides |= {} if job is None else {"job": f"job={job}"}
-    identity_overrides |= {"job.trust": "job.trust=true"} if job is not None and trust else {}
     return [
-        *kept,
-        *(text for key, text in identity_overrides.items() if key not in typed),
+        *applicable(kept, overrides, run.record.get("config_dir")),
+        *(f"{key}={quoted(value)}" for key, value in identity.items() if key not in typed),
         *overrides,
         *config_dirs(run),
     ]

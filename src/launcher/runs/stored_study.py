@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from launcher.config.metric_direction import is_better
 from launcher.config.session import first_line
@@ -65,18 +65,13 @@ class StoredStudy:
         """The value of each objective, or of the first one until a step."""
         if step is None or not trial.curves:
             return trial.values(self.goal)
-        return [value(trial.curves[0], self.goal.value, self.mode, step)]
+        return [value(trial.curves[0], self.goal.value, self.goal.mode, step)]
 
     @property
     def runs(self) -> list[StoredRun]:
         """Each run once, since equal trials share one."""
         runs = [trial.stored for trial in self.trials if trial.stored is not None]
         return list({run.label: run for run in runs}.values())
-
-    @property
-    def mode(self) -> Literal["min", "max"]:
-        """The direction of the first objective."""
-        return self.goal.mode
 
     @cached_property
     def front(self) -> list[Trial]:
@@ -91,7 +86,7 @@ class StoredStudy:
             latest = trial.values(self.goal)[0] if is_completed else math.nan
             before = best[-1] if best else math.nan
             known = before if math.isfinite(before) else None
-            best.append(latest if is_better(latest, known, self.mode) else before)
+            best.append(latest if is_better(latest, known, self.goal.mode) else before)
         return best
 
     @property
@@ -116,17 +111,11 @@ class StoredStudy:
         import optuna
 
         one = slice(None) if index is None else slice(index, index + 1)
-        study = optuna.create_study(directions=self._directions[one])
+        study = optuna.create_study(directions=self.goal.directions[one])
         values = [self.values(trial, step)[one] for trial in self.trials]
         states = ["COMPLETE" if all(map(math.isfinite, each)) else "FAIL" for each in values]
         self._add_trials(study, states, values)
         return study
-
-    @property
-    def _directions(self) -> "list[optuna.study.StudyDirection]":
-        from optuna.study import StudyDirection
-
-        return [StudyDirection[direction.upper()] for direction in self.goal.directions]
 
     def export(self, url: str) -> None:
         """Write the study into a storage of Optuna, such as `optuna-dashboard` reads."""
@@ -134,7 +123,7 @@ class StoredStudy:
 
         try:
             study = optuna.create_study(
-                storage=url, study_name=self.folder.name, directions=self._directions
+                storage=url, study_name=self.folder.name, directions=self.goal.directions
             )
         except optuna.exceptions.DuplicatedStudyError as error:
             raise ConfigError(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from launcher.rundir.history import Curve
-from launcher.runs.over import band, spread
+from launcher.runs.over import spread
+from launcher.runs.series import band
 
 LOSSES = {"adamw": [0.2, 0.3, 0.4], "sgd": [0.6, 0.5]}
 

@@ -5,8 +5,10 @@ import sys
 
 import pytest
 
+from launcher.rundir.history import Curve
 from launcher.runs.find import find_runs
-from launcher.runs.plot import axis_of, default_smoothing, draw
+from launcher.runs.plot import draw
+from launcher.runs.series import Axis, smoothing_of
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def pair(make_run):
 
 def panel(outputs, metric="train/loss", against="step", smoothing: float | None = 0.9, log=False):
     runs = find_runs(outputs)
-    (drawn,) = draw(runs, [metric], axis_of(runs, against, smoothing), log).axes
+    (drawn,) = draw(runs, [metric], Axis.of(runs, against), smoothing, log).axes
     return drawn
 
 
@@ -84,7 +86,8 @@ def test_the_default_smoothing_ends_where_the_data_ends(make_run, outputs, point
 
 
 def test_many_points_are_averaged_over_ten():
-    assert [default_smoothing(points) for points in (100, 101, 10**6)] == [0.9, 0.9, 0.9]
+    curves = [Curve([0.0] * points, [0.0] * points) for points in (100, 101, 10**6)]
+    assert [smoothing_of(curve, "train/loss", None) for curve in curves] == [0.9, 0.9, 0.9]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_all_there_is_to_know(runs, make_run):
         "step 8/10",
         "loss 2.5",
         "best 1.25 (val/loss, step 8)",
-        "strategy none, 1 rank(s)",
+        "strategy none, 1 rank",
         "choices hooks=[default,early_stopping] model=gpt",
         "overrides optimizer.lr=0.1 model=gpt",
         "step size age state",
