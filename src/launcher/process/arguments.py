@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from launcher.errors import ConfigError
 
@@ -12,6 +12,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help.")
+
+    def argument(self, names: str, metavar: str, help: str, **settings: Any) -> None:
+        """Add an argument or an option, which may have a short name: `-o --output`."""
+        self.add_argument(*names.split(), metavar=metavar, help=help, **settings)
+
+    def flag(self, name: str, help: str) -> None:
+        self.add_argument(name, action="store_true", help=help)
 
 
 def path_argument(text: str) -> Path:

@@ -43,7 +43,7 @@ def line_differences(
         elif step not in before:
             yield LineDifference(step, "", None, names[1])
         else:
-            for key in before[step] | after[step]:
+            for key in {**before[step], **after[step]}:
                 old, new = before[step].get(key), after[step].get(key)
                 if repr(old) != repr(new):
                     yield LineDifference(step, key, old, new)

@@ -4,16 +4,15 @@ import argparse
 import json
 import os
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from launcher.errors import ConfigError
-from launcher.process.arguments import path_argument
+from launcher.process.arguments import Parser, path_argument
 from launcher.process.table import Table
 from launcher.proof.segment import Replay, replay
-from launcher.rundir.folder import RunFolder, checkpoint_steps
-from launcher.rundir.metrics import last_step
-from launcher.runs.bar import bar
+from launcher.rundir.folder import checkpoint_steps
 from launcher.runs.find import RUN_HELP
 from launcher.runs.format import plural
 from launcher.runs.rerun import add_trust, select_runs
@@ -22,29 +21,15 @@ from launcher.runs.stored_run import StoredRun
 SHOWN = 3
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        metavar="RUN",
-        nargs="+",
-        help=f"{RUN_HELP}; or a filter: state=completed sweep=lr",
+def add_arguments(parser: Parser) -> None:
+    parser.argument("runs", "RUN", f"{RUN_HELP}; or a filter: state=completed sweep=lr", nargs="+")
+    parser.argument("--segments", "N", "replay N random ones (default: 3)", type=int, default=3)
+    parser.argument("--from", "STEP", "a checkpoint's step, or 0", dest="start", type=int)
+    parser.argument("--to", "STEP", "a later checkpoint's step", dest="end", type=int)
+    parser.argument(
+        "--scratch", "DIR", "where to train (default: the temporary folder)", type=path_argument
     )
-    parser.add_argument(
-        "--segments", type=int, default=3, metavar="N", help="replay N random ones (default: 3)"
-    )
-    parser.add_argument(
-        "--from", dest="start", type=int, metavar="STEP", help="a checkpoint's step, or 0"
-    )
-    parser.add_argument(
-        "--to", dest="end", type=int, metavar="STEP", help="a later checkpoint's step"
-    )
-    parser.add_argument(
-        "--scratch",
-        type=path_argument,
-        metavar="DIR",
-        help="where to train (default: the temporary folder)",
-    )
-    parser.add_argument("--json", action="store_true", help="a line for each segment")
+    parser.flag("--json", "a line for each segment")
     add_trust(parser)
 
 
@@ -57,9 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
         results = list(replays(runs[0], arguments))
         return int(not all(result.is_equal for result in results))
     rows = []
-    for number, stored in enumerate(runs, 1):
+    for stored in runs:
         try:
-            results, error = list(replays(stored, arguments, f" ({number} of {len(runs)})")), ""
+            results, error = list(replays(stored, arguments)), ""
         # The other runs are replayed.
         except ConfigError as failed:
             results, error = [], "; ".join(failed.messages)
@@ -75,26 +60,16 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(row[-1] != "equal" for row in rows))
 
 
-def replays(run: StoredRun, arguments: argparse.Namespace, of: str = "") -> Iterator[Replay]:
+def replays(run: StoredRun, arguments: argparse.Namespace) -> Iterator[Replay]:
     """Replay the chosen segments of a run, and report each."""
     for start, end in segments_of(run, arguments):
-        result = with_bar(run, start, end, of, arguments)
+        print(f"{run.label}: training steps {start} to {end} again.", file=sys.stderr, flush=True)
+        result = replay(run, start, end, arguments.scratch, arguments.trust)
         if arguments.json:
             print(json.dumps(result.as_json()), flush=True)
         else:
             print(*lines_of(result), sep="\n", flush=True)
         yield result
-
-
-def with_bar(
-    run: StoredRun, start: int, end: int, of: str, arguments: argparse.Namespace
-) -> Replay:
-    with bar(end - start, f"{run.label}{of}, steps {start} to {end}") as shown:
-
-        def show(copy: RunFolder) -> None:
-            shown.reach(max(0, last_step(copy.metrics_path) - start))
-
-        return replay(run, start, end, arguments.scratch, show, arguments.trust)
 
 
 def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int, int]]:

@@ -7,8 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,18 +94,13 @@ class ScratchRun(Traced):
             with suppress(FileNotFoundError):
                 shutil.copyfile(run.path / name, self.folder.path / name)
 
-    def train(
-        self, end: int, stop: Stop | None = None, poll: Callable[[RunFolder], object] | None = None
-    ) -> int:
-        """Train up to a step, or to a stop; return the exit code, negative for a signal.
-
-        `poll` is called with the copy's folder until the training has ended.
-        """
+    def train(self, end: int, stop: Stop | None = None) -> int:
+        """Train up to a step, or to a stop; return the exit code, negative for a signal."""
         from launcher.config.run_config import save_job
 
         file, log = self.root / "job.yaml", self.root / "log"
         save_job(file, self._settings(end, stop), self.hydra)
-        code = run_job(file, log, (lambda: None) if poll is None else (lambda: poll(self.folder)))
+        code = run_job(file, log)
         is_stopped = stop is not None and (stop.kill or code == STOPPED)
         if not (is_stopped and self.folder.newest_step()):
             check_ended(code, log, self.label, self.origin)
@@ -152,7 +146,7 @@ def is_outside(folder: Path, path: object) -> bool:
     return "://" in text or not inner.is_relative_to(folder)
 
 
-def run_job(file: Path, log: Path, poll: Callable[[], object]) -> int:
+def run_job(file: Path, log: Path) -> int:
     """Run the job of a file (see `launcher.cli.job`) in a process, and return its exit code."""
     env = {
         name: value
@@ -168,14 +162,10 @@ def run_job(file: Path, log: Path, poll: Callable[[], object]) -> int:
             stderr=output,
         )
         try:
-            while process.poll() is None:
-                time.sleep(0.1)
-                poll()
+            return process.wait()
         finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-    return process.returncode
+            process.terminate()
+            process.wait()
 
 
 def check_ended(code: int, log: Path, label: str, origin: str = "") -> None:

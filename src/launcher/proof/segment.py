@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from launcher.config.difference import describe, diff
 from launcher.config.foreign import read_config
 from launcher.errors import ConfigError
 from launcher.proof.scratch_run import ScratchRun
-from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
+from launcher.rundir.folder import checkpoint_steps, step_name
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import source_changes
 from launcher.runs.format import plural
@@ -57,14 +57,7 @@ class Replay:
         return {**fields.pop("diff"), **fields, "equal": self.is_equal}
 
 
-def replay(
-    run: StoredRun,
-    start: int,
-    end: int,
-    scratch: Path | None,
-    poll: Callable[[RunFolder], object],
-    trust: bool,
-) -> Replay:
+def replay(run: StoredRun, start: int, end: int, scratch: Path | None, trust: bool) -> Replay:
     """Train a segment of a run again, and compare it with the run's data.
 
     Args:
@@ -72,13 +65,12 @@ def replay(
         start: the step of the checkpoint at which the segment begins, or 0.
         end: the step of the checkpoint at which it ends.
         scratch: a folder for the trainings. None: the temporary folder.
-        poll: is called with the training's folder until the training has ended.
         trust: run whatever code the checkpoint's configuration names.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".launcher-replay-", dir=scratch) as root:
             segment = Segment(run, start, end, Path(root), trust)
-            return compared(segment, segment.train("replay", start, poll))
+            return compared(segment, segment.train("replay", start))
     except (CorruptCheckpoint, UnsupportedCheckpoint) as error:
         raise ConfigError(f"{run.label}: {error}") from error
     except OSError as error:
@@ -109,14 +101,11 @@ class Segment:
     def label(self) -> str:
         return f"{self.run.label}, steps {self.start} to {self.end}"
 
-    def train(
-        self, name: str, first: int, poll: Callable[[RunFolder], object] | None = None
-    ) -> ScratchRun:
+    def train(self, name: str, first: int, is_traced: bool = False) -> ScratchRun:
         """Train from the checkpoint of step `first` to the end of the segment.
 
-        A training without `poll` is traced, and saves at the start of the segment.
+        A traced training also saves at the start of the segment.
         """
-        is_traced = poll is None
         scratch = ScratchRun(
             self.root / name,
             self.config,
@@ -128,7 +117,7 @@ class Segment:
             self.start if is_traced else None,
         )
         scratch.begin_from(self.run.folder, first)
-        scratch.train(self.end, poll=poll)
+        scratch.train(self.end)
         return scratch
 
     def _origin(self) -> str:
@@ -166,7 +155,8 @@ def causes(segment: Segment) -> list[str]:
     steps = checkpoint_steps(segment.run.folder.checkpoints)
     before = max((step for step in steps if step < start), default=0)
     try:
-        straight, resumed = segment.train("straight", before), segment.train("resumed", start)
+        straight = segment.train("straight", before, is_traced=True)
+        resumed = segment.train("resumed", start, is_traced=True)
         return list(Comparison(straight, resumed, start, since=start).causes())
     except ConfigError as error:
         return [f"not found: {' '.join(error.messages)}"]

@@ -25,10 +25,10 @@ LIBRARIES |= {"collections", "functools"}
 """Packages whose objects have state of their own that says nothing: counters, caches, times."""
 HOLDERS = "torch.utils.data."
 """Loaders, samplers and subsets, in which a user's object may be, or a generator."""
-GENERATORS = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
-CONTAINERS = Mapping | Sequence | set | frozenset | deque
-NUMBERS = bool | int | float | np.generic | itertools.count
-VALUES = NUMBERS | str | bytes | torch.Tensor | np.ndarray | None
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+CONTAINERS = (Mapping, Sequence, set, frozenset, deque)
+NUMBERS = (bool, int, float, np.generic, itertools.count)
+VALUES = (*NUMBERS, str, bytes, torch.Tensor, np.ndarray, type(None))
 OF_MODULES = frozenset(vars(nn.Module()))
 DEPTH = 6
 MAX_TEXT_LENGTH = 80
@@ -154,7 +154,7 @@ def _may_hold(value: object) -> bool:
 
 def _described(value: object) -> str | None:
     """Return the text of a value, or None for an object whose attributes are described instead."""
-    return plain(value) if isinstance(value, VALUES | CONTAINERS | GENERATORS) else None
+    return plain(value) if isinstance(value, (*VALUES, *CONTAINERS, *GENERATORS)) else None
 
 
 def plain(value: Any) -> str:

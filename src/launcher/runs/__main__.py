@@ -58,7 +58,7 @@ def build_parser() -> Parser:
         description="Look at runs and act on them. Without a verb: list.",
         epilog=EPILOG,
     )
-    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.flag("--version", "print the version")
     add_outputs(parser)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
     for name in VERBS:
@@ -73,13 +73,13 @@ def verb_parser(verb: str) -> Parser:
     return parser
 
 
-def add_outputs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def add_outputs(parser: Parser) -> None:
+    parser.argument(
         "--outputs",
+        "DIR",
+        "the folder of the runs (default: outputs)",
         type=path_argument,
         default=OUTPUTS,
-        metavar="DIR",
-        help="the folder of the runs (default: outputs)",
     )
 
 

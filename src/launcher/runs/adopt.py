@@ -10,7 +10,7 @@ from launcher.config.difference import columns, diff
 from launcher.config.options import own_folder
 from launcher.config.run_config import RunConfig, check
 from launcher.errors import ConfigError
-from launcher.process.arguments import path_argument
+from launcher.process.arguments import Parser, path_argument
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.runs.compare import identity_of, table
@@ -21,20 +21,17 @@ from launcher.runs.stored_run import StoredRun
 OUTPUTS = "paths.outputs"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument(
+def add_arguments(parser: Parser) -> None:
+    parser.argument("run", "RUN", RUN_HELP)
+    parser.argument(
         "overrides",
+        "OVERRIDE",
+        "the command line, after --: model=mlp seed=1",
         nargs="*",
         default=[],
-        metavar="OVERRIDE",
-        help="the command line, after --: model=mlp seed=1",
     )
-    parser.add_argument(
-        "--config-dir",
-        type=path_argument,
-        metavar="DIR",
-        help="the folder of the command's own options",
+    parser.argument(
+        "--config-dir", "DIR", "the folder of the command's own options", type=path_argument
     )
 
 

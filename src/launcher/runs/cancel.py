@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.rundir.holder import held_here, is_held, signal_holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select_some
@@ -20,9 +21,9 @@ from launcher.slurm.cancel_note import remove_cancel_note, write_cancel_note
 from launcher.slurm.shared_job import others_of
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
-    parser.add_argument("--all", action="store_true", help="every run that is queued or running")
+def add_arguments(parser: Parser) -> None:
+    parser.argument("words", "FILTER", FILTER_HELP, nargs="*")
+    parser.flag("--all", "every run that is queued or running")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from launcher.config.difference import columns, diff, is_within
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.process.table import Table
 from launcher.rundir.history import as_number
 from launcher.rundir.record_format import stored_record
@@ -21,14 +22,12 @@ PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
 Rows = dict[str, list[str | None]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
-    parser.add_argument(
-        "--why",
-        action="store_true",
-        help="why they are different runs: only the keys in which their identities differ",
+def add_arguments(parser: Parser) -> None:
+    parser.argument("runs", "RUN", RUN_HELP, nargs="+")
+    parser.flag(
+        "--why", "why they are different runs: only the keys in which their identities differ"
     )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.flag("--json", "the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

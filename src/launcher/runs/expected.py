@@ -42,7 +42,7 @@ def expected_end(run: StoredRun, now: float) -> float | None:
     The remaining steps are taken to last as long as the recent ones, with evaluations and saves.
     """
     newest = run.attempts[-1].get("number") if run.attempts else None
-    points = [
+    points: list[tuple[int, float]] = [
         (line["step"], float(line["time"]))
         for line in read_rows(run.folder.metrics_path, RECENT_BYTES)
         if isinstance(line.get("step"), int)

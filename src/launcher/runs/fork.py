@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from launcher.checkpoint.find import find_checkpoint
+from launcher.process.arguments import Parser
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.rerun import (
     add_trust,
@@ -21,25 +22,19 @@ PARTS = ("optimizer", "data")
 NOT_INHERITED = ("run.id", "run.fork_from", "run.fork_without", "run.init_from", "trainer.pause_at")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="OVERRIDE",
-        help="what differs: optimizer.lr=0.001",
+def add_arguments(parser: Parser) -> None:
+    parser.argument("run", "RUN", RUN_HELP)
+    parser.argument(
+        "overrides", "OVERRIDE", "what differs: optimizer.lr=0.001", nargs="*", default=[]
     )
-    parser.add_argument(
-        "--at", default="latest", metavar="STEP", help="a step, best, or latest (default)"
-    )
-    parser.add_argument(
+    parser.argument("--at", "STEP", "a step, best, or latest (default)", default="latest")
+    parser.argument(
         "--without",
+        "PART",
+        "do not take the optimizer's moments (optimizer), or the data position (data)",
         action="append",
         choices=PARTS,
         default=[],
-        metavar="PART",
-        help="do not take the optimizer's moments (optimizer), or the data position (data)",
     )
     add_trust(parser)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.process.arguments import Parser
 from launcher.process.printable import encodable
 from launcher.process.table import GAP, Table, terminal_width
 from launcher.rundir.history import BARS
@@ -46,25 +47,19 @@ SHORTEST_ID = 6
 """Characters of an id that are shown at least. Commands take the beginning of an id."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_selection(parser)
-    parser.add_argument(
-        "--over", metavar="KEY", help=f"{over.OVER_HELP}; n, mean ± standard deviation of each"
-    )
-    parser.add_argument("--json", action="store_true", help="everything known of each run, as JSON")
+    parser.argument("--over", "KEY", f"{over.OVER_HELP}; n, mean ± standard deviation of each")
+    parser.flag("--json", "everything known of each run, as JSON")
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
+def add_selection(parser: Parser) -> None:
     """Add the arguments that choose runs, their order, and columns."""
-    parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
-    parser.add_argument(
-        "--sort", metavar="KEY", help="a column, a configuration key, or a metric: val/loss"
-    )
-    parser.add_argument("--reverse", action="store_true", help="the largest value first")
-    parser.add_argument(
-        "--columns",
-        metavar="KEY,KEY",
-        help="these columns after `state`: optimizer.lr,val/loss,train/step_time",
+    parser.argument("words", "FILTER", FILTER_HELP, nargs="*")
+    parser.argument("--sort", "KEY", "a column, a configuration key, or a metric: val/loss")
+    parser.flag("--reverse", "the largest value first")
+    parser.argument(
+        "--columns", "KEY,KEY", "these columns after `state`: optimizer.lr,val/loss,train/step_time"
     )
 
 

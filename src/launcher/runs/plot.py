@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import ConfigError
-from launcher.process.arguments import path_argument
+from launcher.process.arguments import Parser, path_argument
 from launcher.rundir.files import save_figure
 from launcher.rundir.history import is_wide
 from launcher.runs.differences import differences, without_defaults
@@ -48,45 +48,30 @@ STYLE = {
 }  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        metavar="RUN",
-        nargs="+",
-        help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2; or a search",
+def add_arguments(parser: Parser) -> None:
+    parser.argument(
+        "runs", "RUN", f"{RUN_HELP}; or a filter: model=mlp, val/loss<2; or a search", nargs="+"
     )
-    parser.add_argument(
-        "--metric",
-        metavar="KEY,KEY",
-        default=LOSS,
-        help="a panel for each (default: train/loss with val/loss)",
+    parser.argument(
+        "--metric", "KEY,KEY", "a panel for each (default: train/loss with val/loss)", default=LOSS
     )
-    parser.add_argument(
-        "--over",
-        metavar="KEY",
-        help=f"{OVER_HELP}; a band of one standard deviation around the mean",
+    parser.argument(
+        "--over", "KEY", f"{OVER_HELP}; a band of one standard deviation around the mean"
     )
     parser.add_argument("--against", choices=AXES, default="step", help="the axis")
-    parser.add_argument(
+    parser.argument(
         "--smoothing",
+        "W",
+        "from 0 (none) to below 1 (default: 0.9, and less for fewer than 100 points)",
         type=float,
-        metavar="W",
-        help="from 0 (none) to below 1 (default: 0.9, and less for fewer than 100 points)",
     )
-    parser.add_argument(
-        "--log",
-        action="store_true",
-        help="a logarithmic axis (default: if values span orders of magnitude)",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
+    parser.flag("--log", "a logarithmic axis (default: if values span orders of magnitude)")
+    parser.argument(
+        "-o --output",
+        "FILE",
+        "a .png, .svg or .pdf (default: plot.png in the run's folder; of a search:"
+        " plot-history.png, ...)",
         type=path_argument,
-        metavar="FILE",
-        help=(
-            "a .png, .svg or .pdf (default: plot.png in the run's folder; of a search:"
-            " plot-history.png, ...)"
-        ),
     )
 
 

@@ -9,7 +9,6 @@ from launcher.rundir.files import expanded
 from launcher.runs.differences import differences
 from launcher.runs.filters import select
 from launcher.runs.find import ask_queue, find_runs
-from launcher.runs.items import Items
 from launcher.runs.over import grouped
 from launcher.runs.plot import draw
 from launcher.runs.series import AXES, LOSS, Axis, check_metrics
@@ -33,7 +32,7 @@ class Drawing:
         self.figure.savefig(path, dpi=150)
 
 
-class Runs(Items[StoredRun]):
+class Runs(list[StoredRun]):
     """The runs of a folder that match filters, as `python -m launcher.runs` lists them.
 
     They are read once.
@@ -49,7 +48,7 @@ class Runs(Items[StoredRun]):
             raise ConfigError(f"{self.outputs}: there is no such folder of runs.")
         runs = find_runs(self.outputs)
         ask_queue(runs)
-        self._items = select(runs, filters)
+        super().__init__(select(runs, filters))
 
     def __repr__(self) -> str:
         return f"<{len(self)} runs in {self.outputs}>"
@@ -58,7 +57,7 @@ class Runs(Items[StoredRun]):
         """Return `name`, `id`, `state`, `step`, differing keys, and newest metrics of each run."""
         rows = []
         for run, differing in zip(self, differences(self), strict=True):
-            known = {"name": run.name, "id": run.id, "state": run.state}
+            known: dict[str, Any] = {"name": run.name, "id": run.id, "state": run.state}
             known |= {"step": run.record.get("step")}
             known |= {key: run.settings.get(key, text) for key, text in differing.items()}
             rows.append(known | {name: newest.value for name, newest in run.metrics.items()})

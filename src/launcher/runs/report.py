@@ -16,7 +16,7 @@ from typing import Any
 from launcher.config.messages import as_typed
 from launcher.config.metric_direction import Mode, best_index, mode_of, ranked
 from launcher.errors import ConfigError
-from launcher.process.arguments import path_argument
+from launcher.process.arguments import Parser, path_argument
 from launcher.rundir.files import replace_file
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.differences import differences, without_defaults
@@ -42,24 +42,17 @@ NOT_SHARED = ("run", "paths", "dispatch", "tracker", "job", "hydra", "device")
 """Keys of how a run was started."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "words", nargs="*", metavar="FILTER", help=f"{FILTER_HELP}; or the folder or id of a search"
-    )
-    parser.add_argument(
-        "--metric", metavar="KEY", help="the metric that runs are judged by (default: the best's)"
-    )
-    parser.add_argument("--over", metavar="KEY", help=f"{OVER_HELP}; their curves as bands")
-    parser.add_argument(
-        "-o",
-        "--output",
+def add_arguments(parser: Parser) -> None:
+    parser.argument("words", "FILTER", f"{FILTER_HELP}; or the folder or id of a search", nargs="*")
+    parser.argument("--metric", "KEY", "the metric that runs are judged by (default: the best's)")
+    parser.argument("--over", "KEY", f"{OVER_HELP}; their curves as bands")
+    parser.argument(
+        "-o --output",
+        "FILE",
+        "default: report.html in the folder of runs or search",
         type=path_argument,
-        metavar="FILE",
-        help="default: report.html in the folder of runs or search",
     )
-    parser.add_argument(
-        "--optuna", metavar="URL", help="write the search into a storage of Optuna instead"
-    )
+    parser.argument("--optuna", "URL", "write the search into a storage of Optuna instead")
 
 
 def run(arguments: argparse.Namespace) -> int:

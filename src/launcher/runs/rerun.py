@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from launcher.config.difference import is_within
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.process.gpus import count_gpus
 from launcher.runs.filters import is_condition, select_some
 from launcher.runs.find import RUN_HELP, find_run, find_runs
@@ -39,47 +40,32 @@ VERBS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.usage = "%(prog)s [options] (RUN [OVERRIDE ...] | FILTER ... [-- OVERRIDE ...])"
-    parser.add_argument(
+    parser.argument(
         "words",
+        "RUN",
+        f"{RUN_HELP}, then overrides: trainer.max_steps=2000; or filters: model=mlp"
+        " 'val/loss<2', and overrides after --",
         nargs="+",
-        metavar="RUN",
-        help=(
-            f"{RUN_HELP}, then overrides: trainer.max_steps=2000; or filters: model=mlp"
-            " 'val/loss<2', and overrides after --"
-        ),
     )
     if parser.prog.endswith(" evaluate"):
         parser.add_argument(
             "--split", choices=("val", "test"), help="the validation set, or the test set"
         )
-        parser.add_argument(
-            "--follow",
-            action="store_true",
-            help="every checkpoint that the run has, and saves while it trains",
-        )
+        parser.flag("--follow", "every checkpoint that the run has, and saves while it trains")
     if parser.prog.endswith(" predict"):
-        parser.add_argument(
-            "--data",
-            action="append",
-            metavar="FILE",
-            help="a path or glob of the new data; may be repeated",
+        parser.argument(
+            "--data", "FILE", "a path or glob of the new data; may be repeated", action="append"
         )
-        parser.add_argument(
-            "--out",
-            metavar="FILE",
-            help="*.jsonl (default: predictions/<data>.jsonl in the run's folder)",
+        parser.argument(
+            "--out", "FILE", "*.jsonl (default: predictions/<data>.jsonl in the run's folder)"
         )
     add_trust(parser)
 
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run whatever code the run's stored configuration names",
-    )
+def add_trust(parser: Parser) -> None:
+    parser.flag("--trust", "run whatever code the run's stored configuration names")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from launcher.config.overrides import parse
 from launcher.config.run_config import resolved_node
 from launcher.config.schema import check_dispatch
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.rundir.folder import RunFolder, run_name
 from launcher.rundir.signing import is_own_record
 from launcher.runs.cancel import chosen_runs, record_cancelled
@@ -31,29 +32,23 @@ from launcher.slurm.submission import FROZEN, frozen, frozen_code
 RETRIED = ("failed", "preempted", "stale")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def add_arguments(parser: Parser) -> None:
+    parser.argument(
         "words",
+        "FILTER",
+        f"{FILTER_HELP}; cancelled runs are submitted only with state=cancelled",
         nargs="*",
-        metavar="FILTER",
-        help=f"{FILTER_HELP}; cancelled runs are submitted only with state=cancelled",
     )
-    parser.add_argument(
-        "--all", action="store_true", help="every run that failed, was preempted, or was lost"
-    )
-    parser.add_argument(
+    parser.flag("--all", "every run that failed, was preempted, or was lost")
+    parser.argument(
         "--set",
+        "OVERRIDE",
+        "another resource: dispatch.mem=64G; may be repeated",
         action="append",
         default=[],
         dest="changes",
-        metavar="OVERRIDE",
-        help="another resource: dispatch.mem=64G; may be repeated",
     )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the runs, scripts and problems; submit nothing",
-    )
+    parser.flag("--dry-run", "print the runs, scripts and problems; submit nothing")
     add_trust(parser)
 
 

@@ -12,6 +12,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.remote import RemoteStore, run_url
 from launcher.checkpoint.store import BEST, CheckpointStore, noted
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.rundir.files import abandoned_name
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.lock import RunLock
@@ -27,10 +28,10 @@ FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl")
 """Files with lines of steps."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("step", metavar="STEP", help="the step of a checkpoint (1400), or best")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+def add_arguments(parser: Parser) -> None:
+    parser.argument("run", "RUN", RUN_HELP)
+    parser.argument("step", "STEP", "the step of a checkpoint (1400), or best")
+    parser.flag("--json", "the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ import argparse
 import time
 from collections.abc import Iterator
 
+from launcher.process.arguments import Parser
 from launcher.process.table import Table
 from launcher.rundir.record_format import AttemptData, RecordData
 from launcher.runs.compare import commit
@@ -18,10 +19,8 @@ from launcher.runs.spent import spent
 from launcher.runs.stored_run import StoredRun
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp"
-    )
+def add_arguments(parser: Parser) -> None:
+    parser.argument("runs", "RUN", f"{RUN_HELP}; or a filter: model=mlp", nargs="+")
     add_note_arguments(parser)
 
 

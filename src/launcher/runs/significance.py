@@ -11,6 +11,7 @@ from itertools import combinations
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.process.table import Table
 from launcher.runs.compare import code
 from launcher.runs.differences import differences
@@ -23,16 +24,12 @@ SEED, LEVEL = "seed", 0.05
 Values = Mapping[str, float]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "key", metavar="KEY", help="what the arms differ in: optimizer, optimizer.lr, model"
-    )
-    parser.add_argument("words", metavar="FILTER", nargs="*", help=f"of the runs: {FILTER_HELP}")
-    parser.add_argument("--metric", metavar="KEY", default="val/loss", help="(default: val/loss)")
-    parser.add_argument(
-        "--step", type=int, metavar="N", help="compare the values of this step (default: the last)"
-    )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+def add_arguments(parser: Parser) -> None:
+    parser.argument("key", "KEY", "what the arms differ in: optimizer, optimizer.lr, model")
+    parser.argument("words", "FILTER", f"of the runs: {FILTER_HELP}", nargs="*")
+    parser.argument("--metric", "KEY", "(default: val/loss)", default="val/loss")
+    parser.argument("--step", "N", "compare the values of this step (default: the last)", type=int)
+    parser.flag("--json", "the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -111,7 +111,7 @@ class StoredStudy:
         import optuna
 
         one = slice(None) if index is None else slice(index, index + 1)
-        study = optuna.create_study(directions=self.goal.directions[one])
+        study = optuna.create_study(directions=self._directions[one])
         values = [self.values(trial, step)[one] for trial in self.trials]
         states = ["COMPLETE" if all(map(math.isfinite, each)) else "FAIL" for each in values]
         self._add_trials(study, states, values)
@@ -123,7 +123,7 @@ class StoredStudy:
 
         try:
             study = optuna.create_study(
-                storage=url, study_name=self.folder.name, directions=self.goal.directions
+                storage=url, study_name=self.folder.name, directions=self._directions
             )
         except optuna.exceptions.DuplicatedStudyError as error:
             raise ConfigError(
@@ -140,6 +140,12 @@ class StoredStudy:
             study.set_metric_names(list(self.goal.objectives))
         states = [STATES.get(trial.status(self.goal), "RUNNING") for trial in self.trials]
         self._add_trials(study, states, [trial.values(self.goal) for trial in self.trials])
+
+    @property
+    def _directions(self) -> "list[optuna.study.StudyDirection]":
+        from optuna.study import StudyDirection
+
+        return [StudyDirection[direction.upper()] for direction in self.goal.directions]
 
     def _add_trials(
         self, study: "optuna.Study", states: Sequence[str], values: Sequence[Sequence[float]]

@@ -17,6 +17,7 @@ from launcher.config.explain import unwrapped
 from launcher.config.foreign import check_code
 from launcher.config.messages import reason
 from launcher.errors import ConfigError, config_error
+from launcher.process.arguments import Parser
 from launcher.rundir.holder import read_holder
 from launcher.runs.find import RUN_HELP, find_runs
 from launcher.runs.rerun import add_trust, check_overrides, select_runs
@@ -25,10 +26,10 @@ from launcher.trackers.base import TrackedRun, Tracker, build_trackers
 from launcher.trackers.follower import SUPERSEDED, Follower, FollowerLock, not_sent
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     which = f"{RUN_HELP}; or a filter; without any: all runs. tracker=wandb: to this tracker"
-    parser.add_argument("words", nargs="*", metavar="RUN", help=which)
-    parser.add_argument("--follow", action="store_true", help="continue until the runs end")
+    parser.argument("words", "RUN", which, nargs="*")
+    parser.flag("--follow", "continue until the runs end")
     add_trust(parser)
 
 

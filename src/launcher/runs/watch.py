@@ -12,6 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.process.printable import printable, raw
 from launcher.process.table import is_colored, terminal_width
 from launcher.rundir.logs import is_live_terminal
@@ -25,9 +26,9 @@ FIRST = ("running", "queued", "preempted", "stale")
 """States in the order in which they are shown; the others follow, the newest first."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_selection(parser)
-    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="default: 5")
+    parser.argument("--every", "SECONDS", "default: 5", type=float, default=5.0)
 
 
 def run(arguments: argparse.Namespace) -> int:
