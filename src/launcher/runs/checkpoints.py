@@ -81,8 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    for name in ("keep", "older", "yes"):
-        if getattr(arguments, name) not in (None, False) and not arguments.delete:
+    given = {"keep": arguments.keep, "older": arguments.older, "yes": arguments.yes or None}
+    for name, value in given.items():
+        if value is not None and not arguments.delete:
             raise ConfigError(f"--{name}: is an option of --delete.")
     if arguments.delete and arguments.at:
         raise ConfigError("--at: chooses none to delete; --keep names the checkpoints that stay.")
