@@ -18,9 +18,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from launcher.errors import ConfigError
 from launcher.process.arguments import Parser
@@ -87,8 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    print(report.as_json() if arguments.json else report.page(), flush=True)
-    return int(report.verdict != EXACT)
+    if arguments.json:
+        print(json.dumps(report, allow_nan=False), flush=True)
+    else:
+        lines = [f"Verdict: {report['verdict']}", *(f"  {text}" for text in report["findings"])]
+        print(*lines, sep="\n", flush=True)
+    return int(report["verdict"] != EXACT)
 
 
 def read(line: str, arguments: argparse.Namespace) -> tuple[float, dict[str, object]] | None:
@@ -129,39 +133,7 @@ class Finding(NamedTuple):
     verdict: str = ""
 
 
-@dataclass
-class Report:
-    """The result for a command.
-
-    Args:
-        verdict: exact, close, or the problem in a few words.
-        findings: messages.
-        steps: steps that the uninterrupted training has printed.
-        stopped_at: the last step before the stop.
-        resumed_at: the first step after the second launch, or None if it printed none.
-        repeated, missing: steps printed again by the second launch, and printed by neither.
-        largest_difference: largest relative difference of a loss after the stop.
-    """
-
-    verdict: str
-    findings: list[str]
-    steps: int
-    stopped_at: float
-    resumed_at: float | None
-    repeated: int
-    missing: int
-    largest_difference: float | None
-
-    def as_json(self) -> str:
-        """Return a line of JSON, which has no infinite numbers: they are texts."""
-        largest = {"largest_difference": json_value(self.largest_difference)}
-        return json.dumps(asdict(self) | largest, allow_nan=False)
-
-    def page(self) -> str:
-        return "\n".join([f"Verdict: {self.verdict}", *(f"  {text}" for text in self.findings)])
-
-
-def certify(arguments: argparse.Namespace, folder: Path) -> Report:
+def certify(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train straight, to a stop, and from the stop to the end, and compare."""
     command = arguments.command
     say("Training straight.")
@@ -286,9 +258,8 @@ def output_of(process: "subprocess.Popen[bytes]") -> Iterator[str]:
 
 def report_of(
     straight: Launch, first: Launch, second: Launch, arguments: argparse.Namespace
-) -> Report:
+) -> dict[str, Any]:
     """Compare the losses of three launches: without a stop, up to it, and after it."""
-    resumed_at = min(second.steps, default=None)
     missing = [step for step in straight.steps if step not in first.steps | second.steps]
     repeated = second.steps.keys() & first.steps.keys()
     found = [
@@ -296,16 +267,16 @@ def report_of(
         *findings_of_resume(straight, first, second, missing, len(repeated)),
     ]
     largest = max(map(relative, differences(straight, second, "loss")), default=0.0)
-    return Report(
-        next((finding.verdict for finding in found if finding.verdict), EXACT),
-        [finding.text for finding in found],
-        len(straight.steps),
-        max(first.steps),
-        resumed_at,
-        len(repeated),
-        len(missing),
-        None if resumed_at is None else largest,
-    )
+    return {
+        "verdict": next((finding.verdict for finding in found if finding.verdict), EXACT),
+        "findings": [finding.text for finding in found],
+        "steps": len(straight.steps),
+        "stopped_at": max(first.steps),
+        "resumed_at": min(second.steps, default=None),
+        "repeated": len(repeated),
+        "missing": len(missing),
+        "largest_difference": json_value(largest) if second.steps else None,
+    }
 
 
 def findings_at_stop(

@@ -69,15 +69,7 @@ class Diff:
 
 
 def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple[str, str]) -> Diff:
-    """Compare the checkpoints of two trainings at `end`, and their lines of metrics since `start`.
-
-    Args:
-        first: the training that is right.
-        second: the other training, which was to pause at `end`.
-        start: the lines after this step are compared.
-        end: the step of the checkpoints.
-        names: names of the two trainings.
-    """
+    """Compare two trainings: checkpoints at `end`, and lines of metrics since `start`."""
     before, after = lines_of(first, start, end), lines_of(second, start, end)
     result = Diff(lines=len(before))
     result.metrics = [str(found) for found in line_differences(before, after, names)]
@@ -161,14 +153,7 @@ def _short(value: object) -> str:
 
 
 class Comparison:
-    """A training without a stop, and one that was resumed at a step.
-
-    Args:
-        straight: the training without a stop.
-        resumed: the training that was resumed.
-        at: the step from which it was resumed.
-        since: their lines of metrics after this step are compared.
-    """
+    """A training without a stop, and one that was resumed at a step (`at`)."""
 
     def __init__(self, straight: Traced, resumed: Traced, at: int, since: int = 0):
         self.straight, self.resumed, self.at = straight, resumed, at

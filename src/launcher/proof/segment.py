@@ -58,15 +58,7 @@ class Replay:
 
 
 def replay(run: StoredRun, start: int, end: int, scratch: Path | None, trust: bool) -> Replay:
-    """Train a segment of a run again, and compare it with the run's data.
-
-    Args:
-        run: the run.
-        start: the step of the checkpoint at which the segment begins, or 0.
-        end: the step of the checkpoint at which it ends.
-        scratch: a folder for the trainings. None: the temporary folder.
-        trust: run whatever code the checkpoint's configuration names.
-    """
+    """Train a segment of a run again, and compare it with the run's data."""
     try:
         with tempfile.TemporaryDirectory(prefix=".launcher-replay-", dir=scratch) as root:
             segment = Segment(run, start, end, Path(root), trust)

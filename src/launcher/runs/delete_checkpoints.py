@@ -101,7 +101,9 @@ def delete(
         )
     keep, older = arguments.keep or KEPT, arguments.older or 0.0
     sources = starting_points(everything, arguments.outputs)
-    done, untouched, failed = [], [], False
+    done: list[Plan] = []
+    untouched: list[Plan] = []
+    failed = False
     for run, seen in [(run, run.updated) for run in runs]:
         plan = Plan(run, reason=protection(run, older, sources))
         if plan.reason is None:
@@ -190,13 +192,7 @@ def _runs_of(start: str, outputs: Path) -> list[Path]:
 
 
 def protection(run: StoredRun, older: float, sources: Collection[str]) -> str | None:
-    """Explain why a run is not cleaned; return None if it may be cleaned.
-
-    Args:
-        run: the run.
-        older: seconds for which nothing has changed.
-        sources: see `starting_points`.
-    """
+    """Explain why a run is not cleaned; return None if it may be. `older` is in seconds."""
     if is_held(run.folder):
         return "a process is on it"
     if not run.record:
@@ -225,14 +221,7 @@ def protection(run: StoredRun, older: float, sources: Collection[str]) -> str | 
 def checkpoints_to_delete(
     run: StoredRun, store: CheckpointStore, keep: Sequence[str], reads: bool
 ) -> Plan:
-    """Choose the checkpoints to delete; one that verifies is always kept.
-
-    Args:
-        run: the run.
-        store: its checkpoints.
-        keep: best, latest, or steps.
-        reads: read all tensors to find out which one verifies, not only their sizes.
-    """
+    """Choose the checkpoints to delete, but for one that verifies; `reads` reads tensors for it."""
     try:
         steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
         kept = named_steps(store, keep) & {*steps}

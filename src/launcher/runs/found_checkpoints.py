@@ -75,12 +75,9 @@ class FoundCheckpoint:
 def found_checkpoints(
     run: StoredRun, reads: bool = False, at: str | None = None
 ) -> Iterator[FoundCheckpoint]:
-    """Compare each checkpoint of a run with its manifest.
+    """Compare each checkpoint of a run with its manifest: every byte (`reads`), or the sizes.
 
-    Args:
-        run: the run.
-        reads: read every byte; otherwise only the sizes of files are compared.
-        at: `latest`, `best` or a step; None for all, with folders and links of `_others`.
+    Without `at`, folders that were set aside or left over are among them.
     """
     root = run.folder.checkpoints
     if root.is_symlink() and not root.exists():

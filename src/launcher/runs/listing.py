@@ -165,15 +165,7 @@ def table(
     keys: Sequence[str] = (),
     sorted_by: str = "",
 ) -> Table:
-    """Make a table with one line per run.
-
-    Args:
-        runs: the runs, in their order.
-        now: current time in seconds since the epoch.
-        width: width of the terminal. Default None: unlimited.
-        keys: the columns after `state`. If there are none, the usual ones.
-        sorted_by: key by which runs are sorted. A metric gets a column of its own.
-    """
+    """Make a table with one line per run, cut to `width`; the columns after `state` are `keys`."""
     columns = [
         Column("name", lambda run: run.name, spare=1, is_right=False),
         Column("id", lambda run: run.id, is_right=False),
@@ -219,12 +211,7 @@ def table(
 
 
 class Forms:
-    """The cells of `differs in`: with all keys in full, with short keys, and with the least keys.
-
-    Args:
-        rows: the `differences` of the runs.
-        shown: the rows without nulls and defaults.
-    """
+    """The cells of `differs in`: with keys in full, with short keys, and with the least keys."""
 
     def __init__(self, rows: Sequence[Row], shown: Sequence[Row]):
         self.full = typed(shown)

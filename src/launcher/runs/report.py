@@ -124,13 +124,7 @@ def report_data(
     metric: str | None = None,
     directions: Mapping[str, Mode] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Collect the data of the page in JSON's types.
-
-    Args:
-        runs: the runs.
-        metric: the metric of the page. Default None: the metric by which most runs are judged.
-        directions: directions of metrics; others follow from the runs or the name.
-    """
+    """Collect the data of the page in JSON's types; `directions` of metrics override the runs'."""
     judges = [run.judged_by for run in runs if run.judged_by is not None]
     judged = Counter(name for name, _ in judges).most_common(1)
     first = metric or (judged[0][0] if judged else None)

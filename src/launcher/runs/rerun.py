@@ -25,18 +25,9 @@ repeat."""
 SIGNALLED = 128
 VERBS = {
     "resume": "Resume runs: repeat the command that started each.",
-    "evaluate": (
-        "Evaluate a checkpoint of each run on its validation set; job.checkpoint=1400 chooses the"
-        " checkpoint."
-    ),
-    "export": (
-        "Export the weights of each run as export/model.safetensors; job.checkpoint=1400 chooses"
-        " the checkpoint."
-    ),
-    "predict": (
-        "Write the predictions of a checkpoint of each run for new data; job.checkpoint=1400"
-        " chooses the checkpoint."
-    ),
+    "evaluate": "Evaluate a checkpoint of each run; job.checkpoint=1400 chooses it.",
+    "export": "Export weights of each run as safetensors; job.checkpoint=1400 chooses them.",
+    "predict": "Write predictions of each run for new data; job.checkpoint=1400 chooses weights.",
 }
 
 
@@ -165,11 +156,7 @@ def run_command(
 ) -> list[str]:
     """Return the arguments a run was launched with, its id, then `overrides`.
 
-    Args:
-        run: the run.
-        overrides: added at the end.
-        job: `evaluate`, `export` or `predict` instead of its job. It runs here, not on SLURM.
-        trust: allow all code that the stored command names.
+    With a `job` it runs here, not on SLURM.
     """
     if run.record.get("overrides") is None:
         raise ConfigError(

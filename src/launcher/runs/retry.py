@@ -107,14 +107,7 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
 def submit(
     runs: list[StoredRun], changes: Mapping[str, object], dry_run: bool, trust: bool
 ) -> None:
-    """Submit runs with their frozen configuration and code; equal resources become one array.
-
-    Args:
-        runs: the runs.
-        changes: values of keys below `dispatch` that replace the frozen ones.
-        dry_run: print the runs and scripts instead.
-        trust: allow all code that their configurations name.
-    """
+    """Submit runs with their frozen configuration and code; equal resources become one array."""
     groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
         config, _ = frozen(run.folder)

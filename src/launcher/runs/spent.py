@@ -65,15 +65,7 @@ def span(run: StoredRun, attempt: AttemptData, now: float) -> tuple[float, float
 
 
 def spent_by(attempt: AttemptData, begin: float, end: float, kept: int | None, step: int) -> Spent:
-    """Compute the time of one attempt.
-
-    Args:
-        attempt: the attempt.
-        begin: its begin in seconds since the epoch.
-        end: its end.
-        kept: its last step that no later attempt repeats, or None: all.
-        step: the step of the run, for an attempt that has not ended.
-    """
+    """Compute the time of one attempt, whose steps after `kept` a later one repeats."""
     first, last = attempt["start_step"], attempt.get("end_step")
     last = step if last is None else last
     steps = max(0, last - first)

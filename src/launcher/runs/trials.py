@@ -59,24 +59,10 @@ class Trial:
     """One point of the search space, and the run that trains it.
 
     The fields up to `failures` are in the run's record, the others are read from the run.
-
-    Args:
-        number: the number in the search.
-        sampled: Optuna's values, which are not rounded.
-        distributions: the search space when it was sampled.
-        attributes: notes of Optuna's sampler about the trial.
-        shared: its notes about the study when it was asked for this trial.
-        origin: how its values were chosen.
-        refusal: why the configuration is invalid.
-        bracket: the bracket of Hyperband.
-        target: step at which the trial pauses until it is promoted, or None: at its end.
-        pruned: step at which it was stopped because others were better.
-        cancelled: its run was cancelled during the search, which counts as pruned.
-        failures: number of failed attempts.
-        is_own: True if this user has recorded the notes of the sampler.
-        run: `<run.name>/<run.id>`, or None if the configuration is invalid.
-        state, step, curves, reason, logged, stored: of the run.
-        latest: its values, once they were computed.
+    `sampled` has Optuna's values, which are not rounded; `attributes` and `shared` are notes of its
+    sampler about the trial and the study, which this user has recorded (`is_own`). The trial pauses
+    at `target` until it is promoted. At `pruned` it was stopped because others were better, and
+    `cancelled` counts as that. Without a `run` the configuration is invalid (`refusal`).
     """
 
     number: int
