@@ -65,7 +65,7 @@ def test_replay_repeats_a_run_of_two_attempts(tmp_path: Path) -> None:
     assert code == 0, output
     assert (
         output
-        == "mlp-custom/a1, steps 3 to 6: equal to the bit (24 tensors, 1 lines of metrics.jsonl).\n"
+        == "mlp-custom/a1, steps 3 to 6: bitwise identical (24 tensors, 1 line of metrics.jsonl).\n"
     )
     code, output = replay(tmp_path / "outputs", "--from=6", "--to=12", "--json")
     assert code == 0 and json.loads(output)["equal"]

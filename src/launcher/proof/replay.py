@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
 def replays(run: StoredRun, arguments: argparse.Namespace) -> Iterator[Replay]:
     """Replay the chosen segments of a run, and report each."""
     for start, end in segments_of(run, arguments):
-        print(f"{run.label}: training steps {start} to {end} again.", file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            print(f"{run.label}: training steps {start} to {end} again.", file=sys.stderr)
         result = replay(run, start, end, arguments.scratch, arguments.trust)
         if arguments.json:
             print(json.dumps(result.as_json()), flush=True)

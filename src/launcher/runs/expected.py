@@ -26,7 +26,7 @@ def described(run: StoredRun, now: float) -> str:
 
 
 def next_event(run: StoredRun, now: float) -> tuple[str, float | None]:
-    """Return `starts`, `ends` or `limit`, and its time; None if that is not known."""
+    """Return `starts`, `ends` or `limit`, and its time, or None if that is not known."""
     if run.job is not None and run.job.is_pending:
         return "starts", run.job.start
     if run.state != "running":

@@ -1,4 +1,4 @@
-"""What differs between two trainings: tensors, states, lines of metrics."""
+"""Differences between two trainings: tensors, states, lines of metrics."""
 
 from pathlib import Path
 from typing import Any
