@@ -119,7 +119,7 @@ def delete(
     else:
         if rows := [row for plan in done for row in plan.rows]:
             right = frozenset((1, 2, 3))
-            Table((*HEADINGS, "plan"), rows, right=right, shrinks=(4, 0)).print()
+            Table((*HEADINGS, "plan"), rows, right=right, folds=True).print()
         print(total(done, arguments.yes))
         for reason, count in Counter(plan.reason for plan in untouched).most_common():
             print(f"Not touched: {plural(count, 'run')}, {reason}.")

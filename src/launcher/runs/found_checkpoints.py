@@ -138,7 +138,7 @@ def table(found: Sequence[FoundCheckpoint], reads: bool) -> Table:
         total = f"{damaged} damaged of {total}"
     rows = [cells(checkpoint, reads) for checkpoint in found]
     rows.append(["total", "", size(sum(each.size for each in found)), "", total])
-    return Table(HEADINGS, rows, right=frozenset((1, 2, 3)), shrinks=(4, 0))
+    return Table(HEADINGS, rows, right=frozenset((1, 2, 3)), folds=True)
 
 
 def cells(checkpoint: FoundCheckpoint, reads: bool = False) -> list[str]:
