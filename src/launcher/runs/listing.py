@@ -112,10 +112,23 @@ class Column:
     is_right: bool = True
 
 
-def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> list[Column]:
-    """Return the columns to the right of `state`."""
-    if keys:
-        return [key_column(key) for key in keys]
+def columns_of(
+    runs: Sequence[StoredRun], now: float, keys: Sequence[str], sorted_by: str
+) -> list[Column]:
+    """Return the columns: `keys`, or the usual ones; a metric that sorts has one too."""
+    columns = [
+        Column("name", lambda run: run.name, spare=1, is_right=False),
+        Column("id", lambda run: run.id, is_right=False),
+        Column("state", lambda run: run.state, is_right=False),
+        *([key_column(key) for key in keys] or usual_columns(runs, now)),
+    ]
+    is_shown = sorted_by in {column.heading for column in columns}
+    if not is_shown and any(sorted_by in run.metrics for run in runs):
+        columns.append(key_column(sorted_by))
+    return columns
+
+
+def usual_columns(runs: Sequence[StoredRun], now: float) -> list[Column]:
     metrics = {str(run.best.get("metric")) for run in runs if run.best}
     (metric,) = metrics if len(metrics) == 1 else (None,)
     columns = [
@@ -166,15 +179,7 @@ def table(
     sorted_by: str = "",
 ) -> Table:
     """Make a table with one line per run, cut to `width`; the columns after `state` are `keys`."""
-    columns = [
-        Column("name", lambda run: run.name, spare=1, is_right=False),
-        Column("id", lambda run: run.id, is_right=False),
-        Column("state", lambda run: run.state, is_right=False),
-        *columns_of(runs, now, keys),
-    ]
-    is_shown = sorted_by in {column.heading for column in columns}
-    if not is_shown and any(sorted_by in run.metrics for run in runs):
-        columns.append(key_column(sorted_by))
+    columns = columns_of(runs, now, keys, sorted_by)
     cells = [[column.cell(run) for run in runs] for column in columns]
     reasons = [run.failure or "-" for run in runs] if any(run.failure for run in runs) else []
     rows = differences(runs)
