@@ -34,7 +34,6 @@ from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import deadline, signals
 from launcher.rundir.logs import without_launcher_logging
-from launcher.runs.items import Items
 from launcher.runs.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -145,11 +144,12 @@ class Run:
         return f"{group}={self._config.choices[group]}"
 
 
-class Sweep(Items[Run]):
+class Sweep(list[Run]):
     """The runs of a sweep, in the order of its jobs. `launcher.sweep` makes one."""
 
     def __init__(self, runs: Sequence[Run], jobs: Sequence[Job]):
-        self._items, self._jobs = list(runs), list(jobs)
+        super().__init__(runs)
+        self._jobs = list(jobs)
 
     def __repr__(self) -> str:
         return "\n".join(["<Sweep", *(f"  {run!r}" for run in self), ">"])

@@ -52,7 +52,9 @@ def test_replay_repeats_a_run_of_two_attempts(tmp_path: Path) -> None:
     before = files(tmp_path / "outputs")
     code, output = replay(tmp_path / "outputs", "--from=3", "--to=6", "--scratch", str(tmp_path))
     assert code == 0, output
-    assert output.startswith("mlp-custom/a1, steps 3 to 6: equal to the bit (24 tensors, 1 lines")
+    assert output.startswith(
+        "mlp-custom/a1, steps 3 to 6: bitwise identical (24 tensors, 1 line of"
+    )
     code, output = replay(tmp_path / "outputs", "--from=6", "--to=12", "--json")
     assert code == 0 and json.loads(output)["equal"]
     assert files(tmp_path / "outputs") == before

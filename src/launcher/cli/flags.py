@@ -1,12 +1,11 @@
 """The flags of the command line: Hydra's, for which it has no public parser, and `-v`."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
 
 from launcher.config.options import own_folder
-from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 
 VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
 COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
@@ -21,11 +20,11 @@ FOR_HYDRA = (
 """Flags that Hydra's own `main` serves."""
 
 
-class FlagParser(ArgumentParser):
+class FlagParser(Parser):
     """The parser of Hydra's flags."""
 
     def __init__(self) -> None:
-        super().__init__(add_help=False)
+        super().__init__(prog="python -m launcher", add_help=False)
         self.add_argument("overrides", nargs="*")
         for flags in (
             ["--help", "-h"],
@@ -47,9 +46,6 @@ class FlagParser(ArgumentParser):
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
         parts = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
         self.add_argument("--info", "-i", nargs="?", const="all", choices=parts)
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see --help.")
 
 
 def read(argv: Sequence[str]) -> Namespace:

@@ -2,7 +2,6 @@
 
 import keyword
 import sys
-from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -12,7 +11,7 @@ from string import Template
 
 from launcher.cli.schema import write_schemas
 from launcher.errors import ConfigError
-from launcher.rundir.files import path_argument
+from launcher.process.arguments import Parser, path_argument
 
 SUFFIX = ".in"
 """The suffix of the files in `cli/project/`: no tool takes them for code."""
@@ -20,7 +19,7 @@ SUFFIX = ".in"
 
 def main(argv: Sequence[str]) -> None:
     """Make a project; exit with 2 if it cannot be written."""
-    parser = ArgumentParser(
+    parser = Parser(
         "python -m launcher init", description="Make a project of your own that trains at once."
     )
     parser.add_argument(
@@ -29,8 +28,8 @@ def main(argv: Sequence[str]) -> None:
         metavar="FOLDER",
         help="a new or empty folder, e.g. my_project",
     )
-    folder: Path = parser.parse_args(argv).folder
     try:
+        folder: Path = parser.parse_args(argv).folder
         package = make_project(folder)
         write_schemas(folder)
     except ConfigError as error:

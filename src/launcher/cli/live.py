@@ -5,8 +5,8 @@ from typing import Any, Self
 
 from rich.text import Text
 
+from launcher.process.table import Table
 from launcher.rundir.logs import console, is_live_terminal
-from launcher.runs.table import Table
 
 MOST_ROWS = 20
 LINES_BESIDES = 4

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from xml.sax.saxutils import quoteattr
 from launcher.config.editor import CONFIG, schemas
 from launcher.config.options import installed, main_folder
 from launcher.errors import ConfigError
-from launcher.rundir.files import path_argument
+from launcher.process.arguments import Parser, path_argument
 
 FOLDER, CODE, JETBRAINS = ".schemas", Path(".vscode/settings.json"), Path(".idea/jsonSchemas.xml")
 ENTRY = """\
@@ -48,7 +47,7 @@ PROJECT = """\
 
 def main(argv: Sequence[str]) -> None:
     """Write the schemas; exit with 2 if the files cannot be written."""
-    parser = ArgumentParser(
+    parser = Parser(
         "python -m launcher schema",
         description=(
             "Write JSON schemas of the options in conf/, and their mapping for VS Code and"
@@ -63,8 +62,8 @@ def main(argv: Sequence[str]) -> None:
         default=Path(),
         help="of the project (.)",
     )
-    folder: Path = parser.parse_args(argv).folder
     try:
+        folder: Path = parser.parse_args(argv).folder
         count = write_schemas(folder)
     except ConfigError as error:
         print("\n".join(error.messages), file=sys.stderr)

@@ -25,11 +25,11 @@ from launcher.config.schema import check_hydra
 from launcher.config.tree import get
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.errors import ConfigError
+from launcher.process.table import terminal_width
 from launcher.runs.filters import number
 from launcher.runs.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import terminal_width
 
 Mistaken = tuple[int, list[str]]
 """The number of a job with an error, and the overrides that not all jobs share."""

@@ -20,12 +20,11 @@ from launcher.dispatch.queue import run_queue
 from launcher.errors import TrainingError
 from launcher.process import signals
 from launcher.process.child import last_lines
+from launcher.process.table import Table
 from launcher.rundir.folder import step_name
 from launcher.runs.format import number as short
-from launcher.runs.format import progress
 from launcher.runs.listing import COLORS
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import Table
 
 PRINTED = 20
 """Number of last lines of a job whose run has no log."""
@@ -224,9 +223,10 @@ class SweepQueue:
         for index in indices:
             job = self.jobs[index]
             stored = StoredRun.read(job.config.folder.path) if index in running else None
-            record = {} if stored is None else stored.record
             state = "waiting" if stored is None else "running"
-            step, loss = (progress(record), short(record.get("loss"))) if record else ("-", "-")
+            step, loss = ("-", "-")
+            if stored is not None and stored.record:
+                step, loss = stored.progress, short(stored.record.get("loss"))
             rows.append([str(index + 1), job.run, " ".join(job.own_overrides), state, step, loss])
         return Table(
             ["job", "run", "differs in", "state", "step/max", "train/loss"],

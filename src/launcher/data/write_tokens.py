@@ -8,7 +8,6 @@ are written in chunks, so that neither the whole text nor all tokens are ever in
 OUT/meta.json describes them.
 """
 
-import argparse
 import codecs
 import json
 import sys
@@ -21,7 +20,8 @@ import numpy as np
 from launcher.data.encoding import no_tokenizer
 from launcher.data.files import find_files, hold_out
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded, path_argument, replace_file, replacing
+from launcher.process.arguments import Parser, path_argument
+from launcher.rundir.files import expanded, replace_file, replacing
 
 # Bytes of text that are read at a time.
 CHUNK = 2**22
@@ -158,8 +158,8 @@ def write(out: Path, name: str, parts: Iterable[FileRange], encode: Encode, voca
     return writer.count
 
 
-def parser() -> argparse.ArgumentParser:
-    usage = argparse.ArgumentParser(
+def parser() -> Parser:
+    usage = Parser(
         prog="python -m launcher.data.write_tokens",
         description="Write OUT/train.npy, OUT/val.npy and OUT/meta.json for data=tokens.",
     )

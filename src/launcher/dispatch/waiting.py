@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NoReturn
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.slurm_task import RESULT
 from launcher.process import signals
+from launcher.process.table import terminal_width
 from launcher.rundir.logs import console
 from launcher.runs import listing
 from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import terminal_width
 from launcher.slurm import scheduler
 
 if TYPE_CHECKING:

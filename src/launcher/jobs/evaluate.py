@@ -19,12 +19,12 @@ from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.metrics import Table, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.jobs.stored_model import StoredModel, open_model
-from launcher.process import signals
+from launcher.process import signals, table
 from launcher.process.ranks import Ranks, all_gather, maximum, on_main
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
 from launcher.rundir.holder import is_held
-from launcher.rundir.logs import console, setup_logging
+from launcher.rundir.logs import setup_logging
 
 logger = logging.getLogger("launcher")
 POLL = 1.0
@@ -212,14 +212,9 @@ def _load(model: StoredModel, path: Path, weights: str | None) -> str | None:
 
 
 def print_table(title: str, line: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table()
-    table.add_column("metric")
-    table.add_column("value", justify="right")
+    rows = []
     for name, value in line.items():
         if name.startswith(("val/", "test/")):
             is_table = isinstance(value, list)
-            table.add_row(name, f"{len(value)} x {len(value[0])}" if is_table else show(value, 6))
-    console().print(title, soft_wrap=True)
-    console().print(table)
+            rows.append((name, f"{len(value)} x {len(value[0])}" if is_table else show(value, 6)))
+    table.Table(("metric", "value"), rows, frozenset((1,)), folds=True, title=title).print()

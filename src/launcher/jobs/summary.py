@@ -12,7 +12,8 @@ from launcher.config.run_config import RunConfig
 from launcher.data.iterable import length
 from launcher.hooks.records import show
 from launcher.process.device import device_name
-from launcher.rundir.history import encodable, sampled, sparkline
+from launcher.process.printable import encodable
+from launcher.rundir.history import sampled, sparkline
 from launcher.rundir.record import RunRecord
 from launcher.train.composed import Trainer
 

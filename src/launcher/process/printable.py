@@ -52,3 +52,12 @@ def printable_output() -> Iterator[None]:
     streams = [cast(TextIO, Printable(stream)) for stream in (sys.stdout, sys.stderr)]
     with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
         yield
+
+
+def encodable(text: str, stream: object) -> bool:
+    """Return whether a stream can show a text: an ASCII terminal has no bars."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+    except UnicodeError:
+        return False
+    return True

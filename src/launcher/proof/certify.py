@@ -18,11 +18,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.proof.lines import LineDifference, line_differences
 from launcher.rundir.record_format import json_value
 
@@ -35,13 +36,6 @@ CLOSE_TO = 0.01
 """Largest relative difference of losses that count as close."""
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one message, without the usage text."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see {self.prog} --help.")
-
-
 def build_parser() -> Parser:
     parser = Parser(
         prog="python -m launcher.certify",
@@ -51,99 +45,66 @@ def build_parser() -> Parser:
             " Exit codes: 0 exact, 1 anything else, 2 the command cannot be checked."
         ),
     )
-    parser.add_argument(
-        "--loss", default=LOSS, metavar="REGEX", help=f"where a line has the loss (default: {LOSS})"
-    )
-    parser.add_argument(
-        "--step", default=STEP, metavar="REGEX", help=f"where it has the step (default: {STEP})"
-    )
-    parser.add_argument(
-        "--epoch", metavar="REGEX", help="where it has the epoch, to be compared too"
-    )
-    parser.add_argument(
-        "--at",
-        type=float,
-        metavar="STEP",
-        help="stop once this step is printed (default: half-way)",
-    )
-    parser.add_argument("--kill", action="store_true", help="stop with SIGKILL, not with SIGTERM")
-    parser.add_argument(
-        "--resume-args",
-        default="",
-        metavar="ARGS",
-        help="added to the command when it starts again",
-    )
-    parser.add_argument(
-        "--grace",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="to save and exit (default: 60)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=3600.0,
-        metavar="SECONDS",
-        help="for each start (default: 3600)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
-    parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --")
+    add = parser.add_argument
+    where = {"loss": "where a line has the loss", "step": "where it has the step"}
+    for name, default in (("loss", LOSS), ("step", STEP)):
+        text = f"{where[name]} (default: {default})"
+        add(f"--{name}", type=pattern, default=default, metavar="REGEX", help=text)
+    add("--epoch", type=pattern, metavar="REGEX", help="where it has the epoch, compared too")
+    text = "stop once this step is printed (default: half-way)"
+    add("--at", type=float, metavar="STEP", help=text)
+    add("--kill", action="store_true", help="stop with SIGKILL, not with SIGTERM")
+    text = "added to the command when it starts again"
+    add("--resume-args", default="", metavar="ARGS", help=text)
+    for name, seconds, text in (
+        ("--grace", 60.0, "to save and exit (default: 60)"),
+        ("--timeout", 3600.0, "for each start (default: 3600)"),
+    ):
+        add(name, type=float, default=seconds, metavar="SECONDS", help=text)
+    add("--json", action="store_true", help="print one line of JSON")
+    add("command", nargs="+", metavar="COMMAND", help="after --")
     return parser
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Return the regular expression in an argument, for argparse."""
+    try:
+        compiled = re.compile(text, re.IGNORECASE)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text} is not a regular expression ({error})") from error
+    if not compiled.groups:
+        raise argparse.ArgumentTypeError(f"{text} needs a group around the number: ([0-9.]+)")
+    return compiled
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
-        patterns = Patterns.of(arguments)
         with tempfile.TemporaryDirectory(prefix="launcher-certify-") as folder:
-            report = certify(arguments, patterns, Path(folder))
+            report = certify(arguments, Path(folder))
     except ConfigError as error:
         print(*error.messages, sep="\n", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    print(report.as_json() if arguments.json else report.page(), flush=True)
-    return int(report.verdict != EXACT)
+    if arguments.json:
+        print(json.dumps(report, allow_nan=False), flush=True)
+    else:
+        lines = [f"Verdict: {report['verdict']}", *(f"  {text}" for text in report["findings"])]
+        print(*lines, sep="\n", flush=True)
+    return int(report["verdict"] != EXACT)
 
 
-@dataclass(frozen=True)
-class Patterns:
-    """Regular expressions for the numbers of a line of output."""
-
-    loss: re.Pattern[str]
-    step: re.Pattern[str]
-    epoch: re.Pattern[str] | None
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> "Patterns":
-        compiled: dict[str, re.Pattern[str] | None] = {}
-        for name in ("loss", "step", "epoch"):
-            text = getattr(arguments, name)
-            try:
-                compiled[name] = None if text is None else re.compile(text, re.IGNORECASE)
-            except re.error as error:
-                raise ConfigError(
-                    f"--{name}={text}: is not a regular expression ({error})."
-                ) from error
-            if (pattern := compiled[name]) is not None and not pattern.groups:
-                raise ConfigError(
-                    f"--{name}={text}: needs a group around the number; e.g. {name}=([0-9.]+)."
-                )
-        assert compiled["loss"] is not None and compiled["step"] is not None
-        return cls(compiled["loss"], compiled["step"], compiled["epoch"])
-
-    def read(self, line: str) -> tuple[float, dict[str, object]] | None:
-        """Return the step of a line and its values, or None without a step or a loss."""
-        step, loss = self.step.search(line), self.loss.search(line)
-        if step is None or loss is None:
-            return None
-        epoch = None if self.epoch is None else self.epoch.search(line)
-        try:
-            values = {"loss": float(loss[1]), "epoch": "" if epoch is None else epoch[1]}
-            return float(step[1]), values
-        except ValueError:
-            return None
+def read(line: str, arguments: argparse.Namespace) -> tuple[float, dict[str, object]] | None:
+    """Return the step of a line and its values, or None without a step or a loss."""
+    step, loss = arguments.step.search(line), arguments.loss.search(line)
+    epoch = arguments.epoch and arguments.epoch.search(line)
+    if step is None or loss is None:
+        return None
+    try:
+        return float(step[1]), {"loss": float(loss[1]), "epoch": epoch[1] if epoch else ""}
+    except ValueError:
+        return None
 
 
 @dataclass
@@ -172,64 +133,32 @@ class Finding(NamedTuple):
     verdict: str = ""
 
 
-@dataclass
-class Report:
-    """The result for a command.
-
-    Args:
-        verdict: exact, close, or the problem in a few words.
-        findings: messages.
-        steps: steps that the uninterrupted training has printed.
-        stopped_at: the last step before the stop.
-        resumed_at: the first step after the second launch, or None if it printed none.
-        repeated, missing: steps printed again by the second launch, and printed by neither.
-        largest_difference: largest relative difference of a loss after the stop.
-    """
-
-    verdict: str
-    findings: list[str]
-    steps: int
-    stopped_at: float
-    resumed_at: float | None
-    repeated: int
-    missing: int
-    largest_difference: float | None
-
-    def as_json(self) -> str:
-        """Return a line of JSON, which has no infinite numbers: they are texts."""
-        largest = {"largest_difference": json_value(self.largest_difference)}
-        return json.dumps(asdict(self) | largest, allow_nan=False)
-
-    def page(self) -> str:
-        return "\n".join([f"Verdict: {self.verdict}", *(f"  {text}" for text in self.findings)])
-
-
-def certify(arguments: argparse.Namespace, patterns: Patterns, folder: Path) -> Report:
+def certify(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train straight, to a stop, and from the stop to the end, and compare."""
     command = arguments.command
     say("Training straight.")
-    straight = launch(command, folder / "straight", patterns, arguments)
+    straight = launch(command, folder / "straight", arguments)
     if straight.code:
         raise ConfigError(f"The command ended with exit code {straight.code}:", *straight.lines)
-    if len(straight.steps) < 3:
+    known = sorted(straight.steps)
+    if len(known) < 3:
         raise ConfigError(
-            f"{len(straight.steps)} lines of the output have a step (--step={arguments.step}) and a"
-            f" loss (--loss={arguments.loss}), and 3 are needed:",
+            f"{len(known)} lines of the output have a step (--step={arguments.step.pattern}) and a"
+            f" loss (--loss={arguments.loss.pattern}), and 3 are needed:",
             *straight.lines,
         )
-    known = sorted(straight.steps)
     at = known[len(known) // 2 - 1] if arguments.at is None else arguments.at
     if at >= known[-1]:
         raise ConfigError(f"--at={at:g}: must be before the last step, {known[-1]:g}.")
     say(f"Training again, with {'SIGKILL' if arguments.kill else 'SIGTERM'} after step {at:g}.")
-    first = launch(command, folder / "stopped", patterns, arguments, at)
+    first = launch(command, folder / "stopped", arguments, at)
     if first.seconds is None:
         raise ConfigError(
             f"The command ended before it printed step {at:g}; its exit code was {first.code}."
         )
     say("Starting it again.")
     again = [*command, *shlex.split(arguments.resume_args)]
-    second = launch(again, folder / "stopped", patterns, arguments)
+    second = launch(again, folder / "stopped", arguments)
     return report_of(straight, first, second, arguments)
 
 
@@ -238,11 +167,7 @@ def say(text: str) -> None:
 
 
 def launch(
-    command: Sequence[str],
-    folder: Path,
-    patterns: Patterns,
-    arguments: argparse.Namespace,
-    at: float | None = None,
+    command: Sequence[str], folder: Path, arguments: argparse.Namespace, at: float | None = None
 ) -> Launch:
     """Run the command in a folder to its end, or stop it once it has printed the step `at`."""
     folder.mkdir(exist_ok=True)
@@ -255,10 +180,10 @@ def launch(
     try:
         for line in output_of(process):
             result.lines = [*result.lines, line][-LAST_LINES:]
-            if (read := patterns.read(line)) is None:
+            if (found := read(line, arguments)) is None:
                 continue
-            result.steps[read[0]] = read[1]
-            if at is not None and read[0] >= at and not sent:
+            result.steps[found[0]] = found[1]
+            if at is not None and found[0] >= at and not sent:
                 sent = time.monotonic()
                 if arguments.kill:
                     kill(process.pid)
@@ -333,43 +258,25 @@ def output_of(process: "subprocess.Popen[bytes]") -> Iterator[str]:
 
 def report_of(
     straight: Launch, first: Launch, second: Launch, arguments: argparse.Namespace
-) -> Report:
+) -> dict[str, Any]:
     """Compare the losses of three launches: without a stop, up to it, and after it."""
-    known, resumed_at = sorted(straight.steps), min(second.steps, default=None)
-    missing = [step for step in known if step not in first.steps and step not in second.steps]
-    again = [step for step in second.steps if step in first.steps]
-    found = [*findings_at_stop(straight, first, arguments)]
-    if resumed_at is None:
-        text = f"The second start printed no loss; its exit code was {second.code}."
-        found += [Finding(text, "did not resume"), *map(Finding, second.lines)]
-    elif resumed_at <= known[0] < max(first.steps):
-        text = (
-            f"The second start begins with step {resumed_at:g} again: nothing was saved or"
-            " restored."
-        )
-        found.append(Finding(text, "restarted"))
-    else:
-        found.append(Finding(f"The second start begins with step {resumed_at:g}."))
-        if missing:
-            text = f"{len(missing)} steps were never printed, the first of them {missing[0]:g}."
-            found.append(Finding(text, "skipped steps"))
-        if again:
-            found.append(Finding(f"It repeats {len(again)} steps."))
-        found += findings_after_resume(straight, second)
-        if not any(finding.verdict for finding in found):
-            count = len(second.steps.keys() & straight.steps.keys())
-            found.append(Finding(f"All {count} losses after it are equal."))
+    missing = [step for step in straight.steps if step not in first.steps | second.steps]
+    repeated = second.steps.keys() & first.steps.keys()
+    found = [
+        *findings_at_stop(straight, first, arguments),
+        *findings_of_resume(straight, first, second, missing, len(repeated)),
+    ]
     largest = max(map(relative, differences(straight, second, "loss")), default=0.0)
-    return Report(
-        next((finding.verdict for finding in found if finding.verdict), EXACT),
-        [finding.text for finding in found],
-        len(known),
-        max(first.steps),
-        resumed_at,
-        len(again),
-        len(missing),
-        None if resumed_at is None else largest,
-    )
+    return {
+        "verdict": next((finding.verdict for finding in found if finding.verdict), EXACT),
+        "findings": [finding.text for finding in found],
+        "steps": len(straight.steps),
+        "stopped_at": max(first.steps),
+        "resumed_at": min(second.steps, default=None),
+        "repeated": len(repeated),
+        "missing": len(missing),
+        "largest_difference": json_value(largest) if second.steps else None,
+    }
 
 
 def findings_at_stop(
@@ -388,20 +295,40 @@ def findings_at_stop(
         yield Finding(text, "does not repeat")
 
 
-def findings_after_resume(straight: Launch, second: Launch) -> Iterator[Finding]:
+def findings_of_resume(
+    straight: Launch, first: Launch, second: Launch, missing: Sequence[float], repeated: int
+) -> Iterator[Finding]:
+    begin = min(second.steps, default=None)
+    if begin is None:
+        text = f"The second start printed no loss; its exit code was {second.code}."
+        yield Finding(text, "did not resume")
+        yield from map(Finding, second.lines)
+        return
+    if begin <= min(straight.steps) < max(first.steps):
+        text = f"The second start begins with step {begin:g} again: nothing was saved or restored."
+        yield Finding(text, "restarted")
+        return
+    yield Finding(f"The second start begins with step {begin:g}.")
+    if missing:
+        text = f"{len(missing)} steps were never printed, the first of them {min(missing):g}."
+        yield Finding(text, "skipped steps")
+    if repeated:
+        yield Finding(f"It repeats {repeated} steps.")
     for found in differences(straight, second, "epoch")[:1]:
         text = f"Step {found.step:g} is in epoch {found.after}, not in {found.before}."
         yield Finding(text, "wrong epoch")
     if second.code:
         yield Finding(f"The second start ended with exit code {second.code}.", "failed")
     if different := differences(straight, second, "loss"):
-        first, largest = different[0], max(map(relative, different))
+        at, largest = different[0], max(map(relative, different))
         text = (
-            f"{len(different)} losses differ, the first at step {first.step:g}:"
-            f" {first.after:g} instead of {first.before:g}; the largest relative difference is"
-            f" {largest:.2g}."
+            f"{len(different)} losses differ, the first at step {at.step:g}: {at.after:g} instead"
+            f" of {at.before:g}; the largest relative difference is {largest:.2g}."
         )
         yield Finding(text, CLOSE if largest <= CLOSE_TO else "other losses")
+    else:
+        count = len(second.steps.keys() & straight.steps.keys())
+        yield Finding(f"All {count} losses after it are equal.")
 
 
 def differences(one: Launch, other: Launch, key: str) -> list[LineDifference]:

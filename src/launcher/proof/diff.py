@@ -21,16 +21,8 @@ from launcher.rundir.history import is_measured, read_rows
 OF_THE_ATTEMPT = ("max_steps", "stop_reason", "attempt")
 """Suffixes of the names of values that say how far to train, and do not change the numbers."""
 SHOWN = 3
-RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS = (
-    "random state",
-    "samples",
-    "loss",
-    "gradients",
-    "weights",
-)
-PARTS = "parts"
-EVENTS = (RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS)
-"""The values that a step reads and computes, in this order."""
+RANDOM, SAMPLES, LOSS = "random state", "samples", "loss"
+GRADIENTS, WEIGHTS, PARTS = "gradients", "weights", "parts"
 CAUSES = {
     RANDOM: "something draws from the global random generators outside of the steps, or seeds them",
     SAMPLES: (
@@ -46,21 +38,24 @@ CAUSES = {
     ),
     WEIGHTS: "the optimizer, the schedule or a hook has state that is not stored",
 }
-"""The reason why the first difference of a trace is a difference."""
+"""The values that a step reads and computes, in this order, and why the first one differs."""
 
 
 @dataclass
 class Diff:
-    """Differences between two trainings of the same steps, if there are any."""
+    """Differences between two trainings of the same steps, if there are any.
+
+    Args:
+        tensors: number of tensors in the last checkpoint.
+        lines: number of lines of metrics.jsonl.
+        metrics: differences in metrics.jsonl, by step.
+        states: tensors and states of the last checkpoint that differ.
+    """
 
     tensors: int = 0
-    """Number of tensors in the last checkpoint."""
     lines: int = 0
-    """Number of lines of metrics.jsonl."""
     metrics: list[str] = field(default_factory=list)
-    """Differences in metrics.jsonl, by step."""
     states: list[str] = field(default_factory=list)
-    """Tensors and states of the last checkpoint that differ."""
 
     @property
     def is_equal(self) -> bool:
@@ -74,17 +69,7 @@ class Diff:
 
 
 def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple[str, str]) -> Diff:
-    """Compare the checkpoints of two trainings at `end`, and their lines of metrics since `start`.
-
-    Args:
-        first: the training that is right.
-        second: the other training, which was to pause at `end`.
-        start: the lines after this step are compared.
-        end: the step of the checkpoints.
-        names: names of the two trainings.
-    Raises:
-        CorruptCheckpoint: a file has changed since it was written.
-    """
+    """Compare two trainings: checkpoints at `end`, and lines of metrics since `start`."""
     before, after = lines_of(first, start, end), lines_of(second, start, end)
     result = Diff(lines=len(before))
     result.metrics = [str(found) for found in line_differences(before, after, names)]
@@ -98,11 +83,7 @@ def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple
 
 
 def checkpoint_differences(first: Path, second: Path) -> list[str]:
-    """List the differences between two checkpoints, of any number of ranks, tensors first.
-
-    Raises:
-        CorruptCheckpoint: a file has changed since it was written.
-    """
+    """List the differences between two checkpoints, of any number of ranks, tensors first."""
     left, right = StoredCheckpoint(first), StoredCheckpoint(second)
     found = list(_of_tensors(left, right))
     found += _of_values("state", left.meta, right.meta)
@@ -138,33 +119,32 @@ def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
     old, new = before.reshape(-1), after.reshape(-1)
     text = (
         f"{int(unequal.sum())} of {len(old)} elements, the first at {index}: {new[at].item()!r}"
-        " instead of "
+        f" instead of {old[at].item()!r}"
     )
-    text += repr(old[at].item())
     if before.is_floating_point():
         text += f"; the largest distance is {float((new.double() - old.double()).abs().max()):.3g}"
     return text
 
 
-def _of_values(name: str, before: object, after: object) -> Iterator[tuple[str, str]]:
+def _of_values(name: str, before: Any, after: Any) -> Iterator[tuple[str, str]]:
     """Yield the differing leaves of two nested states."""
     if is_measured(name) or name.endswith(OF_THE_ATTEMPT):
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for key in [*before, *(key for key in after if key not in before)]:
+        for key in {**before, **after}:
             yield from _of_values(f"{name}/{key}", before.get(key), after.get(key))
     elif isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
         if (text := tensor_difference(before, after)) is not None:
             yield name, text
-    elif (
-        isinstance(before, list | tuple)
-        and isinstance(after, list | tuple)
-        and len(before) == len(after)
-    ):
+    elif _is_sequence(before) and _is_sequence(after) and len(before) == len(after):
         for number, pair in enumerate(zip(before, after, strict=True)):
             yield from _of_values(f"{name}/{number}", *pair)
     elif repr(before) != repr(after):
         yield name, f"{_short(after)} instead of {_short(before)}"
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, list | tuple)
 
 
 def _short(value: object) -> str:
@@ -173,14 +153,7 @@ def _short(value: object) -> str:
 
 
 class Comparison:
-    """A training without a stop, and one that was resumed at a step.
-
-    Args:
-        straight: the training without a stop.
-        resumed: the training that was resumed.
-        at: the step from which it was resumed.
-        since: their lines of metrics after this step are compared.
-    """
+    """A training without a stop, and one that was resumed at a step (`at`)."""
 
     def __init__(self, straight: Traced, resumed: Traced, at: int, since: int = 0):
         self.straight, self.resumed, self.at = straight, resumed, at
@@ -222,13 +195,11 @@ class Comparison:
     def first(self) -> tuple[int, int, str] | None:
         """Return the step, rank and kind of the first difference in the traces."""
         for step in sorted({step for lines in self.before.values() for step in lines}):
-            for event in EVENTS:
+            for event in CAUSES:
                 for rank, lines in self.before.items():
-                    pair = [
-                        trace.get(step, {}).get(event)
-                        for trace in (lines, self.after.get(rank, {}))
-                    ]
-                    if pair[0] != pair[1] and None not in pair:
+                    old = lines.get(step, {}).get(event)
+                    new = self.after.get(rank, {}).get(step, {}).get(event)
+                    if old != new and old is not None and new is not None:
                         return step, rank, event
         return None
 

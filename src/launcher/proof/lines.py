@@ -26,16 +26,11 @@ class LineDifference(NamedTuple):
 
 def lines_of(folder: RunFolder, start: int, end: int) -> dict[float, dict[str, object]]:
     """Return the newest line of each step after `start`, without times."""
-    lines: dict[float, dict[str, object]] = {}
-    for row in read_rows(folder.metrics_path):
-        step = row.get("step")
-        if isinstance(step, int) and (start < step <= end or start == step == 0):
-            lines[step] = {
-                key: value
-                for key, value in row.items()
-                if key != "attempt" and not is_measured(key)
-            }
-    return lines
+    return {
+        step: {k: v for k, v in row.items() if k != "attempt" and not is_measured(k)}
+        for row in read_rows(folder.metrics_path)
+        if isinstance(step := row.get("step"), int) and (start < step <= end or start == step == 0)
+    }
 
 
 def line_differences(
@@ -48,13 +43,7 @@ def line_differences(
         elif step not in before:
             yield LineDifference(step, "", None, names[1])
         else:
-            yield from _in_line(step, before[step], after[step])
-
-
-def _in_line(
-    step: float, before: Mapping[str, object], after: Mapping[str, object]
-) -> Iterator[LineDifference]:
-    for key in [*before, *(key for key in after if key not in before)]:
-        old, new = before.get(key), after.get(key)
-        if repr(old) != repr(new):
-            yield LineDifference(step, key, old, new)
+            for key in {**before[step], **after[step]}:
+                old, new = before[step].get(key), after[step].get(key)
+                if repr(old) != repr(new):
+                    yield LineDifference(step, key, old, new)

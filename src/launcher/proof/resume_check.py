@@ -34,17 +34,14 @@ class ResumeCheckJob:
         self.stop, self.scratch = Stop(steps, kill), scratch
 
     def run(self, config: RunConfig) -> dict[str, object] | None:
-        """Train both copies and compare them.
+        """Train both copies and compare them; raise a TrainingError if they differ.
 
         Returns:
             The step of the stop, and the numbers of equal tensors and lines; None except on rank 0.
-        Raises:
-            TrainingError: the two copies differ, with exit code 1.
-            ConfigError: the configuration cannot be checked, or a copy has failed.
         """
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
-        check(config, self.stop.after)
+        check(config, self.stop.after, ranks.world_size)
         if not ranks.is_main:
             return None
         nproc = (
@@ -57,8 +54,7 @@ class ResumeCheckJob:
             raise ConfigError(f"job=resume_check: {error}") from error
         except OSError as error:
             raise ConfigError(
-                "job=resume_check:"
-                f" {tempfile.gettempdir() if self.scratch is None else self.scratch} cannot be used"
+                f"job=resume_check: {self.scratch or tempfile.gettempdir()} cannot be used"
                 f" ({error.strerror or error}); set job.scratch to another folder."
             ) from error
 
@@ -96,10 +92,10 @@ class ResumeCheckJob:
         return {"stopped_at": at, "tensors": tensors, "lines": lines}
 
 
-def check(config: RunConfig, steps: int) -> None:
-    if not any(
-        hook and hook.get("_target_") == CHECKPOINTING for hook in config.plain["hooks"].values()
-    ):
+def check(config: RunConfig, steps: int, world_size: int) -> None:
+    """Check that the configuration can be stopped and resumed after so many steps, here."""
+    targets = [hook.get("_target_") for hook in config.plain["hooks"].values() if hook]
+    if CHECKPOINTING not in targets:
         raise ConfigError(
             "job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the"
             " hook."
@@ -110,8 +106,8 @@ def check(config: RunConfig, steps: int) -> None:
             f"job.steps={steps}: trains {2 * steps} steps, more than trainer.max_steps={max_steps};"
             f" use at most {max_steps // 2}."
         )
-    nodes = int(os.environ.get("SLURM_NNODES") or 1) if Ranks.from_env().world_size > 1 else 1
-    if nodes > 1:
+    nodes = int(os.environ.get("SLURM_NNODES") or 1)
+    if world_size > 1 and nodes > 1:
         raise ConfigError(
             f"job=resume_check: runs on one machine, and this job has {nodes}; use"
             " dispatch.nodes=1."

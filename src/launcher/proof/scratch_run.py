@@ -5,8 +5,7 @@ import os
 import re
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +40,12 @@ class Stop:
     kill: bool
 
 
+@dataclass
 class Traced:
     """The run folder of a training, and the folder of its `TraceHook`."""
 
-    def __init__(self, folder: RunFolder, trace: Path):
-        self.folder, self.trace = folder, trace
+    folder: RunFolder
+    trace: Path
 
 
 class ScratchRun(Traced):
@@ -73,11 +73,10 @@ class ScratchRun(Traced):
         is_traced: bool = False,
         save_at: int | None = None,
     ):
-        self.root, self.hydra, self.ranks = root, hydra, ranks
+        self.root, self.config, self.hydra, self.ranks = root, config, hydra, ranks
         self.label, self.origin = label, origin
         self.is_traced, self.save_at = is_traced, save_at
         self.outputs = root / "outputs"
-        self.config = config
         folder = self.outputs / str(config["run"]["name"]) / str(config["run"]["id"])
         super().__init__(RunFolder(folder), root / "trace")
         self.folder.path.mkdir(parents=True)
@@ -93,18 +92,13 @@ class ScratchRun(Traced):
             with suppress(FileNotFoundError):
                 shutil.copyfile(run.path / name, self.folder.path / name)
 
-    def train(
-        self, end: int, stop: Stop | None = None, poll: Callable[[], object] | None = None
-    ) -> int:
-        """Train up to a step, or to a stop; return the exit code, negative for a signal.
-
-        `poll` is called until the training has ended.
-        """
+    def train(self, end: int, stop: Stop | None = None) -> int:
+        """Train up to a step, or to a stop; return the exit code, negative for a signal."""
         from launcher.config.run_config import save_job
 
         file, log = self.root / "job.yaml", self.root / "log"
         save_job(file, self._settings(end, stop), self.hydra)
-        code = run_job(file, log, poll)
+        code = run_job(file, log)
         is_stopped = stop is not None and (stop.kill or code == STOPPED)
         if not (is_stopped and self.folder.newest_step()):
             check_ended(code, log, self.label, self.origin)
@@ -121,6 +115,12 @@ class ScratchRun(Traced):
                 hook["load"] = "auto"
             if hook.get("_target_") == CHECKPOINTING and self.save_at is not None:
                 hook["keep_steps"] = [self.save_at]
+        if self.is_traced:
+            trace = "launcher.proof.trace.TraceHook"
+            hooks["proof_trace"] = {"_target_": trace, "folder": str(self.trace)}
+        if stop is not None:
+            target = "launcher.proof.stop.StopHook"
+            hooks["proof_stop"] = {"_target_": target, "step": stop.after, "kill": stop.kill}
         dispatch = {"nproc": self.ranks, "grace": None}
         values = {
             "paths.outputs": str(self.outputs),
@@ -132,28 +132,19 @@ class ScratchRun(Traced):
             "dispatch": {"_target_": "launcher.dispatch.local.LocalDispatch", **dispatch},
             "job": {"_target_": "launcher.jobs.train.TrainJob"},
             "trainer.pause_at": end,
-            "hooks": hooks | dict(self._hooks(stop)),
+            "hooks": hooks,
         }
         return changed(self.config, values)
-
-    def _hooks(self, stop: Stop | None) -> Iterator[tuple[str, dict[str, object]]]:
-        if self.is_traced:
-            target = "launcher.proof.trace.TraceHook"
-            yield "proof_trace", {"_target_": target, "folder": str(self.trace)}
-        if stop is not None:
-            target = "launcher.proof.stop.StopHook"
-            yield "proof_stop", {"_target_": target, "step": stop.after, "kill": stop.kill}
 
 
 def is_outside(folder: Path, path: object) -> bool:
     """Return whether a hook's path is outside its run's folder, where the run itself writes."""
     text = str(path)
-    return "://" in text or not Path(
-        os.path.normpath(folder / os.path.expanduser(text))
-    ).is_relative_to(folder)
+    inner = Path(os.path.normpath(folder / os.path.expanduser(text)))
+    return "://" in text or not inner.is_relative_to(folder)
 
 
-def run_job(file: Path, log: Path, poll: Callable[[], object] | None = None) -> int:
+def run_job(file: Path, log: Path) -> int:
     """Run the job of a file in a process, and return its exit code."""
     env = {
         name: value
@@ -163,15 +154,10 @@ def run_job(file: Path, log: Path, poll: Callable[[], object] | None = None) -> 
     log.unlink(missing_ok=True)
     process = start_child([*ENTRY, "job", str(file)], log, env)
     try:
-        while process.poll() is None:
-            time.sleep(0.1)
-            if poll is not None:
-                poll()
+        return process.wait()
     finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-    return process.returncode
+        process.terminate()
+        process.wait()
 
 
 def check_ended(code: int, log: Path, label: str, origin: str = "") -> None:

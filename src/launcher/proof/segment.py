@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.folder import checkpoint_steps, step_name
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import source_changes
+from launcher.runs.format import plural
 from launcher.runs.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -56,29 +57,12 @@ class Replay:
         return {**fields.pop("diff"), **fields, "equal": self.is_equal}
 
 
-def replay(
-    run: StoredRun,
-    start: int,
-    end: int,
-    scratch: Path | None = None,
-    watch: Callable[[Path], Callable[[], object]] | None = None,
-    trust: bool = False,
-) -> Replay:
-    """Train a segment of a run again, and compare it with the run's data.
-
-    Args:
-        run: the run.
-        start: the step of the checkpoint at which the segment begins, or 0.
-        end: the step of the checkpoint at which it ends.
-        scratch: a folder for the trainings. Default None: the temporary folder.
-        watch: gets the training's folder; what it returns is called until the training has ended.
-        trust: run whatever code the checkpoint's configuration names.
-    """
+def replay(run: StoredRun, start: int, end: int, scratch: Path | None, trust: bool) -> Replay:
+    """Train a segment of a run again, and compare it with the run's data."""
     try:
         with tempfile.TemporaryDirectory(prefix=".launcher-replay-", dir=scratch) as root:
             segment = Segment(run, start, end, Path(root), trust)
-            copy = segment.train("replay", start, watch=watch)
-            return compared(segment, copy)
+            return compared(segment, segment.train("replay", start))
     except (CorruptCheckpoint, UnsupportedCheckpoint) as error:
         raise ConfigError(f"{run.label}: {error}") from error
     except OSError as error:
@@ -109,14 +93,11 @@ class Segment:
     def label(self) -> str:
         return f"{self.run.label}, steps {self.start} to {self.end}"
 
-    def train(
-        self,
-        name: str,
-        first: int,
-        watch: Callable[[Path], Callable[[], object]] | None = None,
-        is_traced: bool = False,
-    ) -> ScratchRun:
-        """Train from the checkpoint of step `first` to the end of the segment."""
+    def train(self, name: str, first: int, is_traced: bool = False) -> ScratchRun:
+        """Train from the checkpoint of step `first` to the end of the segment.
+
+        A traced training also saves at the start of the segment.
+        """
         scratch = ScratchRun(
             self.root / name,
             self.config,
@@ -128,14 +109,12 @@ class Segment:
             self.start if is_traced else None,
         )
         scratch.begin_from(self.run.folder, first)
-        scratch.train(self.end, poll=watch and watch(scratch.folder.path))
+        scratch.train(self.end)
         return scratch
 
     def _origin(self) -> str:
         device = loaded(self.checkpoint / MACHINE).get("device")
-        if device is None:
-            return ""
-        return f" (the run was on {device}, {self.ranks} rank{'s' * (self.ranks != 1)})"
+        return "" if device is None else f" (the run was on {device}, {plural(self.ranks, 'rank')})"
 
 
 def compared(segment: Segment, copy: ScratchRun) -> Replay:
@@ -146,8 +125,7 @@ def compared(segment: Segment, copy: ScratchRun) -> Replay:
     found = diff(run.folder, copy.folder, start, end, ("the run", "the replay"))
     result = Replay(run.label, start, end, found)
     if not found.is_equal:
-        name = step_name(end)
-        after = copy.folder.checkpoints / name
+        after = copy.folder.checkpoints / step_name(end)
         if after.is_dir():
             result.circumstances = circumstances(segment.checkpoint, after)
         if all(line.startswith(GIT) for line in result.circumstances):
@@ -165,8 +143,8 @@ def causes(segment: Segment) -> list[str]:
     )
     from launcher.proof.diff import Comparison  # late: torch
 
-    run, start = segment.run, segment.start
-    steps = checkpoint_steps(run.folder.checkpoints)
+    start = segment.start
+    steps = checkpoint_steps(segment.run.folder.checkpoints)
     before = max((step for step in steps if step < start), default=0)
     try:
         straight = segment.train("straight", before, is_traced=True)

@@ -20,20 +20,15 @@ from launcher.proof.diff import GRADIENTS, LOSS, PARTS, RANDOM, SAMPLES, WEIGHTS
 from launcher.strategies.checksum import checksum
 from launcher.strategies.weights import unwrap
 
-LIBRARIES = (
-    "launcher",
-    "torch",
-    "numpy",
-    "builtins",
-    "collections",
-    "threading",
-    "logging",
-    "functools",
-    "hydra",
-)
+LIBRARIES = {"launcher", "torch", "numpy", "hydra", "builtins", "logging", "threading"}
+LIBRARIES |= {"collections", "functools"}
 """Packages whose objects have state of their own that says nothing: counters, caches, times."""
 HOLDERS = "torch.utils.data."
 """Loaders, samplers and subsets, in which a user's object may be, or a generator."""
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+CONTAINERS = (Mapping, Sequence, set, frozenset, deque)
+NUMBERS = (bool, int, float, np.generic, itertools.count)
+VALUES = (*NUMBERS, str, bytes, torch.Tensor, np.ndarray, type(None))
 OF_MODULES = frozenset(vars(nn.Module()))
 DEPTH = 6
 MAX_TEXT_LENGTH = 80
@@ -130,7 +125,7 @@ def _attributes(name: str, part: object, seen: set[int], depth: int) -> Iterator
         attributes = {
             key: value
             for key, value in attributes.items()
-            if _is_generator(value) or _may_hold(value)
+            if isinstance(value, GENERATORS) or _may_hold(value)
         }
     yield from _values(name, attributes, seen, depth)
 
@@ -157,23 +152,9 @@ def _may_hold(value: object) -> bool:
     )
 
 
-def _is_generator(value: object) -> bool:
-    return isinstance(
-        value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState
-    )
-
-
 def _described(value: object) -> str | None:
     """Return the text of a value, or None for an object whose attributes are described instead."""
-    if value is None or isinstance(
-        value, bool | int | float | str | bytes | torch.Tensor | np.ndarray | np.generic
-    ):
-        return plain(value)
-    if isinstance(value, Mapping | Sequence | set | frozenset | deque):
-        return plain(value)
-    if isinstance(value, itertools.count) or _is_generator(value):
-        return plain(value)
-    return None
+    return plain(value) if isinstance(value, (*VALUES, *CONTAINERS, *GENERATORS)) else None
 
 
 def plain(value: Any) -> str:
@@ -188,32 +169,30 @@ def _text(value: object, depth: int = 0) -> str:
     if isinstance(value, torch.Tensor):
         return f"tensor {list(value.shape)} {int(checksum([value])) % 2**64:016x}"
     if isinstance(value, np.ndarray) and value.dtype != object:
-        return f"array {list(value.shape)} {hashlib.sha256(value.tobytes()).hexdigest()[:16]}"
-    if isinstance(value, torch.Generator):
-        return f"generator {_text(value.get_state())}"
-    if isinstance(value, random.Random):
-        return f"generator {_digest(value.getstate())}"
-    if isinstance(value, np.random.Generator):
-        return f"generator {_text(value.bit_generator.state, depth + 1)}"
-    if isinstance(value, np.random.RandomState):
-        return f"generator {_text(value.get_state(legacy=False), depth + 1)}"
+        return f"array {list(value.shape)} {_digest(value.tobytes())}"
+    if isinstance(value, GENERATORS):
+        return f"generator {_text(_state_of(value), depth + 1)}"
     if depth > DEPTH:
         return type(value).__name__
     if isinstance(value, Mapping):
-        return (
-            "{"
-            + ", ".join(f"{key!r}: {_text(item, depth + 1)}" for key, item in value.items())
-            + "}"
-        )
+        items = (f"{key!r}: {_text(item, depth + 1)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
     if isinstance(value, set | frozenset):
-        return "{" + ", ".join(sorted(_text(item, depth + 1) for item in value)) + "}"
+        return f"{{{', '.join(sorted(_text(item, depth + 1) for item in value))}}}"
     if isinstance(value, list | tuple | deque):
-        return "[" + ", ".join(_text(item, depth + 1) for item in value) + "]"
-    is_value = value is None or isinstance(
-        value, bool | int | float | str | bytes | np.generic | itertools.count
-    )
-    return repr(value) if is_value else type(value).__name__
+        return f"[{', '.join(_text(item, depth + 1) for item in value)}]"
+    return repr(value) if isinstance(value, VALUES) else type(value).__name__
 
 
-def _digest(state: object) -> str:
-    return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+def _state_of(generator: Any) -> object:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return _digest(repr(generator.getstate()).encode())
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.get_state(legacy=False)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -1,6 +1,5 @@
 """Files: paths with `~`, and durable files, replaced atomically and fsynced."""
 
-import argparse
 import errno
 import io
 import json
@@ -22,13 +21,6 @@ PERMANENT = (errno.EEXIST, errno.EACCES, errno.EPERM)
 def expanded(path: str | Path) -> Path:
     """Return a path with `~` replaced, unless the user is unknown, where `expanduser` raises."""
     return Path(os.path.expanduser(path))
-
-
-def path_argument(text: str) -> Path:
-    """Return the path in an argument, for argparse. `Path("")` would be the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("should be a path; a variable of the shell may be unset")
-    return Path(text)
 
 
 def remove_empty(*folders: Path) -> None:

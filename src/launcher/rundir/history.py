@@ -232,12 +232,3 @@ def as_number(value: object) -> float | None:
         return float(value)
     except (ValueError, OverflowError):
         return None
-
-
-def encodable(text: str, stream: object) -> bool:
-    """Return whether a stream can show a text: an ASCII terminal has no bars."""
-    try:
-        text.encode(getattr(stream, "encoding", None) or "ascii")
-    except UnicodeError:
-        return False
-    return True

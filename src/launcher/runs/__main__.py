@@ -6,83 +6,59 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from launcher.config.messages import nearest
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser, path_argument
 from launcher.process.printable import printable_output
-from launcher.rundir.files import path_argument
 from launcher.rundir.logs import ending_with_reader, prepare_output
 from launcher.runs import rerun
 from launcher.runs.filters import is_condition
 from launcher.runs.find import RUN_HELP
 
-VERBS = (
-    "list",
-    "watch",
-    "show",
-    "logs",
-    "resume",
-    "evaluate",
-    "export",
-    "predict",
-    "fork",
-    "rollback",
-    "cancel",
-    "retry",
-    "compare",
-    "plot",
-    "report",
-    "sync",
-    "checkpoints",
-    "adopt",
-    "replay",
-    "test",
-    "reproduce",
-)
-"""Verbs. Each is a module with `add_arguments` and `run`."""
-MODULES = {
-    "list": "listing",
-    "test": "significance",
+VERBS = {
+    "list": "launcher.runs.listing",
+    "watch": "launcher.runs.watch",
+    "show": "launcher.runs.show",
+    "logs": "launcher.runs.logs",
+    **dict.fromkeys(rerun.VERBS, "launcher.runs.rerun"),
+    "fork": "launcher.runs.fork",
+    "rollback": "launcher.runs.rollback",
+    "cancel": "launcher.runs.cancel",
+    "retry": "launcher.runs.retry",
+    "compare": "launcher.runs.compare",
+    "plot": "launcher.runs.plot",
+    "report": "launcher.runs.report",
+    "sync": "launcher.runs.sync",
+    "checkpoints": "launcher.runs.checkpoints",
+    "adopt": "launcher.runs.adopt",
     "replay": "launcher.proof.replay",
-} | dict.fromkeys(rerun.VERBS, "rerun")
-"""Modules whose name is not the name of their verb."""
-
-
+    "test": "launcher.runs.significance",
+    "reproduce": "launcher.runs.reproduce",
+}
+"""Modules of the verbs, each with `add_arguments` and `run`."""
 OUTPUTS = Path("outputs")
 PROG = "python -m launcher.runs"
 EPILOG = f"A RUN is {RUN_HELP}."
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one message, without the usage text."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see {self.prog} --help.")
-
-
-def module_of(verb: str) -> str:
-    module = MODULES.get(verb, verb)
-    return module if "." in module else f"launcher.runs.{module}"
 
 
 def summary(verb: str) -> str:
     """Return the first line of a verb's module, without importing it: some imports take long."""
     if verb in rerun.VERBS:
         return rerun.VERBS[verb]
-    spec = find_spec(module_of(verb))
-    loader: Any = spec and spec.loader
-    return str(loader.get_source(spec.name)).partition("\n")[0].strip('"')  # type: ignore[union-attr]
+    spec: Any = find_spec(VERBS[verb])
+    return str(spec.loader.get_source(spec.name)).partition("\n")[0].strip('"')
 
 
 def build_parser() -> Parser:
-    """The parser that lists the verbs; each verb has a `verb_parser` for its own arguments."""
+    """Make the parser that lists the verbs; each has a `verb_parser` for its own arguments."""
     parser = Parser(
         prog=PROG,
         description="Look at runs and act on them. Without a verb: list.",
         epilog=EPILOG,
     )
-    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.flag("--version", "print the version")
     add_outputs(parser)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
     for name in VERBS:
@@ -93,68 +69,58 @@ def build_parser() -> Parser:
 def verb_parser(verb: str) -> Parser:
     parser = Parser(prog=f"{PROG} {verb}", description=summary(verb), epilog=EPILOG)
     add_outputs(parser)
-    import_module(module_of(verb)).add_arguments(parser)
+    import_module(VERBS[verb]).add_arguments(parser)
     return parser
 
 
-def add_outputs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def add_outputs(parser: Parser) -> None:
+    parser.argument(
         "--outputs",
+        "DIR",
+        "the folder of the runs (default: outputs)",
         type=path_argument,
         default=OUTPUTS,
-        metavar="DIR",
-        help="the folder of the runs (default: outputs)",
     )
 
 
-def with_verb(arguments: Sequence[str]) -> list[str]:
-    """Return the command line with the verb `list` if it has none: `runs`, `runs --json`."""
-    outputs, rest = _outputs_first(arguments)
-    if rest and (rest[0] in VERBS or rest[0] in ("-h", "--help")):
-        return [*outputs, *rest]
-    if rest and not rest[0].startswith("-") and not is_condition(rest[0]):
-        near = nearest(rest[0], VERBS)
-        meant = (
-            f"did you mean {near}"
-            if near
-            else f"for a run write `show {rest[0]}` or `list {rest[0]}`"
-        )
-        if Path(rest[0]).is_dir():
-            meant = f"for the runs of a folder write --outputs={rest[0]}"
-        raise ConfigError(
-            f"'{rest[0]}': is not a verb ({', '.join(VERBS)}); {meant}{'?' if near else '.'}"
-        )
-    return [*outputs, "list", *rest]
+def divided(words: Sequence[str]) -> tuple[Path, list[str], list[str]]:
+    """Take `--outputs` out of a command line, wherever it is.
+
+    Returns:
+        The folder, the words before `--` with the verb first (`list` if there is none), and the
+            words after it.
+    """
+    outputs = Parser(prog=PROG, add_help=False, allow_abbrev=False)
+    add_outputs(outputs)
+    end = words.index("--") if "--" in words else len(words)
+    known, rest = outputs.parse_known_args(words[:end])
+    known, after = outputs.parse_known_args(words[end + 1 :], known)
+    first = rest[0] if rest else "list"
+    if first in VERBS:
+        return known.outputs, [first, *rest[1:]], after
+    if first.startswith("-") or is_condition(first):
+        return known.outputs, ["list", *rest], after
+    raise ConfigError(f"'{first}': is not a verb ({', '.join(VERBS)}); {meant_by(first)}")
 
 
-def _outputs_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """`--outputs DIR`, wherever it is, and the other words, the first of which may be a verb."""
-    outputs: list[str] = []
-    rest: list[str] = []
-    remaining = iter(arguments)
-    for word in remaining:
-        if word == "--outputs":
-            value = next(remaining, None)
-            outputs += [] if value is None else [word, value]
-            # Argparse rejects it.
-            rest += [word] if value is None else []
-        elif word.startswith("--outputs="):
-            outputs.append(word)
-        else:
-            rest.append(word)
-    return outputs, rest
+def meant_by(word: str) -> str:
+    if Path(word).is_dir():
+        return f"for the runs of a folder write --outputs={word}."
+    if near := nearest(word, VERBS):
+        return f"did you mean {near}?"
+    return f"for a run write `show {word}` or `list {word}`."
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The parsed command line of a verb; options, runs, filters and overrides come in any order."""
-    outputs, (verb, *rest) = _outputs_first(words)
-    if verb not in VERBS:
-        build_parser().parse_args(words)  # --help ends the process
-    after: list[str] = []
-    if verb in rerun.VERBS and "--" in rest:
-        rest, after = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
-    parsed = verb_parser(verb).parse_intermixed_args([*outputs, *rest])
-    parsed.verb, parsed.after = verb, after
+    """Parse the command line; options, runs, filters and overrides come in any order."""
+    if words and words[0] in ("-h", "--help"):
+        # This ends the process.
+        build_parser().parse_args(words)
+    outputs, (verb, *rest), after = divided(words)
+    if verb not in rerun.VERBS:
+        rest, after = [*rest, *after], []
+    parsed = verb_parser(verb).parse_intermixed_args(rest)
+    parsed.verb, parsed.after, parsed.outputs = verb, after, outputs
     # The default folder may be missing: its first run is still to come.
     if parsed.outputs != OUTPUTS and not parsed.outputs.is_dir():
         raise ConfigError(f"--outputs={parsed.outputs}: there is no such folder.")
@@ -175,8 +141,8 @@ def _run(arguments: Sequence[str]) -> int:
         print(f"torch-launcher {version('torch-launcher')}")
         return 0
     try:
-        parsed = parse(with_verb(arguments))
-        code: int = import_module(module_of(parsed.verb)).run(parsed)
+        parsed = parse(arguments)
+        code: int = import_module(VERBS[parsed.verb]).run(parsed)
         return code
     except ConfigError as error:
         print(*error.messages, sep="\n", file=sys.stderr)

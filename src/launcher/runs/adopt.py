@@ -4,40 +4,34 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.text import Text
-
 from launcher.config.command import stored_identity
 from launcher.config.compose import command
 from launcher.config.difference import columns, diff
 from launcher.config.options import own_folder
 from launcher.config.run_config import RunConfig, check
 from launcher.errors import ConfigError
-from launcher.rundir.files import path_argument
+from launcher.process.arguments import Parser, path_argument
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.runs.compare import identity_of, table
 from launcher.runs.find import RUN_HELP, find_run
-from launcher.runs.page import StdoutConsole
 from launcher.runs.rerun import key_of, outputs_of, quoted
 from launcher.runs.stored_run import StoredRun
 
 OUTPUTS = "paths.outputs"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument(
+def add_arguments(parser: Parser) -> None:
+    parser.argument("run", "RUN", RUN_HELP)
+    parser.argument(
         "overrides",
+        "OVERRIDE",
+        "the command line, after --: model=mlp seed=1",
         nargs="*",
         default=[],
-        metavar="OVERRIDE",
-        help="the command line, after --: model=mlp seed=1",
     )
-    parser.add_argument(
-        "--config-dir",
-        type=path_argument,
-        metavar="DIR",
-        help="the folder of the command's own options",
+    parser.argument(
+        "--config-dir", "DIR", "the folder of the command's own options", type=path_argument
     )
 
 
@@ -48,17 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
     known = stored_identity(config.plain["run"])
     # The configuration is valid.
     assert known is not None
-    page = StdoutConsole()
-    rows = columns(diff(before, known[1]))
-    if rows:
-        page.print(table("identity", rows, ["before", "now"]))
+    if rows := columns(diff(before, known[1])):
+        table("identity", rows, ["before", "now"]).print()
     with RunLock(run.folder), run.folder.being_written():
         RunRecord(run.folder).name_by(known[1], known[0])
-    page.print(Text(f"{run.label} is the run of this configuration: the same command resumes it."))
+    print(f"{run.label} is the run of this configuration: the same command resumes it.")
     return 0
 
 
 def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None) -> RunConfig:
+    """Return the configuration of a command line, which must have no other run."""
     own = run.folder.path.resolve()
     if OUTPUTS not in map(key_of, overrides):
         overrides = [*overrides, f"{OUTPUTS}={quoted(str(outputs_of(run.folder.path, run.name)))}"]

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.rundir.holder import held_here, is_held, signal_holder
 from launcher.rundir.record import RunRecord
-from launcher.runs.filters import FILTER_HELP, select
+from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find import ask_queue, find_runs
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
@@ -20,9 +21,9 @@ from launcher.slurm.cancel_note import remove_cancel_note, write_cancel_note
 from launcher.slurm.shared_job import others_of
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
-    parser.add_argument("--all", action="store_true", help="every run that is queued or running")
+def add_arguments(parser: Parser) -> None:
+    parser.argument("words", "FILTER", FILTER_HELP, nargs="*")
+    parser.flag("--all", "every run that is queued or running")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,50 +32,21 @@ def run(arguments: argparse.Namespace) -> int:
     in_part = [run for run in with_job if has_other_runs(run, with_job)]
     in_queue = [run for run in with_job if run not in in_part]
     here = [run for run in chosen if run.job is None and held_here(run.folder) is not None]
-    unnoted = [run for run in with_job if run.job and not note_cancellation(run, run.job.id)]
-    try:
-        rejected = scheduler.cancel([run.job.id for run in in_queue if run.job is not None])
-    except scheduler.NoAnswer as error:
-        withdraw_notes(in_queue)
-        print(f"Not all could be cancelled: {error}", file=sys.stderr)
-        return 1
-    withdraw_notes([run for run in in_queue if str(run.job_id) in rejected])
-    is_recorded = True
-    for run in in_queue:
-        if (message := rejected.get(str(run.job_id))) is not None:
-            print(f"{run.label}: SLURM job {run.job_id}: {message}", file=sys.stderr)
-            continue
-        # A live run records its end itself, after its save. A suspended run cannot do so.
-        if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
-            is_recorded &= record_cancelled(run, run.job.id)
-        print(f"{run.label}: SLURM job {run.job_id} cancelled")
-    for run in in_part:
-        if run in unnoted:
-            print(
-                f"{run.label}: its folder cannot be written, so SLURM job {run.job_id}, which has"
-                " other runs, continues it; cancel it as the owner of the folder",
-                file=sys.stderr,
-            )
-            is_recorded = False
-            continue
-        # Its job reads the note, and lets it save.
-        if not is_held(run.folder):
-            is_recorded &= record_cancelled(run, run.job_id)
-        print(f"{run.label}: cancelled; SLURM job {run.job_id} continues with its other runs")
-    stopped = [run for run in here if stop(run)]
     left = [
         run
         for run in chosen
         if run.state in ("queued", "running") and run not in with_job and run not in here
     ]
-    for run in left:
-        if run.had_job and not run.queue_known:
-            print(f"{run.label}: SLURM does not answer; cancel it again later", file=sys.stderr)
-        else:
-            print(f"{run.label}: is running on {run.node}; stop it there", file=sys.stderr)
+    unnoted = [run for run in with_job if run.job and not note_cancellation(run, run.job.id)]
+    done = [
+        cancel_jobs(in_queue),
+        *(cancel_part(run, run not in unnoted) for run in in_part),
+        *map(stop, here),
+        *map(reject_running, left),
+    ]
     if not with_job and not here and not left:
         print("None of these runs is queued or running.", file=sys.stderr)
-    return 1 if left or rejected or len(stopped) < len(here) or not is_recorded else 0
+    return int(not all(done))
 
 
 def has_other_runs(run: StoredRun, chosen: Sequence[StoredRun]) -> bool:
@@ -96,10 +68,45 @@ def note_cancellation(run: StoredRun, job: str) -> bool:
     return True
 
 
+def cancel_jobs(runs: Sequence[StoredRun]) -> bool:
+    """Cancel the jobs of runs; return False if one could not be cancelled, or not recorded."""
+    try:
+        rejected = scheduler.cancel([run.job.id for run in runs if run.job is not None])
+    except scheduler.NoAnswer as error:
+        withdraw_notes(runs)
+        print(f"Not all could be cancelled: {error}", file=sys.stderr)
+        return False
+    withdraw_notes([run for run in runs if str(run.job_id) in rejected])
+    is_recorded = True
+    for run in runs:
+        if (message := rejected.get(str(run.job_id))) is not None:
+            print(f"{run.label}: SLURM job {run.job_id}: {message}", file=sys.stderr)
+            continue
+        # A live run records its end itself, after its save. A suspended run cannot do so.
+        if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
+            is_recorded &= record_cancelled(run, run.job.id)
+        print(f"{run.label}: SLURM job {run.job_id} cancelled")
+    return is_recorded and not rejected
+
+
 def withdraw_notes(runs: Sequence[StoredRun]) -> None:
     for run in runs:
         with suppress(OSError):
             remove_cancel_note(run.folder)
+
+
+def cancel_part(run: StoredRun, is_noted: bool) -> bool:
+    """Cancel a run whose job continues with its other runs: the job reads the note."""
+    if not is_noted:
+        print(
+            f"{run.label}: its folder cannot be written, so SLURM job {run.job_id}, which has"
+            " other runs, continues it; cancel it as the owner of the folder",
+            file=sys.stderr,
+        )
+        return False
+    is_recorded = is_held(run.folder) or record_cancelled(run, run.job_id)
+    print(f"{run.label}: cancelled; SLURM job {run.job_id} continues with its other runs")
+    return is_recorded
 
 
 def record_cancelled(run: StoredRun, job: str | None) -> bool:
@@ -136,12 +143,18 @@ def stop(run: StoredRun) -> bool:
     return False
 
 
+def reject_running(run: StoredRun) -> bool:
+    fix = f"is running on {run.node}; stop it there"
+    if run.had_job and not run.queue_known:
+        fix = "SLURM does not answer; cancel it again later"
+    print(f"{run.label}: {fix}", file=sys.stderr)
+    return False
+
+
 def chosen_runs(arguments: argparse.Namespace) -> list[StoredRun]:
     if not arguments.words and not arguments.all:
         raise ConfigError("which runs? Give a name, the beginning of an id, key=value, or --all.")
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
-    chosen = select(runs, [word.removeprefix(f"{arguments.outputs}/") for word in arguments.words])
-    if not chosen:
-        raise ConfigError(f"'{' '.join(arguments.words)}': selects no run in {arguments.outputs}.")
-    return chosen
+    words = [word.removeprefix(f"{arguments.outputs}/") for word in arguments.words]
+    return select_some(runs, words, arguments.outputs)

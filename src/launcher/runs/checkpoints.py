@@ -4,23 +4,22 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher.checkpoint.find import checkpoint_path, missing_checkpoint
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.rundir.files import expanded
-from launcher.rundir.folder import checkpoint_steps
-from launcher.runs.bar import bar
 from launcher.runs.delete_checkpoints import KEPT, delete, kept_names, seconds_of_age
-from launcher.runs.filters import FILTER_HELP, select
+from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find import ask_queue, find_runs
 from launcher.runs.found_checkpoints import FoundCheckpoint, found_checkpoints, table
 from launcher.runs.stored_run import StoredRun
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
+def add_arguments(parser: Parser) -> None:
+    parser.argument("words", "FILTER", FILTER_HELP, nargs="*")
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
         "--verify", action="store_true", help="read every byte; exit code 1 if one is damaged"
@@ -35,26 +34,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print which could be deleted, of runs that have ended and that nothing else needs",
     )
-    parser.add_argument("--at", metavar="STEP", help="only this step, best, or latest of each run")
-    parser.add_argument(
+    parser.argument("--at", "STEP", "only this step, best, or latest of each run")
+    parser.argument(
         "--keep",
+        "WHICH,...",
+        f"with --delete: best, latest or steps that stay (default: {','.join(KEPT)})",
         type=kept_names,
-        metavar="WHICH,...",
-        help=f"with --delete: best, latest or steps that stay (default: {','.join(KEPT)})",
     )
-    parser.add_argument(
+    parser.argument(
         "--older",
+        "AGE",
+        "with --delete: only of runs without a change for so long; 30d, 12h, 2w",
         type=seconds_of_age,
-        metavar="AGE",
-        help="with --delete: only of runs without a change for so long; 30d, 12h, 2w",
     )
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        default=None,
-        help="with --delete: delete; without it, nothing is changed",
-    )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.flag("--yes", "with --delete: delete; without it, nothing is changed")
+    parser.flag("--json", "the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,27 +62,29 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.delete:
         return delete(runs, everything, arguments)
     reads = arguments.verify or arguments.digest
-    found = found_in(runs, reads, arguments.at)
+    found = [each for run in runs for each in found_in(run, reads, arguments.at)]
+    damaged = [each for each in found if each.is_damaged]
     if arguments.json:
         print(json.dumps([as_json(each, arguments.digest) for each in found], indent=2))
-    elif arguments.digest:
-        print_digests(found)
-    elif found:
-        table(found, reads).print()
-    else:
+        return int(reads and bool(damaged))
+    if not found:
         print("There are no checkpoints.", file=sys.stderr)
-    if not arguments.json:
-        for checkpoint in found:
-            if checkpoint.is_damaged:
-                print(f"{checkpoint.path}: {checkpoint.problem}", file=sys.stderr)
-    return int(reads and any(checkpoint.is_damaged for checkpoint in found))
+    elif arguments.digest:
+        for each in found:
+            if (digest := digest_of(each)) is not None:
+                print(f"{digest}  {each.path}", flush=True)
+    else:
+        table(found, reads).print()
+    for each in damaged:
+        print(f"{each.path}: {each.problem}", file=sys.stderr)
+    return int(reads and bool(damaged))
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    names = ("keep", "older", "yes")
-    given = [name for name in names if getattr(arguments, name) is not None]
-    if given and not arguments.delete:
-        raise ConfigError(f"--{given[0]}: is an option of --delete.")
+    given = {"keep": arguments.keep, "older": arguments.older, "yes": arguments.yes or None}
+    for name, value in given.items():
+        if value is not None and not arguments.delete:
+            raise ConfigError(f"--{name}: is an option of --delete.")
     if arguments.delete and arguments.at:
         raise ConfigError("--at: chooses none to delete; --keep names the checkpoints that stay.")
 
@@ -101,29 +97,13 @@ def selected_runs(
         path = os.path.realpath(expanded(words[0]))
         known = [run for run in everything if os.path.realpath(run.path) == path]
         return known or [StoredRun.read(expanded(words[0]))]
-    runs = select(everything, words)
-    if words and not runs:
-        raise ConfigError(f"'{' '.join(words)}': selects no run in {outputs}.")
-    return runs
+    return select_some(everything, words, outputs) if words else everything
 
 
-def found_in(runs: Sequence[StoredRun], reads: bool, at: str | None) -> list[FoundCheckpoint]:
-    found: list[FoundCheckpoint] = []
-    with bar(sum(number_of_steps(run) for run in runs)) as shown:
-        for run in runs:
-            if at is not None and checkpoint_path(run.folder.checkpoints, at) is None:
-                raise missing_checkpoint(run.folder.checkpoints, at, "--at")
-            for checkpoint in found_checkpoints(run, reads, at):
-                found.append(checkpoint)
-                shown.advance(f"{run.label}, {checkpoint.path.name}")
-    return found
-
-
-def number_of_steps(run: StoredRun) -> int:
-    try:
-        return len(checkpoint_steps(run.folder.checkpoints, broken=True))
-    except OSError:
-        return 0
+def found_in(run: StoredRun, reads: bool, at: str | None) -> Iterator[FoundCheckpoint]:
+    if at is not None and checkpoint_path(run.folder.checkpoints, at) is None:
+        raise missing_checkpoint(run.folder.checkpoints, at, "--at")
+    return found_checkpoints(run, reads, at)
 
 
 def as_json(checkpoint: FoundCheckpoint, with_digest: bool) -> dict[str, object]:
@@ -142,13 +122,6 @@ def as_json(checkpoint: FoundCheckpoint, with_digest: bool) -> dict[str, object]
         "samples": manifest and manifest.samples,
     }
     return known | ({"digest": digest_of(checkpoint)} if with_digest else {})
-
-
-# ---------------------------------------------------------------------------------------- digests
-def print_digests(found: Sequence[FoundCheckpoint]) -> None:
-    for checkpoint in found:
-        if (digest := digest_of(checkpoint)) is not None:
-            print(f"{digest}  {checkpoint.path}", flush=True)
 
 
 def digest_of(checkpoint: FoundCheckpoint) -> str | None:

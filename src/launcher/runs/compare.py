@@ -6,17 +6,15 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.table import Table
-from rich.text import Text
-
 from launcher.config.difference import columns, diff, is_within
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
+from launcher.process.table import Table
 from launcher.rundir.history import as_number
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.differences import counts, is_group, not_counted
 from launcher.runs.find import RUN_HELP, find_run
-from launcher.runs.format import number, progress
-from launcher.runs.page import StdoutConsole, grid
+from launcher.runs.format import number
 from launcher.runs.stored_run import StoredRun
 
 PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
@@ -24,65 +22,47 @@ PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
 Rows = dict[str, list[str | None]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
-    parser.add_argument(
-        "--why",
-        action="store_true",
-        help="why they are different runs: only the keys in which their identities differ",
+def add_arguments(parser: Parser) -> None:
+    parser.argument("runs", "RUN", RUN_HELP, nargs="+")
+    parser.flag(
+        "--why", "why they are different runs: only the keys in which their identities differ"
     )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.flag("--json", "the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     runs = [find_run(word, arguments.outputs) for word in arguments.runs]
     if len({run.folder.path.resolve() for run in runs}) < 2:
         raise ConfigError("give at least two different runs: compare RUN RUN.")
-    if arguments.why:
-        show_identities(runs, arguments.json)
-        return 0
-    sections = {
-        "configuration": configuration(runs, counted=True),
-        "configuration that cannot change the numbers": configuration(runs, counted=False),
-        "code": code(runs),
-        "machine": machine(runs),
-        "results": results(runs),
-    }
-    first = first_difference(runs)
-    if arguments.json:
-        print(
-            json.dumps(
-                {"runs": [run.label for run in runs], **sections, "metrics": first}, indent=2
-            )
-        )
-        return 0
-    page = StdoutConsole()
-    for heading, rows in sections.items():
-        page.print(
-            table(heading, rows, [run.label for run in runs])
-            if rows
-            else Text(f"{heading}: the same")
-        )
-        page.print()
-    for line in (*first, *diff_command(runs)):
-        page.print(line, markup=False, soft_wrap=True)
-    return 0
-
-
-def show_identities(runs: Sequence[StoredRun], as_json: bool) -> None:
-    """Print the keys in which the identities of runs differ, so why they are different runs."""
-    identities = [identity_of(run) for run in runs]
-    rows = columns(diff(*identities))
     labels = [run.label for run in runs]
-    if as_json:
-        print(json.dumps({"runs": labels, "identity": rows}, indent=2))
-    elif rows:
-        StdoutConsole().print(table("identity", rows, labels))
-    else:
+    sections = (
+        {"identity": columns(diff(*map(identity_of, runs)))} if arguments.why else all_of(runs)
+    )
+    first = [] if arguments.why else first_differences(runs)
+    if arguments.json:
+        lines = {} if arguments.why else {"metrics": first}
+        print(json.dumps({"runs": labels, **sections, **lines}, indent=2))
+    elif arguments.why and not sections["identity"]:
         print(
             "Their identities are equal: all but one were named by run.id=..., or their folders"
             " were copied."
         )
+    elif arguments.why:
+        table("identity", sections["identity"], labels).print()
+    else:
+        for heading, rows in sections.items():
+            if rows:
+                table(heading, rows, labels).print()
+            else:
+                print(f"{heading}: the same")
+            print()
+        print(*first, *diff_command(runs), sep="\n")
+    return 0
+
+
+def table(heading: str, rows: Rows, labels: Sequence[str]) -> Table:
+    cells = [[key, *("-" if value is None else value for value in rows[key])] for key in rows]
+    return Table([heading, *labels], cells, folds=True)
 
 
 def identity_of(run: StoredRun) -> dict[str, object]:
@@ -92,6 +72,16 @@ def identity_of(run: StoredRun) -> dict[str, object]:
             f"'{run.label}': run.json has no identity, so it is not known what the run is named by."
         )
     return identity
+
+
+def all_of(runs: Sequence[StoredRun]) -> dict[str, Rows]:
+    return {
+        "configuration": configuration(runs, counted=True),
+        "configuration that cannot change the numbers": configuration(runs, counted=False),
+        "code": code(runs),
+        "machine": machine(runs),
+        "results": results(runs),
+    }
 
 
 def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
@@ -123,6 +113,11 @@ def code(runs: Sequence[StoredRun]) -> Rows:
     return columns(diff(*described))
 
 
+def commit(run: StoredRun) -> str:
+    git = run.record.get("git") or {}
+    return f"{str(git['commit'])[:12]}{' + changes' * bool(git.get('dirty'))}" if git else "unknown"
+
+
 def machine(runs: Sequence[StoredRun]) -> Rows:
     """Return the machines of each run by attempt, if they differ: they decide the last bits."""
     described = [
@@ -134,31 +129,10 @@ def machine(runs: Sequence[StoredRun]) -> Rows:
     return {"computed on": [*described]} if len({*described}) > 1 else {}
 
 
-def commit(run: StoredRun) -> str:
-    git = run.record.get("git") or {}
-    return (
-        f"{str(git.get('commit'))[:12]}{' + changes' if git.get('dirty') else ''}"
-        if git
-        else "unknown"
-    )
-
-
-def diff_command(runs: Sequence[StoredRun]) -> list[str]:
-    """Return the command that shows how the code of two runs differs, if both commits are known."""
-    commits = list(
-        dict.fromkeys(str((run.record.get("git") or {}).get("commit") or "") for run in runs)
-    )
-    return (
-        [f"The code: git diff {commits[0][:12]} {commits[1][:12]}"]
-        if len(commits) == 2 and all(commits)
-        else []
-    )
-
-
 def results(runs: Sequence[StoredRun]) -> Rows:
     rows: Rows = {
         "state": [run.state for run in runs],
-        "step": [progress(run.record) for run in runs],
+        "step": [run.progress for run in runs],
         "seconds of training": [f"{run.history.seconds:.1f}" for run in runs],
     }
     for metric in sorted({str(run.best["metric"]) for run in runs if run.best}):
@@ -175,7 +149,15 @@ def results(runs: Sequence[StoredRun]) -> Rows:
     return rows
 
 
-def first_difference(runs: Sequence[StoredRun]) -> list[str]:
+def diff_command(runs: Sequence[StoredRun]) -> list[str]:
+    """Return the command that shows how the code of two runs differs, if both commits are known."""
+    commits = list(dict.fromkeys((run.record.get("git") or {}).get("commit") for run in runs))
+    if len(commits) != 2 or None in commits:
+        return []
+    return [f"The code: git diff {str(commits[0])[:12]} {str(commits[1])[:12]}"]
+
+
+def first_differences(runs: Sequence[StoredRun]) -> list[str]:
     """Find the steps at which loss and validation metrics begin to differ from the first run."""
     first, *others = runs
     return [f"{other.label} against {first.label}: {parting(first, other)}" for other in others]
@@ -216,10 +198,3 @@ def measured(run: StoredRun) -> dict[tuple[int, int | None, str], float]:
                 values[step, before if key == "train/loss" else None, key] = value
         before = step if "train/loss" in row else before
     return values
-
-
-def table(heading: str, rows: Rows, labels: Sequence[str]) -> Table:
-    result = grid(heading, *labels)
-    for key, values in rows.items():
-        result.add_row(Text(key), *(Text("-" if value is None else value) for value in values))
-    return result

@@ -8,7 +8,8 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from launcher.checkpoint.store import (
 )
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
+from launcher.process.table import Table
 from launcher.rundir.folder import checkpoint_of, is_copy, named_folders, run_name
 from launcher.rundir.holder import is_held
 from launcher.rundir.lock import RunLock
@@ -31,7 +33,6 @@ from launcher.rundir.space import folder_size, size
 from launcher.runs.format import duration, plural
 from launcher.runs.found_checkpoints import HEADINGS, cells, found_checkpoints
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import Table
 
 AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -40,18 +41,25 @@ KEPT = (BEST, LATEST)
 
 @dataclass
 class Plan:
-    """The deletions from one run."""
+    """The deletions from one run.
+
+    Args:
+        run: the run.
+        folders: the checkpoints that are deleted, with those that were set aside.
+        left: hidden folders that killed processes have left.
+        kept: names of the checkpoints that stay.
+        reason: why nothing of the run is deleted.
+        size: bytes of `folders` and `left`.
+        rows: cells of all its checkpoints, with what happens to each.
+    """
 
     run: StoredRun
     folders: list[Path] = field(default_factory=list)
     left: list[Path] = field(default_factory=list)
-    """Hidden folders that killed processes have left."""
     kept: list[str] = field(default_factory=list)
     reason: str | None = None
-    """Why nothing of the run is deleted."""
     size: int = 0
-    made_for: float | None = None
-    """Time of the run's record when the plan was made."""
+    rows: list[list[str]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -92,39 +100,66 @@ def delete(
         )
     keep, older = arguments.keep or KEPT, arguments.older or 0.0
     sources = starting_points(everything, arguments.outputs)
-    plans = [planned(run, older, keep, sources) for run in runs]
-    due = [plan for plan in plans if plan.reason is None]
-    untouched = [plan for plan in plans if plan.reason is not None]
-    if due and not arguments.json:
-        table(due).print()
-    done = [carry_out(plan, keep) for plan in due] if arguments.yes else due
-    code = int(any(plan.reason is not None for plan in done))
+    done: list[Plan] = []
+    untouched: list[Plan] = []
+    failed = False
+    for run, seen in [(run, run.updated) for run in runs]:
+        plan = Plan(run, reason=protection(run, older, sources))
+        if plan.reason is None:
+            try:
+                plan = planned(run, seen, keep, arguments.yes)
+            except (ConfigError, OSError) as error:
+                print(f"{run.label}: {cause_of(error)}", file=sys.stderr)
+                failed = True
+                continue
+        (done if plan.reason is None else untouched).append(plan)
     if arguments.json:
         print(json.dumps([plan.as_json() for plan in (*done, *untouched)], indent=2))
-        return code
-    total = f"{counted(done)}: {size(sum(plan.size for plan in done))}"
-    print(f"Deleted {total}." if arguments.yes else f"Would delete {total}; --yes deletes them.")
-    for reason, count in Counter(plan.reason for plan in untouched).most_common():
-        print(f"Not touched: {plural(count, 'run')}, {reason}.")
-    return code
+    else:
+        if rows := [row for plan in done for row in plan.rows]:
+            right = frozenset((1, 2, 3))
+            Table((*HEADINGS, "plan"), rows, right=right, folds=True).print()
+        print(total(done, arguments.yes))
+        for reason, count in Counter(plan.reason for plan in untouched).most_common():
+            print(f"Not touched: {plural(count, 'run')}, {reason}.")
+    return int(failed)
 
 
-def counted(plans: Iterable[Plan]) -> str:
+def cause_of(error: Exception) -> str:
+    return f"cannot be deleted ({error.strerror})" if isinstance(error, OSError) else str(error)
+
+
+def planned(run: StoredRun, seen: float | None, keep: Sequence[str], is_final: bool) -> Plan:
+    """Plan the deletions, and carry them out if they are final.
+
+    `seen` is the time of the run's record when it was decided that the run may be cleaned.
+    """
+    store = CheckpointStore(run.folder.checkpoints, names=run.names)
+    with RunLock(run.folder) if is_final else nullcontext():
+        if run.updated != seen:
+            raise ConfigError("it has changed since it was looked at")
+        hidden = [path for name in (TEMPORARY, REPLACED) for path in store.root.glob(f"{name}*")]
+        left = [path for path in hidden if path.is_dir()]
+        size_left = sum(map(folder_size, left))
+        rows = [(found.path, cells(found)) for found in found_checkpoints(run)]
+        if is_final:
+            store.recover()
+        plan = checkpoints_to_delete(run, store, keep, reads=is_final)
+        plan.left, plan.size = left, plan.size + size_left
+        deleted = (*plan.folders, *left)
+        plan.rows = [[*row, "delete" if path in deleted else "keep"] for path, row in rows]
+        if plan.reason is None and not deleted:
+            plan.reason = "it has nothing to delete"
+        if plan.reason is None and is_final:
+            carry_out(plan, store)
+    return plan
+
+
+def total(plans: Sequence[Plan], is_done: bool) -> str:
     counts = [len(plan.folders) for plan in plans if plan.folders]
-    return f"{plural(sum(counts), 'checkpoint')} of {plural(len(counts), 'run')}"
-
-
-def table(plans: Sequence[Plan]) -> Table:
-    """Make a table of all checkpoints of the runs, with what would happen to each."""
-    rows = [
-        [
-            *cells(found, reads=False),
-            "delete" if found.path in plan.folders or found.path in plan.left else "keep",
-        ]
-        for plan in plans
-        for found in found_checkpoints(plan.run)
-    ]
-    return Table((*HEADINGS, "plan"), rows, right=frozenset((1, 2, 3)), shrinks=(4, 0))
+    deleted = f"{plural(sum(counts), 'checkpoint')} of {plural(len(counts), 'run')}"
+    deleted += f": {size(sum(plan.size for plan in plans))}"
+    return f"Deleted {deleted}." if is_done else f"Would delete {deleted}; --yes deletes them."
 
 
 # -------------------------------------------------------------------------------- what is protected
@@ -155,14 +190,8 @@ def _runs_of(start: str, outputs: Path) -> list[Path]:
     return above[:1] or ([] if "/" in start else named_folders(outputs, start))
 
 
-def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
-    """Explain why a run is not cleaned; return None if it may be cleaned.
-
-    Args:
-        run: the run.
-        older: seconds for which nothing has changed.
-        sources: see `starting_points`.
-    """
+def protection(run: StoredRun, older: float, sources: Collection[str]) -> str | None:
+    """Explain why a run is not cleaned; return None if it may be. `older` is in seconds."""
     if is_held(run.folder):
         return "a process is on it"
     if not run.record:
@@ -188,26 +217,10 @@ def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
     return None
 
 
-def planned(run: StoredRun, older: float, keep: Sequence[str], sources: set[str]) -> Plan:
-    made_for = run.updated
-    if (reason := protection(run, older, sources)) is not None:
-        return Plan(run, reason=reason)
-    plan = checkpoints_to_delete(run, keep)
-    if plan.reason is None and not plan.folders and not plan.left:
-        plan.reason = "it has nothing to delete"
-    plan.made_for = made_for
-    return plan
-
-
-def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], reads: bool = False) -> Plan:
-    """Choose the checkpoints to delete; one that verifies is always kept.
-
-    Args:
-        run: the run.
-        keep: best, latest, or steps.
-        reads: read all tensors to find out which one verifies, not only their sizes.
-    """
-    store = CheckpointStore(run.folder.checkpoints, names=run.names)
+def checkpoints_to_delete(
+    run: StoredRun, store: CheckpointStore, keep: Sequence[str], reads: bool
+) -> Plan:
+    """Choose the checkpoints to delete, but for one that verifies; `reads` reads tensors for it."""
     try:
         steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
         kept = named_steps(store, keep) & {*steps}
@@ -219,17 +232,14 @@ def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], reads: bool = Fal
             )
         kept.add(safe)
         folders = [store.path(step) for step in steps if step not in kept]
-        folders += [path for path in set_aside(store, reads) if store.is_own(path)]
-        left = [
-            path
-            for name in (TEMPORARY, REPLACED)
-            for path in store.root.glob(f"{name}*")
-            if path.is_dir()
-        ]
+        # A checkpoint that was set aside as damaged and verifies again is the run's newest.
+        aside = [path for path in store.root.glob(f"{CORRUPT}*") if not _verifies(path, reads)]
+        aside += store.root.glob(f"{ABANDONED}*")
+        folders += [path for path in sorted(aside) if store.is_own(path)]
     except OSError as error:
         return Plan(run, reason=f"its checkpoints cannot be read ({error.strerror})")
     names = [store.path(step).name for step in sorted(kept)]
-    return Plan(run, folders, left, names, size=sum(map(folder_size, [*folders, *left])))
+    return Plan(run, folders, kept=names, size=sum(map(folder_size, folders)))
 
 
 def named_steps(store: CheckpointStore, keep: Sequence[str]) -> set[int]:
@@ -242,15 +252,6 @@ def named_steps(store: CheckpointStore, keep: Sequence[str]) -> set[int]:
     }
 
 
-def set_aside(store: CheckpointStore, reads: bool) -> list[Path]:
-    corrupt = sorted(store.root.glob(f"{CORRUPT}*"))
-    # A checkpoint that was set aside as damaged and verifies again is the run's newest.
-    return [
-        *(path for path in corrupt if not _verifies(path, reads)),
-        *sorted(store.root.glob(f"{ABANDONED}*")),
-    ]
-
-
 def _verifies(folder: Path, reads: bool) -> bool:
     try:
         verify(folder, True if reads else is_small)
@@ -259,35 +260,9 @@ def _verifies(folder: Path, reads: bool) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------------------------- deletion
-def carry_out(plan: Plan, keep: Sequence[str]) -> Plan:
-    """Delete the planned files with the run's lock; return the deletions, or why there were none.
-
-    The plan is made again first, and reads tensors: the run may have been resumed in the meantime.
-    """
-    run = StoredRun.read(plan.run.path)
-    store = CheckpointStore(run.folder.checkpoints)
-    try:
-        with RunLock(run.folder):
-            if run.updated != plan.made_for:
-                return _failed(run, "it has changed since it was looked at")
-            left = sum(map(folder_size, plan.left))
-            store.recover()
-            now = checkpoints_to_delete(run, keep, reads=True)
-            if now.reason is not None:
-                return _failed(run, now.reason)
-            hidden = [store.hide(folder) for folder in now.folders]
-            store.relink()
-            for folder in hidden:
-                shutil.rmtree(folder)
-    except ConfigError as error:
-        return _failed(run, str(error))
-    except OSError as error:
-        return _failed(run, f"cannot be deleted ({error.strerror})")
-    now.left, now.size = plan.left, now.size + left
-    return now
-
-
-def _failed(run: StoredRun, reason: str) -> Plan:
-    print(f"{run.label}: {reason}", file=sys.stderr)
-    return Plan(run, reason=reason)
+def carry_out(plan: Plan, store: CheckpointStore) -> None:
+    """Delete the planned folders; a kill leaves no checkpoint that is visible and not whole."""
+    hidden = [store.hide(folder) for folder in plan.folders]
+    store.relink()
+    for folder in hidden:
+        shutil.rmtree(folder)

@@ -100,10 +100,8 @@ def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row
     shown = []
     for row, typed in zip(rows, names, strict=True):
         known = {key: value for key, value in row.items() if value != "null"}
-        shown.append(
-            {key: known[key] for key in known if key in typed or known[key] != defaults.get(key)}
-            or known
-        )
+        own = {key for key in known if key in typed or known[key] != defaults.get(key)}
+        shown.append({key: value for key, value in known.items() if key in own} or known)
     return shown
 
 
@@ -130,17 +128,13 @@ def without_echoes(
     So scheduler.max_steps may repeat trainer.max_steps.
     """
     typed = set().union(*map(typed_names, runs))
-    columns = {key: [row.get(key) for row in rows] for key in keys}
-
-    def repeats(key: str, other: str) -> bool:
-        return all(
-            first in (None, value)
-            for first, value in zip(columns[key], columns[other], strict=True)
-        )
 
     def is_echo(key: str) -> bool:
         named = {other for other in represented if name_of(other) == name_of(key)}
-        return any(repeats(key, other) for other in (typed & keys) | named)
+        return any(
+            all(row.get(key) in (None, row.get(other)) for row in rows)
+            for other in (typed & keys) | named
+        )
 
     return {key for key in keys - represented if key in typed or not is_echo(key)}
 
@@ -150,6 +144,6 @@ def name_of(key: str) -> str:
 
 
 def without_targets(keys: set[str]) -> set[str]:
-    """The keys without the `_target_` of nodes that have other listed keys."""
+    """Return the keys without the `_target_` of nodes that have other listed keys."""
     others = {key.rpartition(".")[0] for key in keys if not key.endswith(TARGET)}
-    return {key for key in keys if not (key.endswith(TARGET) and key.rpartition(".")[0] in others)}
+    return {key for key in keys if not key.endswith(TARGET) or key.rpartition(".")[0] not in others}

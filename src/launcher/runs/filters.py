@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -32,19 +33,10 @@ FIELDS: dict[str, Callable[[StoredRun], object]] = {
     "label": lambda run: " ".join(run.written.labels) or None,
 }
 """Fields of run.json, by their names in a filter."""
-
 STATES = (
-    "new",
-    "queued",
-    "running",
-    "preempted",
-    "paused",
-    "completed",
-    "failed",
-    "cancelled",
-    "stale",
+    "new", "queued", "running", "preempted", "paused", "completed", "failed", "cancelled", "stale",
     "damaged",
-)
+)  # fmt: skip
 ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 CONDITION = re.compile(r"([^=<>!]+)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
 FILTER_HELP = (
@@ -69,12 +61,12 @@ def value_of(run: StoredRun, key: str) -> Any:
 
 
 def check_keys(runs: Sequence[StoredRun], keys: Sequence[str], option: str = "") -> None:
+    """Check that each key has a value in some run; `option` is the option that named them."""
     unknown = [
         key
         for key in dict.fromkeys(keys)
-        if runs and all(value_of(run, key) is None for run in runs)
+        if key not in FIELDS and runs and all(value_of(run, key) is None for run in runs)
     ]
-    unknown = [key for key in unknown if key not in FIELDS]
     if unknown:
         known = sorted(
             {*FIELDS, *(key for run in runs for key in (*run.choices, *run.settings, *run.metrics))}
@@ -96,16 +88,8 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
     """
     conditions = [match.groups() for word in words if (match := CONDITION.fullmatch(word))]
     check_keys(runs, [key for key, _, _ in conditions])
-    for key, sign, value in conditions:
-        if sign in ORDERED and number(value) is None:
-            raise ConfigError(
-                f"'{key}{sign}{value}': {value!r} is not a number; e.g. {key}{sign}0.1."
-            )
-        if key == "state" and value not in STATES:
-            near = hint(value, STATES, f"{key}{sign}{{}}")
-            raise ConfigError(
-                f"'{key}{sign}{value}': a run is {', '.join(STATES[:-1])} or {STATES[-1]}{near}"
-            )
+    for condition in conditions:
+        check_condition(*condition)
     names = [word for word in words if not is_condition(word)]
     for word in names:
         check_word(word)
@@ -123,6 +107,25 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
     ]
 
 
+def select_some(runs: list[StoredRun], words: Sequence[str], outputs: Path) -> list[StoredRun]:
+    """Select the runs of a folder that match all words, at least one."""
+    if chosen := select(runs, words):
+        return chosen
+    if words:
+        raise ConfigError(f"'{' '.join(words)}': selects no run in {outputs}.")
+    raise ConfigError(f"There are no runs in {outputs}.")
+
+
+def check_condition(key: str, sign: str, value: str) -> None:
+    if sign in ORDERED and number(value) is None:
+        raise ConfigError(f"'{key}{sign}{value}': {value!r} is not a number; e.g. {key}{sign}0.1.")
+    if key == "state" and value not in STATES:
+        near = hint(value, STATES, f"{key}{sign}{{}}")
+        raise ConfigError(
+            f"'{key}{sign}{value}': a run is {', '.join(STATES[:-1])} or {STATES[-1]}{near}"
+        )
+
+
 def check_word(word: str) -> None:
     if not word:
         raise ConfigError(
@@ -135,11 +138,8 @@ def is_named(run: StoredRun, word: str) -> bool:
     if word in run.name or run.id.startswith(word):
         return True
     # Neither a name nor an id has one.
-    return "/" in word and (word == run.label or is_same_folder(word, run.path))
-
-
-def is_same_folder(word: str, path: str) -> bool:
-    return os.path.realpath(expanded(word)) == os.path.realpath(path)
+    is_folder = "/" in word and os.path.realpath(expanded(word)) == os.path.realpath(run.path)
+    return is_folder or word == run.label
 
 
 def compared(run: StoredRun, key: str, value: str) -> object:
@@ -152,21 +152,17 @@ def compared(run: StoredRun, key: str, value: str) -> object:
 
 def holds(left: object, sign: str, right: str) -> bool:
     """Return whether a run's value fulfils a condition. A missing value fulfils only `!=`."""
-    if sign in ORDERED:
-        left_number, right_number = number(left), number(right)
-        return (
-            left_number is not None
-            and right_number is not None
-            and bool(ORDERED[sign](left_number, right_number))
-        )
-    return (left is not None and is_same(str(left), right)) == (sign == "=")
+    if sign not in ORDERED:
+        return (left is not None and is_same(str(left), right)) == (sign == "=")
+    one, other = number(left), number(right)
+    return one is not None and other is not None and bool(ORDERED[sign](one, other))
 
 
 def is_same(left: str, right: str) -> bool:
     """Return whether two values are equal as numbers, as YAML, or as text."""
-    left_number, right_number = number(left), number(right)
-    if left_number is not None and right_number is not None:
-        return left_number == right_number
+    one, other = number(left), number(right)
+    if one is not None and other is not None:
+        return one == other
     try:
         return bool(plain_yaml.load(left) == plain_yaml.load(right))
     except yaml.YAMLError:
@@ -195,17 +191,14 @@ def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredR
 
 
 def _sorted(runs: list[StoredRun], key: str, reverse: bool) -> list[StoredRun]:
-    values = [(value_of(run, key), run) for run in runs]
-    missing = [run for value, run in values if value is None or is_nan(value)]
-    present = [(rank(value), run) for value, run in values if not (value is None or is_nan(value))]
-    return [run for _, run in sorted(present, key=lambda pair: pair[0], reverse=reverse)] + missing
+    ranks = [(rank(value_of(run, key)), run) for run in runs]
+    present = [(place, run) for place, run in ranks if place is not None]
+    present.sort(key=lambda pair: pair[0], reverse=reverse)
+    return [run for _, run in present] + [run for place, run in ranks if place is None]
 
 
-def rank(value: object) -> tuple[bool, float, str]:
+def rank(value: object) -> tuple[bool, float, str] | None:
     as_number = number(value)
+    if value is None or (as_number is not None and math.isnan(as_number)):
+        return None
     return (True, 0.0, str(value)) if as_number is None else (False, as_number, "")
-
-
-def is_nan(value: object) -> bool:
-    as_number = number(value)
-    return as_number is not None and math.isnan(as_number)

@@ -43,19 +43,18 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
     if open_runs:
         notes = [run.folder.path / FROZEN for run in open_runs]
         jobs = queue(notes)
-        jobs = jobs and with_times(jobs, notes)
-        join_queue(open_runs, jobs)
+        join_queue(open_runs, jobs and with_times(jobs, notes))
         if jobs is not None:
             ask_cancelled(open_runs)
 
 
 def ask_cancelled(runs: Iterable[StoredRun]) -> None:
     """Find the runs whose job was cancelled while it waited or was suspended, so left no record."""
-    lost = [run for run in runs if run.job is None and run.state in ("stale", "preempted")]
     # A job may have several runs.
     jobs = defaultdict[str, list[StoredRun]](list)
-    for run in lost:
-        if run.open_job_id is not None:
+    for run in runs:
+        is_lost = run.job is None and run.state in ("stale", "preempted")
+        if is_lost and run.open_job_id is not None:
             jobs[run.open_job_id].append(run)
     if not jobs:
         return
@@ -63,7 +62,8 @@ def ask_cancelled(runs: Iterable[StoredRun]) -> None:
         job: any((run.folder.logs / f"slurm-{job}.log").exists() for run in of_job)
         for job, of_job in jobs.items()
     }
-    for job in cancelled(have_started, [run.folder.path / FROZEN for run in lost]):
+    notes = [run.folder.path / FROZEN for of_job in jobs.values() for run in of_job]
+    for job in cancelled(have_started, notes):
         for run in jobs[job]:
             run.was_cancelled = True
             run.__dict__.pop("state", None)

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from launcher.checkpoint.find import find_checkpoint
+from launcher.process.arguments import Parser
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.rerun import (
     add_trust,
@@ -21,25 +22,19 @@ PARTS = ("optimizer", "data")
 NOT_INHERITED = ("run.id", "run.fork_from", "run.fork_without", "run.init_from", "trainer.pause_at")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="OVERRIDE",
-        help="what differs: optimizer.lr=0.001",
+def add_arguments(parser: Parser) -> None:
+    parser.argument("run", "RUN", RUN_HELP)
+    parser.argument(
+        "overrides", "OVERRIDE", "what differs: optimizer.lr=0.001", nargs="*", default=[]
     )
-    parser.add_argument(
-        "--at", default="latest", metavar="STEP", help="a step, best, or latest (default)"
-    )
-    parser.add_argument(
+    parser.argument("--at", "STEP", "a step, best, or latest (default)", default="latest")
+    parser.argument(
         "--without",
+        "PART",
+        "do not take the optimizer's moments (optimizer), or the data position (data)",
         action="append",
         choices=PARTS,
         default=[],
-        metavar="PART",
-        help="do not take the optimizer's moments (optimizer), or the data position (data)",
     )
     add_trust(parser)
 
@@ -60,23 +55,20 @@ def fork_command(
 ) -> list[str]:
     """Return the arguments of `python -m launcher` for a fork."""
     path = find_checkpoint(run.folder.checkpoints, at, "--at", hashes=False)
-    typed = {key_of(override) for override in overrides}
-    is_elsewhere = "paths.outputs" in typed
+    is_elsewhere = "paths.outputs" in map(key_of, overrides)
     source = str(path.absolute())
     if path.parent == run.folder.checkpoints and not is_elsewhere:
         source = f"{run.id}/{int(path.name.removeprefix('step-'))}"
-    fork_overrides = [f"run.fork_from={quoted(source)}"]
-    fork_overrides += [f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []
     if not trust:
         check_overrides(run, run.overrides)
-    left_out = (*NOT_INHERITED, *(("paths.outputs",) if is_elsewhere else ()))
-    inherited, flags = run_command(run, trust=True), config_dirs(run)
-    inherited = [
-        word for word in inherited[: len(inherited) - len(flags)] if key_of(word) not in left_out
-    ]
-    command = [
+    left_out = (*NOT_INHERITED, "paths.outputs") if is_elsewhere else NOT_INHERITED
+    flags = config_dirs(run)
+    words = run_command(run, trust=True)[: -len(flags) or None]
+    inherited = [word for word in words if key_of(word) not in left_out]
+    return [
         *applicable(inherited, overrides, run.record.get("config_dir")),
-        *fork_overrides,
+        f"run.fork_from={quoted(source)}",
+        *([f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []),
         *overrides,
+        *flags,
     ]
-    return [*command, *flags]

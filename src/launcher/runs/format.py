@@ -38,12 +38,6 @@ def number(value: Any) -> str:
         return str(value)
 
 
-def progress(record: RecordData) -> str:
-    """Format step/max_steps."""
-    last = record.get("max_steps")
-    return f"{record.get('step', 0)}/{last if last is not None else '?'}"
-
-
 def best(record: RecordData) -> str:
     """Format the best value and its step: `1.234 (val/loss, step 400)`."""
     value = record.get("best")

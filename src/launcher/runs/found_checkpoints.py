@@ -19,10 +19,10 @@ from launcher.checkpoint.store import (
     TEMPORARY,
     CheckpointStore,
 )
+from launcher.process.table import Table
 from launcher.rundir.space import folder_size, size
 from launcher.runs.format import duration, plural
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import Table
 
 HEADINGS = ("run", "step", "size", "age", "state")
 
@@ -75,12 +75,9 @@ class FoundCheckpoint:
 def found_checkpoints(
     run: StoredRun, reads: bool = False, at: str | None = None
 ) -> Iterator[FoundCheckpoint]:
-    """Compare each checkpoint of a run with its manifest.
+    """Compare each checkpoint of a run with its manifest: every byte (`reads`), or the sizes.
 
-    Args:
-        run: the run.
-        reads: read every byte; otherwise only the sizes of files are compared.
-        at: `latest`, `best` or a step; None for all, with folders and links of `_others`.
+    Without `at`, folders that were set aside or left over are among them.
     """
     root = run.folder.checkpoints
     if root.is_symlink() and not root.exists():
@@ -134,33 +131,27 @@ def _dangling(run: StoredRun, link: Path) -> FoundCheckpoint:
 
 # ------------------------------------------------------------------------------------------ table
 def table(found: Sequence[FoundCheckpoint], reads: bool) -> Table:
-    rows = [cells(checkpoint, reads) for checkpoint in found]
-    counts = {
-        "checkpoint": sum(not each.is_aside and each.written is not None for each in found),
-        "run": len({each.run.path for each in found}),
-    }
-    total = " of ".join(plural(count, noun) for noun, count in counts.items())
+    checkpoints = sum(not each.is_aside and each.written is not None for each in found)
+    num_runs = len({each.run.path for each in found})
+    total = f"{plural(checkpoints, 'checkpoint')} of {plural(num_runs, 'run')}"
     if damaged := sum(checkpoint.is_damaged for checkpoint in found):
         total = f"{damaged} damaged of {total}"
+    rows = [cells(checkpoint, reads) for checkpoint in found]
     rows.append(["total", "", size(sum(each.size for each in found)), "", total])
-    return Table(HEADINGS, rows, right=frozenset((1, 2, 3)), shrinks=(4, 0))
+    return Table(HEADINGS, rows, right=frozenset((1, 2, 3)), folds=True)
 
 
 def cells(checkpoint: FoundCheckpoint, reads: bool = False) -> list[str]:
-    is_link = checkpoint.written is None
-    return [
-        checkpoint.run.label,
-        "-" if checkpoint.step is None else str(checkpoint.step),
-        "-" if is_link else size(checkpoint.size),
-        "-" if checkpoint.written is None else duration(time.time() - checkpoint.written),
-        described(checkpoint, reads),
-    ]
-
-
-def described(checkpoint: FoundCheckpoint, reads: bool) -> str:
-    """Describe a checkpoint's state, such as `whole, latest, best` or `set aside`."""
+    step = "-" if checkpoint.step is None else str(checkpoint.step)
     if checkpoint.written is None:
-        return f"damaged, {checkpoint.path.name} leads nowhere"
+        state = f"damaged, {checkpoint.path.name} leads nowhere"
+        return [checkpoint.run.label, step, "-", "-", state]
     is_whole = reads and not checkpoint.problem and checkpoint.marks != (UNFINISHED,)
     first = ["damaged"] * checkpoint.is_damaged + ["whole"] * is_whole
-    return ", ".join([*first, *checkpoint.marks]) or "-"
+    return [
+        checkpoint.run.label,
+        step,
+        size(checkpoint.size),
+        duration(time.time() - checkpoint.written),
+        ", ".join([*first, *checkpoint.marks]) or "-",
+    ]

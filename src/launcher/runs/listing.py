@@ -14,15 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.rundir.history import BARS, encodable
+from launcher.process.arguments import Parser
+from launcher.process.printable import encodable
+from launcher.process.table import GAP, Table, terminal_width
+from launcher.rundir.history import BARS
 from launcher.runs import over
-from launcher.runs.differences import differences, without_defaults
+from launcher.runs.differences import Row, differences, without_defaults
 from launcher.runs.expected import expected
 from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
 from launcher.runs.find import ask_queue, find_runs, uncollected
-from launcher.runs.format import duration, number, progress, seconds_of
+from launcher.runs.format import duration, number, seconds_of
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import GAP, Table, terminal_width
 
 COLORS = {
     "running": "green",
@@ -39,32 +41,25 @@ DIFFERS = "differs in"
 COMFORTABLE, NARROW, NARROWEST, SPARED_FIRST = 32, 26, 12, 6
 """Widths of `differs in` in characters. Columns with `spare` >= SPARED_FIRST are left out to give
 it COMFORTABLE room, the others only to give it NARROW. It is shown if it has NARROWEST."""
+REASON = 26
+"""Width of `reason`, for which columns with `spare` >= SPARED_FIRST are left out too."""
 SHORTEST_ID = 6
 """Characters of an id that are shown at least. Commands take the beginning of an id."""
-REASON = 26
-"""Width of `reason` in characters, for which columns with `spare` >= SPARED_FIRST are left out
-too."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_selection(parser)
-    parser.add_argument(
-        "--over", metavar="KEY", help=f"{over.OVER_HELP}; n, mean ± standard deviation of each"
-    )
-    parser.add_argument("--json", action="store_true", help="everything known of each run, as JSON")
+    parser.argument("--over", "KEY", f"{over.OVER_HELP}; n, mean ± standard deviation of each")
+    parser.flag("--json", "everything known of each run, as JSON")
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
+def add_selection(parser: Parser) -> None:
     """Add the arguments that choose runs, their order, and columns."""
-    parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
-    parser.add_argument(
-        "--sort", metavar="KEY", help="a column, a configuration key, or a metric: val/loss"
-    )
-    parser.add_argument("--reverse", action="store_true", help="the largest value first")
-    parser.add_argument(
-        "--columns",
-        metavar="KEY,KEY",
-        help="these columns after `state`: optimizer.lr,val/loss,train/step_time",
+    parser.argument("words", "FILTER", FILTER_HELP, nargs="*")
+    parser.argument("--sort", "KEY", "a column, a configuration key, or a metric: val/loss")
+    parser.flag("--reverse", "the largest value first")
+    parser.argument(
+        "--columns", "KEY,KEY", "these columns after `state`: optimizer.lr,val/loss,train/step_time"
     )
 
 
@@ -86,22 +81,19 @@ def selected(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]]
 def listed(arguments: argparse.Namespace) -> int:
     runs, columns = selected(arguments)
     if arguments.over is not None:
-        over.show(runs, arguments.over, columns, arguments.sort, arguments.reverse, arguments.json)
+        over.show(runs, columns, arguments)
         return 0
     if arguments.sort is not None:
         runs = sort(runs, arguments.sort, arguments.reverse)
     elif arguments.reverse:
         runs.reverse()
     if arguments.json:
-        summaries = [
-            summary(run, differs) for run, differs in zip(runs, differences(runs), strict=True)
-        ]
-        print(json.dumps(summaries, indent=2))
-        return 0
-    if not runs:
+        pairs = zip(runs, differences(runs), strict=True)
+        print(json.dumps([summary(run, differs) for run, differs in pairs], indent=2))
+    elif runs:
+        table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
+    else:
         print(no_runs(arguments), file=sys.stderr)
-        return 0
-    table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
     return 0
 
 
@@ -120,14 +112,27 @@ class Column:
     is_right: bool = True
 
 
-def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> list[Column]:
-    """Return the columns to the right of `state`."""
-    if keys:
-        return [key_column(key) for key in keys]
+def columns_of(
+    runs: Sequence[StoredRun], now: float, keys: Sequence[str], sorted_by: str
+) -> list[Column]:
+    """Return the columns: `keys`, or the usual ones; a metric that sorts has one too."""
+    columns = [
+        Column("name", lambda run: run.name, spare=1, is_right=False),
+        Column("id", lambda run: run.id, is_right=False),
+        Column("state", lambda run: run.state, is_right=False),
+        *([key_column(key) for key in keys] or usual_columns(runs, now)),
+    ]
+    is_shown = sorted_by in {column.heading for column in columns}
+    if not is_shown and any(sorted_by in run.metrics for run in runs):
+        columns.append(key_column(sorted_by))
+    return columns
+
+
+def usual_columns(runs: Sequence[StoredRun], now: float) -> list[Column]:
     metrics = {str(run.best.get("metric")) for run in runs if run.best}
     (metric,) = metrics if len(metrics) == 1 else (None,)
     columns = [
-        Column("step/max", lambda run: progress(run.record), spare=3),
+        Column("step/max", lambda run: run.progress, spare=3),
         Column("train/loss", lambda run: number(run.record.get("loss")), spare=4),
         Column(
             f"best {metric}" if metric else "best",
@@ -161,6 +166,11 @@ def best(run: StoredRun, named: bool) -> str:
     return f"{value} ({run.best.get('metric')})" if named and run.best else value
 
 
+def age(run: StoredRun, now: float) -> str:
+    first = seconds_of(run.started) or run.updated
+    return "-" if first is None else duration(now - first)
+
+
 def table(
     runs: list[StoredRun],
     now: float,
@@ -168,73 +178,66 @@ def table(
     keys: Sequence[str] = (),
     sorted_by: str = "",
 ) -> Table:
-    """Make a table with one line per run, cut to a terminal of `width` characters.
-
-    Args:
-        runs: the runs, in their order.
-        now: current time in seconds since the epoch.
-        width: width of the terminal. Default None: unlimited.
-        keys: the columns after `state`. If there are none, the usual ones.
-        sorted_by: key by which runs are sorted. A metric gets a column of its own.
-    """
-    all_rows = differences(runs)
-    rows = without_defaults(runs, all_rows)
-    keys_of_all = list(dict.fromkeys(key for row in rows for key in row))
-    differing, least = typed(rows), typed(shortened(rows, telling(all_rows)))
-    always = [
-        Column("name", lambda run: run.name, spare=1, is_right=False),
-        Column("id", lambda run: run.id, is_right=False),
-        Column("state", lambda run: run.state, is_right=False),
-    ]
-    columns = [*always, *columns_of(runs, now, keys)]
-    if (
-        sorted_by
-        and sorted_by not in {column.heading for column in columns}
-        and any(sorted_by in run.metrics for run in runs)
-    ):
-        columns.append(key_column(sorted_by))
+    """Make a table with one line per run, cut to `width`; the columns after `state` are `keys`."""
+    columns = columns_of(runs, now, keys, sorted_by)
     cells = [[column.cell(run) for run in runs] for column in columns]
-    reasons = [run.failure or "-" for run in runs]
-    shows_reasons, shows_differences = any(run.failure for run in runs), any(differing)
+    reasons = [run.failure or "-" for run in runs] if any(run.failure for run in runs) else []
+    rows = differences(runs)
+    forms = Forms(rows, without_defaults(runs, rows))
+    differing = forms.full if any(forms.full) else []
     if width is not None:
-        if sum(map(width_of, columns, cells)) + max(map(len, differing)) > width:
+        if sum(map(width_of, columns, cells)) + max(map(len, forms.full)) > width:
             cells[1] = short_ids(cells[1])
-        longest = max(map(len, (DIFFERS, *least)))
-        kept, room = fitting(columns, cells, width, longest, REASON if shows_reasons else 0)
+        kept, room = fitting(columns, cells, width, forms.longest, REASON if reasons else 0)
         columns, cells = [columns[index] for index in kept], [cells[index] for index in kept]
-        shows_differences = shows_differences and room >= min(longest, NARROWEST)
-        left = room - (min(longest, COMFORTABLE) + GAP if shows_differences else 0)
-        shows_reasons = shows_reasons and left >= NARROWEST
-        reasons = [
-            reason if len(reason) <= left else f"{reason[: left - 3]}..." for reason in reasons
-        ]
-        room -= left if shows_reasons else 0
-        forms = differing, typed(shortened(rows, keys_of_all))
-        differing = next((form for form in forms if max(map(len, form)) <= room), least)
+        if room < min(forms.longest, NARROWEST):
+            differing = []
+        left = room - (min(forms.longest, COMFORTABLE) + GAP if differing else 0)
+        reasons = reasons if left >= NARROWEST else []
+        differing = differing and forms.that_fits(room - left if reasons else room)
     state = next(index for index, column in enumerate(columns) if column.heading == "state")
-    if shows_differences:
+    shrinks = [*range(state)]
+    if differing:
         columns.insert(state, Column(DIFFERS, str, is_right=False))
         cells.insert(state, differing)
-    if shows_reasons:
+        shrinks = [state, *shrinks]
+        state += 1
+    if reasons:
         columns.append(Column("reason", str, is_right=False))
         cells.append(reasons)
+        shrinks = [len(columns) - 1, *shrinks]
     return Table(
         [column.heading for column in columns],
         list(zip(*cells, strict=True)),
         right=frozenset(index for index, column in enumerate(columns) if column.is_right),
-        shrinks=(state, *range(state)) if shows_differences else range(state),
-        styles={
-            (index, state + shows_differences): COLORS.get(run.state, "")
-            for index, run in enumerate(runs)
-        },
+        shrinks=shrinks,
+        styles={(index, state): COLORS.get(run.state, "") for index, run in enumerate(runs)},
     )
 
 
-def typed(rows: Sequence[dict[str, str]]) -> list[str]:
+class Forms:
+    """The cells of `differs in`: with keys in full, with short keys, and with the least keys."""
+
+    def __init__(self, rows: Sequence[Row], shown: Sequence[Row]):
+        self.full = typed(shown)
+        self.short = typed(shortened(shown, keys_of(shown)))
+        self.least = typed(shortened(shown, telling(rows)))
+        self.longest = max(map(len, (DIFFERS, *self.least)))
+
+    def that_fits(self, room: int) -> list[str]:
+        forms = (self.full, self.short)
+        return next((form for form in forms if max(map(len, form)) <= room), self.least)
+
+
+def typed(rows: Sequence[Row]) -> list[str]:
     return [" ".join(f"{key}={value}" for key, value in row.items()) for row in rows]
 
 
-def shortened(rows: Sequence[dict[str, str]], keys: Sequence[str]) -> list[dict[str, str]]:
+def keys_of(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def shortened(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
     """Return rows of some keys, shortened to their last part unless two have the same."""
     last = {key: key.rpartition(".")[2] for key in keys}
     count = Counter(last.values())
@@ -242,9 +245,9 @@ def shortened(rows: Sequence[dict[str, str]], keys: Sequence[str]) -> list[dict[
     return [{names[key]: row[key] for key in keys if key in row} for row in rows]
 
 
-def telling(rows: Sequence[dict[str, str]]) -> list[str]:
+def telling(rows: Sequence[Row]) -> list[str]:
     """Return keys that tell the rows apart as well as all do, each the best one that is left."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
+    keys = keys_of(rows)
     chosen: list[str] = []
     groups: list[object] = [None] * len(rows)
 
@@ -283,21 +286,14 @@ def fitting(
     room = width - sum(widths[index] for index in kept)
     for index in sorted(range(len(columns)), key=lambda index: columns[index].spare):
         is_spared_first = columns[index].spare >= SPARED_FIRST
-        wanted = min(longest, COMFORTABLE if is_spared_first else NARROW) + (
-            more if is_spared_first else 0
-        )
+        wanted = min(longest, COMFORTABLE) + more if is_spared_first else min(longest, NARROW)
         if index not in kept and room - widths[index] >= wanted:
             kept.append(index)
             room -= widths[index]
     return sorted(kept), room
 
 
-def age(run: StoredRun, now: float) -> str:
-    first = seconds_of(run.started) or run.updated
-    return "-" if first is None else duration(now - first)
-
-
-def summary(run: StoredRun, differs: dict[str, str]) -> dict[str, Any]:
+def summary(run: StoredRun, differs: Row) -> dict[str, Any]:
     """Return the record, state, folder, metrics and differences of a run for `--json`."""
     return {
         **{key: value for key, value in run.record.items() if key != "logged"},

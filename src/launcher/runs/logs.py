@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.process.printable import printable
 from launcher.rundir.folder import FOLLOWER_LOCK
 from launcher.rundir.holder import read_holder
@@ -21,24 +22,16 @@ from launcher.trackers.process import WAIT
 PAUSE = 0.3
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+def add_arguments(parser: Parser) -> None:
+    parser.argument("run", "RUN", RUN_HELP)
     parser.add_argument(
         "-f", "--follow", action="store_true", help="keep printing until the run ends"
     )
-    parser.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines")
-    parser.add_argument(
-        "--rank",
-        type=int,
-        default=0,
-        metavar="R",
-        help="the rank whose log is printed (default: 0)",
+    parser.argument("-n --lines", "N", "only the last N lines", type=int)
+    parser.argument(
+        "--rank", "R", "the rank whose log is printed (default: 0)", type=int, default=0
     )
-    parser.add_argument(
-        "--slurm",
-        action="store_true",
-        help="the output of the newest SLURM job, srun's messages included",
-    )
+    parser.flag("--slurm", "the output of the newest SLURM job, srun's messages included")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,9 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         for text in growth(path, position, watch.has_ended):
             emit(text)
-    if not watch.is_job_log and (reason := early_end(StoredRun.read(wanted.folder.path))):
+    newest = StoredRun.read(wanted.folder.path)
+    last = newest.attempts[-1] if newest.attempts else {}
+    has_no_log = last.get("started") == last.get("ended")
+    if has_no_log and not watch.is_job_log and (end := last_end(newest)):
         print(
-            f"launcher: {wanted.label}: the last attempt ended before its log began: {reason}",
+            f"launcher: {wanted.label}: the last attempt ended before its log began: {end}",
             file=sys.stderr,
         )
     return 0
@@ -80,27 +76,18 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
         raise ConfigError(
             f"{run.label}: has no log yet, since it waits in the queue{job}; -f waits for it."
         )
-    has = f"it has {', '.join(names)}" if names else f"it has no logs{failure(run)}"
+    end = last_end(run).rstrip(".")
+    none = f"it has no logs{f': its last attempt {end}' if end else ''}"
+    has = f"it has {', '.join(names)}" if names else none
     if slurm:
         raise ConfigError(f"--slurm: {run.label} has no log of a SLURM job; {has}.")
     raise ConfigError(f"--rank={rank}: {run.label} has no {path.name}; {has}.")
 
 
-def failure(run: StoredRun) -> str:
-    """Explain why the newest attempt ended, for a run that failed before its log began."""
-    reason = run.attempts[-1].get("reason") if run.attempts else None
-    return (
-        f": its last attempt {run.attempts[-1].get('outcome')}, {str(reason).rstrip('.')}"
-        if reason
-        else ""
-    )
-
-
-def early_end(run: StoredRun) -> str:
-    """Describe the end of an attempt that had not begun, which no log shows, or return ""."""
+def last_end(run: StoredRun) -> str:
+    """Describe how the newest attempt ended, if its reason is known, or return ""."""
     last = run.attempts[-1] if run.attempts else {}
-    is_early = last.get("reason") and last.get("started") == last.get("ended")
-    return f"{last['outcome']}, {last['reason']}" if is_early else ""
+    return f"{last.get('outcome')}, {last['reason']}" if last.get("reason") else ""
 
 
 class RunWatch:
@@ -121,11 +108,9 @@ class RunWatch:
 
     def has_ended(self) -> bool:
         run = StoredRun.read(self.path)
-        if run.state == "running" or not run.is_left:
+        if run.state == "running" or not run.is_left or not self._has_heard_of_trackers():
             return False
         is_completed = run.state == "completed"
-        if not self._has_heard_of_trackers():
-            return False
         if is_completed and not self.is_job_log:
             return True
         if run.had_job and time.monotonic() - self._asked > self.pause:
@@ -180,10 +165,9 @@ def growth(
         ended = has_ended()
         try:
             with open(path, "rb") as file:
-                if os.fstat(file.fileno()).st_size < position:
-                    # The file was rewritten.
-                    position = 0
-                file.seek(position)
+                # It may have been rewritten.
+                is_shorter = os.fstat(file.fileno()).st_size < position
+                position = file.seek(0 if is_shorter else position)
                 text = file.read()
         except FileNotFoundError:
             text = b""

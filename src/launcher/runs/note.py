@@ -4,16 +4,15 @@ import argparse
 from collections.abc import Sequence
 
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.rundir.note import Note
 from launcher.runs.stored_run import StoredRun
 
 
-def add_note_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--note", metavar="TEXT", help="write a note about it; '' removes it")
+def add_note_arguments(parser: Parser) -> None:
+    parser.argument("--note", "TEXT", "write a note about it; '' removes it")
     parser.add_argument("--label", action="append", default=[], help="add a label; may be repeated")
-    parser.add_argument(
-        "--unlabel", action="append", default=[], metavar="LABEL", help="remove a label"
-    )
+    parser.argument("--unlabel", "LABEL", "remove a label", action="append", default=[])
 
 
 def write_notes(runs: Sequence[StoredRun], arguments: argparse.Namespace) -> None:

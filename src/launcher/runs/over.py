@@ -1,5 +1,6 @@
 """Table, mean and spread of groups of runs that differ in one key only, such as `seed`."""
 
+import argparse
 import json
 import math
 import statistics
@@ -10,12 +11,11 @@ from dataclasses import dataclass
 
 from launcher.config.difference import columns, diff, is_within
 from launcher.errors import ConfigError
-from launcher.rundir.history import Curve
+from launcher.process.table import Table
 from launcher.runs.differences import counts, differences, not_counted, without_defaults
 from launcher.runs.filters import check_keys, number, value_of
 from launcher.runs.format import number as short
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import Table
 
 OVER_HELP = "group runs that differ in this key alone: seed"
 
@@ -32,6 +32,10 @@ class Group:
         return " ".join(f"{key}={value}" for key, value in self.differs.items())
 
     @property
+    def completed(self) -> list[StoredRun]:
+        return [run for run in self.runs if run.state == "completed"]
+
+    @property
     def states(self) -> str:
         """The state of its runs: `completed`, or `4 completed, 1 failed`."""
         states = Counter(run.state for run in self.runs)
@@ -41,17 +45,16 @@ class Group:
 
     def values(self, key: str) -> list[float]:
         """The finite values of a metric or setting in completed runs; others may be at any step."""
-        numbers = [number(best_of(run, key)) for run in self.runs if run.state == "completed"]
+        numbers = [number(best_of(run, key)) for run in self.completed]
         return [value for value in numbers if value is not None and math.isfinite(value)]
 
 
 def best_of(run: StoredRun, key: str) -> object:
     """Return the value at the best checkpoint (`best val/loss`), or the newest one."""
-    if key.startswith("best "):
-        return (
-            run.best.get("value") if run.best.get("metric") == key.removeprefix("best ") else None
-        )
-    return value_of(run, key)
+    metric = key.removeprefix("best ")
+    if metric == key:
+        return value_of(run, key)
+    return run.best.get("value") if run.best.get("metric") == metric else None
 
 
 def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
@@ -91,56 +94,34 @@ def spread(values: Sequence[float]) -> str:
     return short(mean) if len(values) == 1 else f"{short(mean)} ± {statistics.stdev(values):.2g}"
 
 
-def show(
-    runs: list[StoredRun],
-    key: str,
-    columns: Sequence[str],
-    sort: str | None,
-    reverse: bool,
-    as_json: bool,
-) -> None:
+def show(runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Namespace) -> None:
     """Print a line for each group; `columns` are by default `best`'s metric and the loss."""
-    groups = grouped(runs, key)
+    groups, sort = grouped(runs, arguments.over), arguments.sort
     if not columns:
-        followed = dict.fromkeys(f"best {run.best['metric']}" for run in runs if run.best)
-        columns = [
-            *followed,
-            *(["train/loss"] if any("train/loss" in run.metrics for run in runs) else []),
-        ]
+        loss = ["train/loss"] if any("train/loss" in run.metrics for run in runs) else []
+        columns = [*dict.fromkeys(f"best {run.best['metric']}" for run in runs if run.best), *loss]
     if sort is not None:
         check_keys(runs, [sort.removeprefix("best ")], "--sort=")
         chosen = f"best {sort}" if f"best {sort}" in columns else sort
         columns = columns if chosen in columns else [*columns, chosen]
-        groups = _sorted(groups, chosen, reverse)
-    elif reverse:
+        known = [group for group in groups if group.values(chosen)]
+        known.sort(key=lambda g: statistics.fmean(g.values(chosen)), reverse=arguments.reverse)
+        groups = [*known, *(group for group in groups if not group.values(chosen))]
+    elif arguments.reverse:
         groups.reverse()
-    if as_json:
+    if arguments.json:
         print(json.dumps([_as_json(group, columns) for group in groups], indent=2))
+        return
+    if not groups:
+        print("There are no such runs.", file=sys.stderr)
         return
     headings = ["name", "differs in", "state", "n", *columns]
     rows = [
-        [group.runs[0].name, group.label or "-", group.states, str(_count(group)),
+        [group.runs[0].name, group.label or "-", group.states, str(len(group.completed)),
          *(spread(group.values(column)) for column in columns)]
         for group in groups
     ]  # fmt: skip
-    if not rows:
-        print("There are no such runs.", file=sys.stderr)
-        return
     Table(headings, rows, right=frozenset(range(3, len(headings))), shrinks=(1, 0)).print()
-
-
-def _count(group: Group) -> int:
-    return sum(run.state == "completed" for run in group.runs)
-
-
-def _sorted(groups: list[Group], column: str, reverse: bool) -> list[Group]:
-    means = [
-        (statistics.fmean(values) if (values := group.values(column)) else None, group)
-        for group in groups
-    ]
-    known = [(mean, group) for mean, group in means if mean is not None]
-    known.sort(key=lambda pair: pair[0], reverse=reverse)
-    return [group for _, group in known] + [group for mean, group in means if mean is None]
 
 
 def _as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
@@ -149,7 +130,7 @@ def _as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
         "name": group.runs[0].name,
         "differs": group.differs,
         "runs": [run.id for run in group.runs],
-        "n": _count(group),
+        "n": len(group.completed),
         "metrics": {
             column: {
                 "values": known,
@@ -159,37 +140,3 @@ def _as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
             for column, known in values.items()
         },
     }
-
-
-@dataclass(frozen=True)
-class Band:
-    """The mean of several curves and the standard deviation, at steps where all have a value."""
-
-    x: list[float]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
-
-
-def band(curves: Sequence[Curve], log: bool = False) -> Band:
-    tables = [
-        {
-            x: math.log(y) if log else y
-            for x, y in zip(curve.x, curve.y, strict=True)
-            if math.isfinite(y) and (y > 0 or not log)
-        }
-        for curve in curves
-        if curve.x
-    ]
-    steps = sorted(set.intersection(*map(set, tables))) if tables else []
-    means = [statistics.fmean(table[x] for table in tables) for x in steps]
-    spreads = [
-        statistics.stdev([table[x] for table in tables]) if len(tables) > 1 else 0.0 for x in steps
-    ]
-    back = math.exp if log else float
-    return Band(
-        steps,
-        [back(mean) for mean in means],
-        [back(mean - sd) for mean, sd in zip(means, spreads, strict=True)],
-        [back(mean + sd) for mean, sd in zip(means, spreads, strict=True)],
-    )

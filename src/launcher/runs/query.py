@@ -9,9 +9,9 @@ from launcher.rundir.files import expanded
 from launcher.runs.differences import differences
 from launcher.runs.filters import select
 from launcher.runs.find import ask_queue, find_runs
-from launcher.runs.items import Items
 from launcher.runs.over import grouped
-from launcher.runs.plot import LOSS, axis_of, check_metrics, draw
+from launcher.runs.plot import draw
+from launcher.runs.series import AXES, LOSS, Axis, check_metrics
 from launcher.runs.significance import Result, tested
 from launcher.runs.stored_run import StoredRun
 
@@ -32,7 +32,7 @@ class Drawing:
         self.figure.savefig(path, dpi=150)
 
 
-class Runs(Items[StoredRun]):
+class Runs(list[StoredRun]):
     """The runs of a folder that match filters, as `python -m launcher.runs` lists them.
 
     They are read once.
@@ -40,8 +40,6 @@ class Runs(Items[StoredRun]):
     Args:
         outputs: the folder of the runs.
         filters: `model=gpt`, `val/loss<2`, part of a name, or the beginning of an id.
-    Raises:
-        ConfigError: there is no such folder, or a filter names nothing.
     """
 
     def __init__(self, outputs: str | Path = "outputs", *filters: str):
@@ -50,7 +48,7 @@ class Runs(Items[StoredRun]):
             raise ConfigError(f"{self.outputs}: there is no such folder of runs.")
         runs = find_runs(self.outputs)
         ask_queue(runs)
-        self._items = select(runs, filters)
+        super().__init__(select(runs, filters))
 
     def __repr__(self) -> str:
         return f"<{len(self)} runs in {self.outputs}>"
@@ -59,25 +57,14 @@ class Runs(Items[StoredRun]):
         """Return `name`, `id`, `state`, `step`, differing keys, and newest metrics of each run."""
         rows = []
         for run, differing in zip(self, differences(self), strict=True):
-            settings = run.settings
-            rows.append(
-                {
-                    "name": run.name,
-                    "id": run.id,
-                    "state": run.state,
-                    "step": run.record.get("step"),
-                    **{key: settings.get(key, text) for key, text in differing.items()},
-                    **{name: newest.value for name, newest in run.metrics.items()},
-                }
-            )
+            known: dict[str, Any] = {"name": run.name, "id": run.id, "state": run.state}
+            known |= {"step": run.record.get("step")}
+            known |= {key: run.settings.get(key, text) for key, text in differing.items()}
+            rows.append(known | {name: newest.value for name, newest in run.metrics.items()})
         return rows
 
     def frame(self) -> Any:
-        """Return the rows as a pandas DataFrame.
-
-        Raises:
-            ConfigError: pandas is not installed.
-        """
+        """Return the rows as a pandas DataFrame."""
         try:
             import pandas
         except ImportError as error:
@@ -102,20 +89,14 @@ class Runs(Items[StoredRun]):
             against: step, time or samples.
             smoothing: from 0 to below 1. Default None: by the number of points.
             log: a logarithmic axis.
-        Raises:
-            ConfigError: no run has logged a metric, or matplotlib is not installed.
         """
         names = metrics or (LOSS,)
-        if against not in ("step", "time", "samples"):
+        if against not in AXES:
             raise ConfigError(f"against={against!r}: should be step, time or samples.")
         check_metrics(self, names)
         groups = None if over is None else grouped(self, over)
-        return Drawing(draw(self, names, axis_of(self, against, smoothing), log, groups))
+        return Drawing(draw(self, names, Axis.of(self, against), smoothing, log, groups))
 
     def test(self, key: str, metric: str = "val/loss", step: int | None = None) -> Result:
-        """Test whether the values of a key make a difference over seeds, as `runs test` does.
-
-        Raises:
-            ConfigError: the runs cannot be compared.
-        """
+        """Test whether the values of a key make a difference over seeds, as `runs test` does."""
         return tested(self, key, metric, step)

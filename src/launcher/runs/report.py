@@ -13,56 +13,51 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from launcher.config.messages import as_typed, hint
-from launcher.config.metric_direction import Mode, best_index, mode_of
+from launcher.config.messages import as_typed
+from launcher.config.metric_direction import Mode, best_index, mode_of, ranked
 from launcher.errors import ConfigError
-from launcher.rundir.files import path_argument, replace_file
-from launcher.rundir.history import evenly, is_wide
+from launcher.process.arguments import Parser, path_argument
+from launcher.rundir.files import replace_file
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.filters import FILTER_HELP, number, select
 from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import seconds_of
+from launcher.runs.listing import no_runs
+from launcher.runs.objective import curve_of as trained_curve
 from launcher.runs.over import OVER_HELP, grouped
 from launcher.runs.report_media import media_of
+from launcher.runs.series import AXES, LOSS, unknown_metric
 from launcher.runs.show import forked_from, shares
 from launcher.runs.spent import Spent, spent
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.stored_study import StoredStudy, find_study
 
-LOSS = "train/loss"
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
 MOST_METRICS = 8
-AXES = ("step", "time", "samples")
+WIDE = 30.0
+"""Ratio of the largest to the smallest value of a parameter with a logarithmic axis."""
 NOT_SHARED = ("run", "paths", "dispatch", "tracker", "job", "hydra", "device")
 """Keys of how a run was started."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "words", nargs="*", metavar="FILTER", help=f"{FILTER_HELP}; or the folder or id of a search"
-    )
-    parser.add_argument(
-        "--metric", metavar="KEY", help="the metric that runs are judged by (default: the best's)"
-    )
-    parser.add_argument("--over", metavar="KEY", help=f"{OVER_HELP}; their curves as bands")
-    parser.add_argument(
-        "-o",
-        "--output",
+def add_arguments(parser: Parser) -> None:
+    parser.argument("words", "FILTER", f"{FILTER_HELP}; or the folder or id of a search", nargs="*")
+    parser.argument("--metric", "KEY", "the metric that runs are judged by (default: the best's)")
+    parser.argument("--over", "KEY", f"{OVER_HELP}; their curves as bands")
+    parser.argument(
+        "-o --output",
+        "FILE",
+        "default: report.html in the folder of runs or search",
         type=path_argument,
-        metavar="FILE",
-        help="default: report.html in the folder of runs or search",
     )
-    parser.add_argument(
-        "--optuna", metavar="URL", help="write the search into a storage of Optuna instead"
-    )
+    parser.argument("--optuna", "URL", "write the search into a storage of Optuna instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    folder = (
-        find_study(arguments.words[0], arguments.outputs) if len(arguments.words) == 1 else None
-    )
+    words = arguments.words
+    folder = find_study(words[0], arguments.outputs) if len(words) == 1 else None
     if arguments.optuna is not None:
         return export_study(folder, arguments.optuna)
     plotly = plotly_source()
@@ -98,8 +93,7 @@ def selected_runs(arguments: argparse.Namespace) -> list[StoredRun]:
     ask_queue(runs)
     runs = [run for run in select(runs, arguments.words) if run.record]
     if not runs:
-        suffix = f" that match {' '.join(arguments.words)}" if arguments.words else ""
-        raise ConfigError(f"There are no runs in {arguments.outputs}{suffix}.")
+        raise ConfigError(no_runs(arguments))
     return runs
 
 
@@ -130,56 +124,47 @@ def report_data(
     metric: str | None = None,
     directions: Mapping[str, Mode] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Collect the data of the page in JSON's types.
-
-    Args:
-        runs: the runs.
-        metric: the metric of the page. Default None: the metric by which most runs are judged.
-        directions: directions of metrics; others follow from the runs or the name.
-    """
+    """Collect the data of the page in JSON's types; `directions` of metrics override the runs'."""
     judges = [run.judged_by for run in runs if run.judged_by is not None]
     judged = Counter(name for name, _ in judges).most_common(1)
     first = metric or (judged[0][0] if judged else None)
     modes = {**modes_of(judges), **directions}
     max_points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
     rows, pages, logged = differences(runs), [], Counter[str]()
-    for run, row in zip(runs, rows, strict=True):
+    for run, row, kept in zip(runs, rows, without_defaults(runs, rows), strict=True):
         names = run.history.metrics
         logged.update(names)
         candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
-        pages.append(
-            described(
-                run, row, {name: mode_of(name, modes.get(name)) for name in candidates}, max_points
-            )
-        )
+        directed = {name: mode_of(name, modes.get(name)) for name in candidates}
+        pages.append(described(run, row, directed, max_points))
+        pages[-1]["blank"] = [key for key in row if key not in kept]
         # For ten thousand runs it does not fit into memory.
         del run.history
     metrics = shown_metrics(logged, metric, first)
-    judge, shown = metrics[0], without_defaults(runs, rows)
-    for row, run_page, kept in zip(rows, pages, shown, strict=True):
-        run_page["blank"] = [key for key in row if key not in kept]
     for run_page in pages:
-        run_page["best"] = {name: run_page["best"].get(name) for name in metrics}
-        run_page["curves"] = {
-            name: run_page["curves"][name] for name in metrics if name in run_page["curves"]
-        }
-    best = {run.path: run_page["best"][judge] for run, run_page in zip(runs, pages, strict=True)}
-    sign = -1 if mode_of(judge, modes.get(judge)) == "max" else 1
-    ranked = sorted(
-        (run for run in runs if best[run.path] is not None),
-        key=lambda run: sign * best[run.path]["value"],
-    )
+        best, curves = run_page["best"], run_page["curves"]
+        run_page["best"] = {name: best.get(name) for name in metrics}
+        run_page["curves"] = {name: curves[name] for name in metrics if name in curves}
+    mode = mode_of(metrics[0], modes.get(metrics[0]))
     return {
-        "metric": judge,
-        "mode": mode_of(judge, modes.get(judge)),
+        "metric": metrics[0],
+        "mode": mode,
         "shared": shared(runs),
         "metrics": metrics,
         "parameters": parameters(rows),
         "states": dict(Counter(run.state for run in runs).most_common()),
         "spent": sum((spent(run, time.time()) for run in runs), Spent()).line(),
         "runs": pages,
-        "media": media_of([*ranked, *(run for run in runs if best[run.path] is None)]),
+        "media": media_of(best_first(runs, [page["best"][metrics[0]] for page in pages], mode)),
     }
+
+
+def best_first(
+    runs: Sequence[StoredRun], best: Sequence[dict[str, Any] | None], mode: Mode
+) -> list[StoredRun]:
+    values = [math.nan if each is None else each["value"] for each in best]
+    order = ranked(range(len(runs)), lambda index: values[index], mode)
+    return [runs[index] for index in order]
 
 
 def shared(runs: Sequence[StoredRun]) -> dict[str, str]:
@@ -249,7 +234,7 @@ def typed(params: dict[str, object]) -> dict[str, str]:
 def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) -> list[str]:
     """List the metric by which most runs are judged, the training loss, and validation metrics."""
     if metric is not None and metric not in logged:
-        raise ConfigError(f"'--metric={metric}': no run has logged this{hint(metric, logged)}")
+        raise ConfigError(unknown_metric(metric, logged))
     validation = [name for name in logged if name.startswith("val/")]
     first = judged or ("val/loss" if "val/loss" in logged else LOSS)
     return list(dict.fromkeys([first, LOSS, *sorted(validation)]))[:MOST_METRICS]
@@ -257,15 +242,12 @@ def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) 
 
 def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:
     """List the keys that differ, with a numeric axis for those that have numbers only."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    result = []
-    for key in keys:
+    result: list[dict[str, object]] = []
+    for key in dict.fromkeys(key for row in rows for key in row):
         values = [number(row.get(key)) for row in rows]
         finite = [value for value in values if value is not None and math.isfinite(value)]
         is_numeric = len(finite) == len(values)
-        is_log = (
-            is_numeric and min(finite) > 0 and (is_wide(finite) or max(finite) / min(finite) >= 30)
-        )
+        is_log = is_numeric and min(finite) > 0 and max(finite) / min(finite) >= WIDE
         result.append({"key": key, "numeric": is_numeric, "log": is_log})
     return result
 
@@ -273,7 +255,7 @@ def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:
 def described(
     run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], max_points: int
 ) -> dict[str, Any]:
-    values = {metric: run.history.values(metric) for metric in modes}
+    curves = {metric: curve_of(run, metric, max_points) for metric in modes}
     return {
         "id": run.id,
         "name": run.name,
@@ -283,49 +265,43 @@ def described(
         "labels": list(run.written.labels),
         "state": run.state,
         "step": run.record.get("step"),
-        "max_steps": run.record.get("max_steps"),
+        "max_steps": run.last_step,
         "started": seconds_of(run.started),
         "parameters": row,
-        "best": {metric: best_of(run, points, modes[metric]) for metric, points in values.items()},
-        "curves": {
-            metric: curve_of(run, points, max_points) for metric, points in values.items() if points
-        },
-        "restarts": {
-            axis: [rounded(position) for position in run.history.restarts(axis)] for axis in AXES
-        },
+        "best": {metric: best_of(run, metric, mode) for metric, mode in modes.items()},
+        "curves": {metric: curve for metric, curve in curves.items() if curve["y"]},
+        "restarts": {axis: [*map(rounded, run.history.restarts(axis))] for axis in AXES},
         "attempts": [attempt_of(run, attempt) for attempt in run.attempts],
         "device_hours": rounded(spent(run, time.time()).device_hours),
     }
 
 
-def curve_of(
-    run: StoredRun, points: Sequence[tuple[int, float]], max_points: int
-) -> dict[str, list[Any]]:
+def curve_of(run: StoredRun, metric: str, max_points: int) -> dict[str, list[float | None]]:
     """Return values against each axis that all lines have: a stream of data has no samples."""
-    kept = [points[index] for index in evenly(len(points), max_points)]
-    axes = {axis: [run.history.x(index, axis) for index, _ in kept] for axis in AXES}
-    known = {axis: [rounded(x) for x in xs if x is not None] for axis, xs in axes.items()}
-    return {axis: xs for axis, xs in known.items() if len(xs) == len(kept)} | {
-        "y": [rounded(y) for _, y in kept]
+    curves = {axis: run.history.curve(metric, axis) for axis in AXES}
+    count = max(len(curve.x) for curve in curves.values())
+    whole = {
+        axis: curve.thinned(max_points) for axis, curve in curves.items() if len(curve.x) == count
+    }
+    y = next(iter(whole.values())).y
+    return {axis: [*map(rounded, curve.x)] for axis, curve in whole.items()} | {
+        "y": [*map(rounded, y)]
     }
 
 
-def best_of(
-    run: StoredRun, points: Sequence[tuple[int, float]], mode: Mode
-) -> dict[str, object] | None:
+def best_of(run: StoredRun, metric: str, mode: Mode) -> dict[str, object] | None:
     """Return the best and last value of a metric and the best's step, or None if none was finite.
 
     The evaluation before the first step does not count.
     """
-    trained = [(index, y) for index, y in points if run.history.rows[index].get("step") != 0]
-    best_at = best_index([y for _, y in trained], mode)
-    if best_at is None:
+    trained = trained_curve(run.history, metric)
+    index = best_index(trained.y, mode)
+    if index is None:
         return None
-    index, value = trained[best_at]
     return {
-        "value": rounded(value),
-        "step": run.history.rows[index].get("step"),
-        "last": rounded(points[-1][1]),
+        "value": rounded(trained.y[index]),
+        "step": rounded(trained.x[index]),
+        "last": rounded(trained.y[-1]),
     }
 
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.rundir.files import path_argument
+from launcher.process.arguments import Parser, path_argument
 from launcher.rundir.reproduction import CODE, ENVIRONMENT, StoredCode, parse_code
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.stored_run import StoredRun
@@ -22,13 +22,10 @@ VARIANT = re.compile(r"^torch==[^+\s]+\+(cpu|cu\d+|rocm[\d.]+)$", re.MULTILINE)
 LOCAL = re.compile(r"^(\S+)  # not from an index$", re.MULTILINE)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument(
-        "--into",
-        type=path_argument,
-        metavar="DIR",
-        help="the new folder (default: reproduced/<id>)",
+def add_arguments(parser: Parser) -> None:
+    parser.argument("run", "RUN", RUN_HELP)
+    parser.argument(
+        "--into", "DIR", "the new folder (default: reproduced/<id>)", type=path_argument
     )
 
 

@@ -9,75 +9,53 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from launcher.config.difference import is_within
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.process.child import run_to_end
 from launcher.process.gpus import count_gpus
-from launcher.runs.filters import is_condition, select
+from launcher.runs.filters import is_condition, select_some
 from launcher.runs.find import RUN_HELP, find_run, find_runs
 from launcher.runs.stored_run import StoredRun
 
-REPLACED = ("run.name", "run.id", "run.resume", "trainer.pause_at", "paths.outputs", "job", "+job")
+REPLACED = ("run.name", "run.id", "run.resume", "trainer.pause_at", "paths.outputs", "job")
 """Overrides of the original command line that are replaced, or that a later command must not
 repeat."""
 SIGNALLED = 128
 VERBS = {
     "resume": "Resume runs: repeat the command that started each.",
-    "evaluate": (
-        "Evaluate a checkpoint of each run on its validation set; job.checkpoint=1400 chooses the"
-        " checkpoint."
-    ),
-    "export": (
-        "Export the weights of each run as export/model.safetensors; job.checkpoint=1400 chooses"
-        " the checkpoint."
-    ),
-    "predict": (
-        "Write the predictions of a checkpoint of each run for new data; job.checkpoint=1400"
-        " chooses the checkpoint."
-    ),
+    "evaluate": "Evaluate a checkpoint of each run; job.checkpoint=1400 chooses it.",
+    "export": "Export weights of each run as safetensors; job.checkpoint=1400 chooses them.",
+    "predict": "Write predictions of each run for new data; job.checkpoint=1400 chooses weights.",
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.usage = "%(prog)s [options] (RUN [OVERRIDE ...] | FILTER ... [-- OVERRIDE ...])"
-    parser.add_argument(
+    parser.argument(
         "words",
+        "RUN",
+        f"{RUN_HELP}, then overrides: trainer.max_steps=2000; or filters: model=mlp"
+        " 'val/loss<2', and overrides after --",
         nargs="+",
-        metavar="RUN",
-        help=(
-            f"{RUN_HELP}, then overrides: trainer.max_steps=2000; or filters: model=mlp"
-            " 'val/loss<2', and overrides after --"
-        ),
     )
     if parser.prog.endswith(" evaluate"):
         parser.add_argument(
             "--split", choices=("val", "test"), help="the validation set, or the test set"
         )
-        parser.add_argument(
-            "--follow",
-            action="store_true",
-            help="every checkpoint that the run has, and saves while it trains",
-        )
+        parser.flag("--follow", "every checkpoint that the run has, and saves while it trains")
     if parser.prog.endswith(" predict"):
-        parser.add_argument(
-            "--data",
-            action="append",
-            metavar="FILE",
-            help="a path or glob of the new data; may be repeated",
+        parser.argument(
+            "--data", "FILE", "a path or glob of the new data; may be repeated", action="append"
         )
-        parser.add_argument(
-            "--out",
-            metavar="FILE",
-            help="*.jsonl (default: predictions/<data>.jsonl in the run's folder)",
+        parser.argument(
+            "--out", "FILE", "*.jsonl (default: predictions/<data>.jsonl in the run's folder)"
         )
     add_trust(parser)
 
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run whatever code the run's stored configuration names",
-    )
+def add_trust(parser: Parser) -> None:
+    parser.flag("--trust", "run whatever code the run's stored configuration names")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,16 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
     chosen, overrides = runs_and_overrides(arguments)
     trust = arguments.trust or (job is not None and "job.trust=true" in overrides)
     overrides += _options(arguments, len(chosen))
-    runs = [
-        run_command(
-            run, overrides + (ranks_like(run, overrides) if job == "evaluate" else []), job, trust
-        )
-        for run in chosen
-    ]
-    if len(runs) == 1:
-        start_in_place(runs[0])
+    commands = []
+    for run in chosen:
+        ranks = ranks_like(run, overrides) if job == "evaluate" else []
+        commands.append(run_command(run, [*overrides, *ranks], job, trust))
+    if len(commands) == 1:
+        start_in_place(commands[0])
     codes = []
-    for command in runs:
+    for command in commands:
         codes.append(start(command))
         if codes[-1] >= SIGNALLED:
             break
@@ -110,17 +86,15 @@ def _options(arguments: argparse.Namespace, count: int) -> list[str]:
             f"--out {out}: {count} runs are selected, and each has predictions of its own; leave"
             " it out, and each run's folder gets them."
         )
-    files = ",".join(map(quoted, data or ()))
-    return [
-        *([f"job.split={split}"] if split else []),
-        *(["job.follow=true"] if getattr(arguments, "follow", False) else []),
-        *(
-            [f"data.predict=[{files}]" if len(data) > 1 else f"data.predict={files}"]
-            if data
-            else []
-        ),
-        *([f"job.file={quoted(out)}"] if out else []),
-    ]
+    overrides = [f"job.split={split}"] if split else []
+    if getattr(arguments, "follow", False):
+        overrides.append("job.follow=true")
+    if data:
+        files = ",".join(map(quoted, data))
+        overrides.append(f"data.predict=[{files}]" if len(data) > 1 else f"data.predict={files}")
+    if out:
+        overrides.append(f"job.file={quoted(out)}")
+    return overrides
 
 
 def ranks_like(run: StoredRun, overrides: Sequence[str]) -> list[str]:
@@ -167,12 +141,9 @@ def runs_and_overrides(arguments: argparse.Namespace) -> tuple[list[StoredRun], 
 
 def select_runs(words: Sequence[str], outputs: Path) -> list[StoredRun]:
     """Return the runs that fulfil all filters (`state=completed sweep=lr`), or that words name."""
-    if not any(map(_is_filter, words)):
-        return list({run.path: run for run in (find_run(word, outputs) for word in words)}.values())
-    runs = select(find_runs(outputs), words)
-    if not runs:
-        raise ConfigError(f"'{' '.join(words)}': selects no run in {outputs}.")
-    return runs
+    if any(map(_is_filter, words)):
+        return select_some(find_runs(outputs), words, outputs)
+    return list({run.path: run for run in (find_run(word, outputs) for word in words)}.values())
 
 
 def _is_filter(word: str) -> bool:
@@ -184,39 +155,26 @@ def run_command(
 ) -> list[str]:
     """Return the arguments a run was launched with, its id, then `overrides`.
 
-    Args:
-        run: the run.
-        overrides: added at the end.
-        job: `evaluate`, `export` or `predict` instead of its job. It runs here, not on SLURM.
-        trust: allow all code that the stored command names.
+    With a `job` it runs here, not on SLURM.
     """
     if run.record.get("overrides") is None:
         raise ConfigError(
             f"'{run.label}': run.json has no overrides, so its command line is not known; "
             f"run the command itself with run.id={run.id}."
         )
-    folder = run.folder.path.absolute()
-    kept = [override for override in run.overrides if key_of(override) not in REPLACED]
+    kept = [word for word in run.overrides if key_of(word) not in REPLACED]
     if job is not None:
-        kept = [
-            override
-            for override in kept
-            if key_of(override).partition(".")[0] not in ("dispatch", "job")
-        ]
+        kept = [word for word in kept if not is_within(key_of(word), ("dispatch", "job"))]
     if not trust:
         check_overrides(run, kept)
-    kept = applicable(kept, overrides, run.record.get("config_dir"))
+    outputs = outputs_of(run.folder.path.absolute(), run.name)
+    identity = {"run.name": run.name, "run.id": run.id, "paths.outputs": str(outputs)}
+    if job is not None:
+        identity |= {"job": job} | ({"job.trust": "true"} if trust else {})
     typed = {key_of(override) for override in overrides}
-    identity_overrides = {
-        "run.name": f"run.name={quoted(run.name)}",
-        "run.id": f"run.id={quoted(run.id)}",
-        "paths.outputs": f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}",
-    }
-    identity_overrides |= {} if job is None else {"job": f"job={job}"}
-    identity_overrides |= {"job.trust": "job.trust=true"} if job is not None and trust else {}
     return [
-        *kept,
-        *(text for key, text in identity_overrides.items() if key not in typed),
+        *applicable(kept, overrides, run.record.get("config_dir")),
+        *(f"{key}={quoted(value)}" for key, value in identity.items() if key not in typed),
         *overrides,
         *config_dirs(run),
     ]

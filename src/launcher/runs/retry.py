@@ -19,40 +19,36 @@ from launcher.config.overrides import parse
 from launcher.config.run_config import resolved_node
 from launcher.config.schema import check_dispatch
 from launcher.errors import ConfigError
-from launcher.rundir.folder import RunFolder
+from launcher.process.arguments import Parser
+from launcher.rundir.folder import RunFolder, run_name
 from launcher.rundir.signing import is_own_record
 from launcher.runs.cancel import chosen_runs, record_cancelled
 from launcher.runs.filters import FILTER_HELP
 from launcher.runs.rerun import add_trust
 from launcher.runs.stored_run import StoredRun
+from launcher.slurm.scheduler import ENDING
 from launcher.slurm.submission import FROZEN, frozen, frozen_code
 
 RETRIED = ("failed", "preempted", "stale")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def add_arguments(parser: Parser) -> None:
+    parser.argument(
         "words",
+        "FILTER",
+        f"{FILTER_HELP}; cancelled runs are submitted only with state=cancelled",
         nargs="*",
-        metavar="FILTER",
-        help=f"{FILTER_HELP}; cancelled runs are submitted only with state=cancelled",
     )
-    parser.add_argument(
-        "--all", action="store_true", help="every run that failed, was preempted, or was lost"
-    )
-    parser.add_argument(
+    parser.flag("--all", "every run that failed, was preempted, or was lost")
+    parser.argument(
         "--set",
+        "OVERRIDE",
+        "another resource: dispatch.mem=64G; may be repeated",
         action="append",
         default=[],
         dest="changes",
-        metavar="OVERRIDE",
-        help="another resource: dispatch.mem=64G; may be repeated",
     )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the runs, scripts and problems; submit nothing",
-    )
+    parser.flag("--dry-run", "print the runs, scripts and problems; submit nothing")
     add_trust(parser)
 
 
@@ -61,37 +57,31 @@ def run(arguments: argparse.Namespace) -> int:
     states = (*RETRIED, "cancelled") if "state=cancelled" in arguments.words else RETRIED
     chosen = chosen_runs(arguments)
     due = [run for run in chosen if run.state in states and run.job is None]
-    completing = [run for run in chosen if run.job is not None and run.job.state == "COMPLETING"]
+    completing = [run for run in chosen if run.job is not None and run.job.state == ENDING]
     for run in completing:
-        print(
-            f"{run.label}: SLURM job {run.job_id} is still completing; retry it once it has left",
-            file=sys.stderr,
-        )
-    is_recorded = True
-    for run in chosen:
-        if run.was_cancelled and run not in due:
-            if not arguments.dry_run:
-                is_recorded &= record_cancelled(run, run.open_job_id)
-            print(
-                f"{run.label}: its SLURM job was cancelled; to submit it: retry {run.id}"
-                " state=cancelled",
-                file=sys.stderr,
-            )
-    if not due and completing:
-        return 1
-    if not due:
+        warn(run, f"SLURM job {run.job_id} is still completing; retry it once it has left")
+    cancelled = [run for run in chosen if run.was_cancelled and run not in due]
+    recorded = [report_cancelled(run, arguments.dry_run) for run in cancelled]
+    if not due and not completing:
         print("None of these runs failed, was preempted, or was lost.", file=sys.stderr)
-        return 0 if is_recorded else 1
     submitted = [run for run in due if run.note is not None and run.note.script]
     for run in due:
         if run not in submitted:
             command = f"python -m launcher.runs resume {shlex.quote(run.label)}"
-            print(
-                f"{run.label}: was not submitted with dispatch=slurm; resume it with: {command}",
-                file=sys.stderr,
-            )
+            warn(run, f"was not submitted with dispatch=slurm; resume it with: {command}")
     submit(submitted, changes, arguments.dry_run, arguments.trust)
-    return 0 if len(submitted) == len(due) and not completing and is_recorded else 1
+    return int(len(submitted) < len(due) or bool(completing) or not all(recorded))
+
+
+def warn(run: StoredRun, text: str) -> None:
+    print(f"{run.label}: {text}", file=sys.stderr)
+
+
+def report_cancelled(run: StoredRun, dry_run: bool) -> bool:
+    """Report a run that was cancelled unseen, and record it; return False if that failed."""
+    is_recorded = dry_run or record_cancelled(run, run.open_job_id)
+    warn(run, f"its SLURM job was cancelled; to submit it: retry {run.id} state=cancelled")
+    return is_recorded
 
 
 def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
@@ -105,15 +95,10 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
                 f"--set={text}: is not an override; e.g. --set dispatch.mem=64G."
             ) from error
         group, _, key = parsed.key_or_group.partition(".")
-        if group != "dispatch" or not key:
+        if group != "dispatch" or key in ("", "wait", "dry_run"):
             raise ConfigError(
-                f"--set={text}: retry keeps the configuration of a run except the keys of dispatch;"
-                " e.g. --set dispatch.mem=64G."
-            )
-        if key in ("wait", "dry_run"):
-            raise ConfigError(
-                f"--set={text}: retry does not use"
-                f" it{'; use --dry-run' if key == 'dry_run' else ''}."
+                f"--set={text}: retry changes the resources of dispatch alone; e.g. --set"
+                " dispatch.mem=64G, or --dry-run."
             )
         changes[key] = parsed.value()
     return changes
@@ -122,14 +107,7 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
 def submit(
     runs: list[StoredRun], changes: Mapping[str, object], dry_run: bool, trust: bool
 ) -> None:
-    """Submit runs with their frozen configuration and code; equal resources become one array.
-
-    Args:
-        runs: the runs.
-        changes: values of keys below `dispatch` that replace the frozen ones.
-        dry_run: print the runs and scripts instead.
-        trust: allow all code that their configurations name.
-    """
+    """Submit runs with their frozen configuration and code; equal resources become one array."""
     groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
         config, _ = frozen(run.folder)
@@ -147,10 +125,7 @@ def submit(
             )
         code = None if snapshot is None or "snapshot" in changes else Path(snapshot)
         if dry_run:
-            print(
-                "\n".join(f"# {folder.path.parent.name}/{folder.path.name}" for folder in folders),
-                flush=True,
-            )
+            print(*(f"# {run_name(folder.path)}" for folder in folders), sep="\n", flush=True)
         # Paths in the configuration and the user's package are relative to it.
         with chdir(cwd or "."):
             settings = resolved_node({"dispatch": dispatch}, "dispatch")

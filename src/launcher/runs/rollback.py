@@ -3,6 +3,8 @@
 import argparse
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.checkpoint.find import checkpoint_path, damaged
@@ -10,24 +12,26 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.remote import RemoteStore, run_url
 from launcher.checkpoint.store import BEST, CheckpointStore, noted
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.rundir.files import abandoned_name
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import BestData
 from launcher.rundir.step_lines import set_lines_aside
-from launcher.runs.find import RUN_HELP, find_run
+from launcher.runs.find import RUN_HELP, ask_queue, find_run
 from launcher.runs.format import plural
 from launcher.runs.stored_run import StoredRun
+from launcher.slurm import scheduler
 
 FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl")
 """Files with lines of steps."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("step", metavar="STEP", help="the step of a checkpoint (1400), or best")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+def add_arguments(parser: Parser) -> None:
+    parser.argument("run", "RUN", RUN_HELP)
+    parser.argument("step", "STEP", "the step of a checkpoint (1400), or best")
+    parser.flag("--json", "the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     if folder.checkpoints.is_symlink() and is_copy(folder.path, run.record.get("folder")):
         raise ConfigError(f"'{run.label}': is a copy, and its checkpoints are the original's.")
     step = step_to_keep(store, arguments.step, run.label)
-    with RunLock(folder) as lock, folder.being_written():
+    ask_queue([run])
+    with job_on_hold(run), RunLock(folder) as lock, folder.being_written():
         names, lines = roll_back(folder, store, step, RunRecord(folder, check_lock=lock.check))
     if arguments.json:
         moved = {"checkpoints": names, "lines": lines}
@@ -52,8 +57,41 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"Set aside: {folder.checkpoints / name}")
     if lines:
         print(f"Set aside: {plural(lines, 'line')}, in {folder.path}/abandoned-*.jsonl")
-    print(f"{run.label} is at step {step}. Its next start continues from there.")
+    print(f"{run.label} is at step {step}. Its next start continues from there{job_of(run)}.")
     return 0
+
+
+@contextmanager
+def job_on_hold(run: StoredRun) -> Iterator[None]:
+    """Keep the run's SLURM job from starting within the context: the run is locked."""
+    job = run.job
+    if job is None or is_held_by_hand(job):
+        yield
+        return
+    if not job.is_pending:
+        raise ConfigError(
+            f"'{run.label}': SLURM job {job.id} is {job.state.lower()}; first: cancel {run.id}."
+        )
+    try:
+        scheduler.hold(job.id)
+        try:
+            yield
+        finally:
+            scheduler.release(job.id)
+    except scheduler.SchedulerError as error:
+        raise ConfigError(f"'{run.label}': {error}.") from error
+
+
+def is_held_by_hand(job: scheduler.QueuedJob) -> bool:
+    return job.reason.startswith("JobHeld")
+
+
+def job_of(run: StoredRun) -> str:
+    """Name the job of a run that waits in SLURM's queue, and how a job on hold is released."""
+    if run.job is None:
+        return ""
+    hint = f", once it is released: scontrol release {run.job.id}"
+    return f", by SLURM job {run.job.id}{hint if is_held_by_hand(run.job) else ''}"
 
 
 def store_of(run: StoredRun) -> CheckpointStore:

@@ -2,27 +2,25 @@
 
 import argparse
 import time
+from collections.abc import Iterator
 
-from rich.table import Table
-from rich.text import Text
-
+from launcher.process.arguments import Parser
+from launcher.process.table import Table
 from launcher.rundir.record_format import AttemptData, RecordData
+from launcher.runs.compare import commit
 from launcher.runs.differences import is_group
 from launcher.runs.expected import described
 from launcher.runs.find import RUN_HELP, ask_queue
-from launcher.runs.format import best, duration, local_time, number, progress, seconds_of
+from launcher.runs.format import best, duration, local_time, number, plural, seconds_of
 from launcher.runs.found_checkpoints import cells, found_checkpoints
 from launcher.runs.note import add_note_arguments, write_notes
-from launcher.runs.page import StdoutConsole, grid
 from launcher.runs.rerun import select_runs
 from launcher.runs.spent import spent
 from launcher.runs.stored_run import StoredRun
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp"
-    )
+def add_arguments(parser: Parser) -> None:
+    parser.argument("runs", "RUN", f"{RUN_HELP}; or a filter: model=mlp", nargs="+")
     add_note_arguments(parser)
 
 
@@ -32,51 +30,54 @@ def run(arguments: argparse.Namespace) -> int:
         write_notes(runs, arguments)
         return 0
     ask_queue(runs)
-    console = StdoutConsole()
-    for index, shown in enumerate(runs):
+    for index, table in enumerate(table for run in runs for table in tables(run)):
         if index:
-            console.print()
-        show(shown, console)
+            print()
+        table.print()
     return 0
 
 
-def show(run: StoredRun, console: StdoutConsole) -> None:
-    console.print(facts(run))
-    for heading, rows in (
-        ("attempts", attempts(run)),
-        ("checkpoints", checkpoints(run)),
-        ("metrics", metrics(run)),
-    ):
-        if rows.row_count:
-            console.print()
-            console.print(Text(heading, style="bold"))
-            console.print(rows)
+def tables(run: StoredRun) -> Iterator[Table]:
+    lines = [(heading, value) for heading, value in facts(run).items() if value]
+    bold = {(row, 0): "bold" for row in range(len(lines))}
+    yield Table((), lines, styles=bold, folds=True)
+    if run.attempts:
+        attempts = [attempt_cells(attempt, run) for attempt in run.attempts]
+        # Few attempts have a signal or a reason, and a terminal may be narrow.
+        headings = [name for name in attempts[0] if any(cells[name] for cells in attempts)]
+        rows = [[str(cells[name] or "-") for name in headings] for cells in attempts]
+        yield Table(headings, rows, folds=True, title="attempts")
+    if found := [*found_checkpoints(run)]:
+        rows = [cells(checkpoint)[1:] for checkpoint in found]
+        right = frozenset((0, 1, 2))
+        headings = ["step", "size", "age", "state"]
+        yield Table(headings, rows, right, folds=True, title="checkpoints")
+    if run.metrics:
+        rows = [
+            [k, number(value), f"step {step}"] for k, (value, step) in sorted(run.metrics.items())
+        ]
+        yield Table((), rows, frozenset((1,)), folds=True, title="metrics")
 
 
-def facts(run: StoredRun) -> Table:
+def facts(run: StoredRun) -> dict[str, str]:
     record = run.record
-    git = record.get("git") or {}
-    commit = (
-        f"{git['commit'][:12]}{', with changes not committed' if git.get('dirty') else ''}"
-        if git
-        else "-"
-    )
-    ranks = record.get("world_size")
-    lines = {
-        "run": f"{run.name}/{run.id}",
+    count = record.get("world_size")
+    ranks = "" if count is None else plural(count, "rank")
+    return {
+        "run": run.label,
         "folder": str(run.folder.path),
         "state": run.state,
         "note": run.written.text,
         "labels": " ".join(run.written.labels),
         "expected": described(run, time.time()),
-        "step": progress(record),
+        "step": run.progress,
         "forked from": forked_from(record),
         "shares": shares(record),
         "loss": number(record.get("loss")),
         "best": best(record),
         "time": spent(run, time.time()).line() if run.attempts else "",
-        "strategy": f"{record.get('strategy') or '-'}{f', {ranks} rank(s)' if ranks else ''}",
-        "commit": commit,
+        "strategy": ", ".join(filter(None, (record.get("strategy") or "-", ranks))),
+        "commit": commit(run),
         "versions": ", ".join(
             f"{name} {version}" for name, version in (record.get("versions") or {}).items()
         ),
@@ -85,11 +86,6 @@ def facts(run: StoredRun) -> Table:
         ),
         "overrides": " ".join(run.overrides) or "none",
     }
-    table = grid()
-    for heading, value in lines.items():
-        if value:
-            table.add_row(Text(heading, style="bold"), Text(value))
-    return table
 
 
 def forked_from(record: RecordData) -> str:
@@ -104,60 +100,25 @@ def shares(record: RecordData) -> str:
     return f"steps 0 to {source['step']} with {source['run']}" if source else ""
 
 
-def attempts(run: StoredRun) -> Table:
-    table = grid(
-        "#",
-        "started",
-        "took",
-        "host",
-        "pid",
-        "job",
-        "ranks",
-        "steps",
-        "outcome",
-        "signal",
-        "exit",
-        "reason",
-    )
-    for attempt in run.attempts:
-        cells = attempt_cells(attempt, run)
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
-    return table
-
-
-def attempt_cells(attempt: AttemptData, run: StoredRun) -> list[object]:
+def attempt_cells(attempt: AttemptData, run: StoredRun) -> dict[str, object]:
     """Return an attempt as a row. Without an outcome it is running, or was killed (`stale`)."""
     is_open = attempt.get("outcome") is None
     first, last = seconds_of(attempt.get("started")), seconds_of(attempt.get("ended"))
     if is_open:
         last = time.time() if run.state == "running" else run.updated
     end_step = run.record.get("step") if is_open else attempt.get("end_step")
-    return [
-        attempt.get("number"),
-        local_time(attempt.get("started")),
-        None if first is None or last is None else duration(last - first),
-        attempt.get("host"),
-        attempt.get("pid"),
-        attempt.get("slurm_job_id"),
-        attempt.get("world_size"),
-        f"{attempt.get('start_step')} to {end_step}",
-        run.state if is_open else attempt.get("outcome"),
-        attempt.get("signal"),
-        attempt.get("exit_code"),
-        attempt.get("reason"),
-    ]
-
-
-def checkpoints(run: StoredRun) -> Table:
-    """List the checkpoints, and the folders that were set aside; their content is not read."""
-    table = grid("step", "size", "age", "state", right=("step", "size", "age"))
-    for checkpoint in found_checkpoints(run):
-        table.add_row(*map(Text, cells(checkpoint)[1:]))
-    return table
-
-
-def metrics(run: StoredRun) -> Table:
-    table = grid()
-    for key, (value, step) in sorted(run.metrics.items()):
-        table.add_row(key, Text(number(value), justify="right"), f"step {step}")
-    return table
+    code = attempt.get("exit_code")
+    return {
+        "#": attempt.get("number"),
+        "started": local_time(attempt.get("started")),
+        "took": None if first is None or last is None else duration(last - first),
+        "host": attempt.get("host"),
+        "pid": attempt.get("pid"),
+        "job": attempt.get("slurm_job_id"),
+        "ranks": attempt.get("world_size"),
+        "steps": f"{attempt.get('start_step')} to {end_step}",
+        "outcome": run.state if is_open else attempt.get("outcome"),
+        "signal": attempt.get("signal"),
+        "exit": None if code is None else str(code),
+        "reason": attempt.get("reason"),
+    }

@@ -5,37 +5,31 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 
-from rich.console import Console
-from rich.text import Text
-
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
+from launcher.process.table import Table
 from launcher.runs.compare import code
 from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, check_keys, select, value_of
 from launcher.runs.find import find_runs
 from launcher.runs.format import number
-from launcher.runs.page import StdoutConsole, grid
 from launcher.runs.stored_run import StoredRun
 
 SEED, LEVEL = "seed", 0.05
 Values = Mapping[str, float]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "key", metavar="KEY", help="what the arms differ in: optimizer, optimizer.lr, model"
-    )
-    parser.add_argument("words", metavar="FILTER", nargs="*", help=f"of the runs: {FILTER_HELP}")
-    parser.add_argument("--metric", metavar="KEY", default="val/loss", help="(default: val/loss)")
-    parser.add_argument(
-        "--step", type=int, metavar="N", help="compare the values of this step (default: the last)"
-    )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+def add_arguments(parser: Parser) -> None:
+    parser.argument("key", "KEY", "what the arms differ in: optimizer, optimizer.lr, model")
+    parser.argument("words", "FILTER", f"of the runs: {FILTER_HELP}", nargs="*")
+    parser.argument("--metric", "KEY", "(default: val/loss)", default="val/loss")
+    parser.argument("--step", "N", "compare the values of this step (default: the last)", type=int)
+    parser.flag("--json", "the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,8 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     result = tested(runs, arguments.key, arguments.metric, arguments.step)
     if arguments.json:
         print(json.dumps(asdict(result), indent=2))
-    else:
-        result.print(StdoutConsole())
+        return 0
+    arms, pairs = result.tables()
+    arms.print()
+    print()
+    pairs.print()
     return 0
 
 
@@ -85,9 +82,8 @@ class Result:
     arms: Sequence[Arm]
     comparisons: Sequence[Comparison]
 
-    def print(self, page: Console) -> None:
-        heading, interval = f"{self.metric} at step {self.step}", "95 % interval"
-        p = "p" if len(self.comparisons) == 1 else "p (Holm)"
+    def tables(self) -> Iterator[Table]:
+        interval, p = "95 % interval", "p" if len(self.comparisons) == 1 else "p (Holm)"
         arms = [
             (arm.arm, str(arm.n), number(arm.mean), number(arm.sd), between(arm))
             for arm in self.arms
@@ -96,20 +92,14 @@ class Result:
             (f"{c.first} - {c.second}", number(c.difference), between(c), f"{c.p:.2g}", c.test)
             for c in self.comparisons
         ]
-        for columns, rows in (
-            ((self.key, "n", heading, "sd", interval), arms),
-            ((self.key, "difference", interval, p, "test"), pairs),
-        ):
-            table = grid(*columns, right=columns[1:])
-            for row in rows:
-                table.add_row(*map(Text, row))
-            page.print(table, *[""] * (rows is arms), sep="\n")
+        right = frozenset((1, 2, 3, 4))
+        heading = f"{self.metric} at step {self.step}"
+        yield Table((self.key, "n", heading, "sd", interval), arms, right, folds=True)
+        yield Table((self.key, "difference", interval, p, "test"), pairs, right, folds=True)
 
     def __repr__(self) -> str:
         """Return the tables, for a notebook."""
-        with (page := Console(width=200, color_system=None, force_jupyter=False)).capture() as text:
-            self.print(page)
-        return text.get()
+        return "\n\n".join("\n".join(table.lines()) for table in self.tables())
 
 
 def between(found: Arm | Comparison) -> str:
@@ -149,10 +139,10 @@ def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
     errors: list[str] = []
     for name, group in groups.items():
         seeds = Counter(map(seed_of, group))
-        twice = listed([run.label for run in group if seeds[seed_of(run)] > 1])
         if within := other_keys(group):
             errors.append(f"{key}={name}: its runs differ in more than the seed: {listed(within)}")
         elif len(seeds) < len(group):
+            twice = listed([run.label for run in group if seeds[seed_of(run)] > 1])
             errors.append(f"{key}={name}: several runs have the same seed: {twice}")
         elif len(group) < 2:
             errors.append(f"{key}={name}: has one run, and a test needs two seeds at least")

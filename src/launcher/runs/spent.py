@@ -1,9 +1,8 @@
 """The time of a run by phase, and its device hours."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from launcher.rundir.record_format import AttemptData
 from launcher.runs.format import duration, seconds_of
 from launcher.runs.stored_run import StoredRun
 
@@ -36,30 +35,24 @@ class Spent:
         parts = ", ".join(
             f"{name} {duration(self.seconds[name])}" for name in PARTS if self.seconds[name] >= 1
         )
-        share = "" if self.ratio is None else f", {self.ratio:.0%} effective".replace("%", " %")
-        return f"{hours(self.device_hours)} device hours{share}{f' ({parts})' if parts else ''}"
-
-
-def hours(value: float) -> str:
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+        share = "" if self.ratio is None else f", {100 * self.ratio:.0f} % effective"
+        value = self.device_hours
+        hours = f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+        return f"{hours} device hours{share}{f' ({parts})' if parts else ''}"
 
 
 def spent(run: StoredRun, now: float) -> Spent:
     """Compute the time of a run so far; an attempt that still runs ends at `now`."""
-    result = Spent()
-    kept_from = kept(run.attempts)
-    for attempt, last_kept in zip(run.attempts, kept_from, strict=True):
-        result += spent_by(attempt, *span(run, attempt, now), last_kept, run.record.get("step"))
+    result, kept = Spent(), None
+    # A later attempt repeats the steps after the step from which it starts.
+    for attempt in reversed(run.attempts):
+        result += spent_by(attempt, *span(run, attempt, now), kept, run.record.get("step") or 0)
+        start = attempt["start_step"]
+        kept = start if kept is None else min(kept, start)
     return result
 
 
-def kept(attempts: Sequence[Mapping[str, Any]]) -> list[int | None]:
-    """Return the earliest step at which a later attempt started, for each attempt."""
-    starts = [attempt["start_step"] for attempt in attempts]
-    return [min(starts[index + 1 :], default=None) for index in range(len(starts))]
-
-
-def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float, float]:
+def span(run: StoredRun, attempt: AttemptData, now: float) -> tuple[float, float]:
     """Return begin and end of an attempt in seconds since the epoch.
 
     An attempt without an end lasts until now, or until the last write of a process that is gone.
@@ -71,14 +64,12 @@ def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float,
     return begin, max(begin, end)
 
 
-def spent_by(
-    attempt: Mapping[str, Any], begin: float, end: float, last_kept: int | None, step: int | None
-) -> Spent:
-    """Compute the time of one attempt; `step` is the run's, for an attempt that has not ended."""
+def spent_by(attempt: AttemptData, begin: float, end: float, kept: int | None, step: int) -> Spent:
+    """Compute the time of one attempt, whose steps after `kept` a later one repeats."""
     first, last = attempt["start_step"], attempt.get("end_step")
-    last = (step or 0) if last is None else last
+    last = step if last is None else last
     steps = max(0, last - first)
-    lost = 0 if last_kept is None else max(0, min(steps, last - last_kept))
+    lost = 0 if kept is None else max(0, min(steps, last - kept))
     noted = attempt.get("seconds") or {}
     known = {name: float(noted.get(name, 0.0)) for name in ("starting", "evaluating", "saving")}
     # It has not reached its first step.
@@ -89,5 +80,4 @@ def spent_by(
     known["computing"] = training - known["repeating"]
     queued = seconds_of(attempt.get("queued"))
     known["queued"] = 0.0 if queued is None else max(0.0, begin - queued)
-    ranks = attempt.get("world_size") or 1
-    return Spent(known, (end - begin) * ranks)
+    return Spent(known, (end - begin) * (attempt.get("world_size") or 1))

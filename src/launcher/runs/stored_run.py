@@ -23,26 +23,30 @@ from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import JobNote
 
-NOT_IDENTITY = "run.identity_exclude"
-
 
 @dataclass
 class StoredRun(RunOnDisk):
-    """A run in a listing. `record` lacks `config`, `choices`, `identity` and `trials`."""
+    """A run as its folder describes it.
+
+    Args:
+        path: its folder.
+        record: run.json without `config`, `choices`, `identity` and `trials`; empty if it cannot be
+            read.
+        choices: the option of each config group: {"model": "gpt"}.
+        keys, values: the packed configuration, since most runs have the keys of others, and many of
+            their values.
+        job: its job in SLURM's queue, set by `join_queue`.
+        queue_known: True once SLURM's queue was read, so that a run without a job has none.
+        was_cancelled: True if SLURM reports the cancellation of a job that did not record its end,
+            set by `ask_queue`.
+    """
 
     choices: dict[str, str] = field(default_factory=dict)
-    """The option of each config group: {"model": "gpt"}."""
     keys: Sequence[str] = ()
     values: Sequence[Any] = ()
-    """The packed configuration, since most runs have the keys of others, and many of their
-    values."""
     job: QueuedJob | None = None
-    """Its job in SLURM's queue, set by `join_queue`."""
     queue_known: bool = False
-    """True once SLURM's queue was read, so that a run without a job has none."""
     was_cancelled: bool = False
-    """True if SLURM reports the cancellation of a job that did not record its end, set by
-    `ask_queue`."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
@@ -53,24 +57,10 @@ class StoredRun(RunOnDisk):
         config = record.pop("config", {})
         record.pop("identity", None)
         record.pop("trials", None)
-        record = with_shared_keys(record)
-        if "git" in record:
-            record["git"] = shared(record["git"])
-        if "versions" in record:
-            record["versions"] = shared(record["versions"])
-        for attempt in record.get("attempts", ()):
-            if attempt.get("machine"):
-                attempt["machine"] = shared(attempt["machine"])
-        if overrides := record.get("overrides"):
-            record["overrides"] = [shared(override) for override in overrides]
-        return cls(
-            run.path,
-            record,
-            shared(choices),
-            shared(tuple(config)),
-            tuple(map(shared, config.values())),
-        )
+        values = tuple(map(shared, config.values()))
+        return cls(run.path, shared(record), shared(choices), shared(tuple(config)), values)
 
+    # -------------------------------------------------------------------------------- state and job
     @cached_property
     def state(self) -> str:
         """The state in run.json, corrected by the run's lock and SLURM's queue.
@@ -103,10 +93,6 @@ class StoredRun(RunOnDisk):
     @cached_property
     def note(self) -> JobNote | None:
         return JobNote.read(self.folder)
-
-    @property
-    def written(self) -> Note:
-        return Note.of(self.folder.path, self.settings)
 
     @property
     def had_job(self) -> bool:
@@ -150,6 +136,7 @@ class StoredRun(RunOnDisk):
             return self.job.nodes
         return self.attempt.get("host")
 
+    # ------------------------------------------------------------------------- progress and results
     @property
     def failure(self) -> str | None:
         return self.attempt.get("reason") or None if self.state == "failed" else None
@@ -161,6 +148,16 @@ class StoredRun(RunOnDisk):
             return self.folder.record_path.stat().st_mtime
         except OSError:
             return None
+
+    @property
+    def last_step(self) -> object:
+        """Its last step; before the first attempt the configuration's, or None if not known."""
+        return self.record.get("max_steps") or self.settings.get("trainer.max_steps")
+
+    @property
+    def progress(self) -> str:
+        """Its step and its last one: `120/300`."""
+        return f"{self.record.get('step', 0)}/{self.last_step or '?'}"
 
     @property
     def best(self) -> BestData:
@@ -178,11 +175,9 @@ class StoredRun(RunOnDisk):
     @property
     def metrics(self) -> dict[str, Value]:
         logged = self.record.get("logged")
-        return (
-            self._read[1]
-            if logged is None
-            else {name: Value(*pair) for name, pair in logged["newest"].items()}
-        )
+        if logged is None:
+            return self._read[1]
+        return {name: Value(*pair) for name, pair in logged["newest"].items()}
 
     @property
     def loss_curve(self) -> str:
@@ -199,14 +194,16 @@ class StoredRun(RunOnDisk):
     def history(self) -> History:
         """The history of all logged values. A long run's file takes a second to read."""
         starts = {
-            attempt.get("number"): seconds_of(attempt.get("started")) for attempt in self.attempts
+            attempt["number"]: seconds
+            for attempt in self.attempts
+            if (seconds := seconds_of(attempt.get("started"))) is not None and "number" in attempt
         }
-        known = {
-            number: seconds
-            for number, seconds in starts.items()
-            if number is not None and seconds is not None
-        }
-        return History.of(self.folder, known)
+        return History.of(self.folder, starts)
+
+    # -------------------------------------------------------------------------------- configuration
+    @property
+    def written(self) -> Note:
+        return Note.of(self.folder.path, self.settings)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -234,7 +231,7 @@ class StoredRun(RunOnDisk):
     @property
     def identity_exclude(self) -> list[str]:
         """Keys that change no numbers: `run.identity_exclude`, and with lanes the strategy."""
-        keys = self.settings.get(NOT_IDENTITY)
+        keys = self.settings.get("run.identity_exclude")
         named = [str(key) for key in keys] if isinstance(keys, list) else []
         return named + sorted(without_effect(self.settings.get("trainer.lanes")))
 
@@ -242,19 +239,15 @@ class StoredRun(RunOnDisk):
 _SHARED: dict[object, object] = {}
 
 
-def with_shared_keys(tree: Any) -> Any:
-    """Return a tree whose keys are the strings of other runs. JSON makes new ones for each file."""
-    if isinstance(tree, dict):
-        return {sys.intern(key): with_shared_keys(value) for key, value in tree.items()}
-    return [with_shared_keys(item) for item in tree] if isinstance(tree, list) else tree
-
-
-def shared(value: object) -> Any:
-    """Return an equal value of another run: ten thousand runs need 67 % less memory."""
+def shared(value: Any) -> Any:
+    """Return an equal value with parts of other runs: ten thousand runs need 67 % less memory."""
+    if isinstance(value, dict):
+        return {sys.intern(key): shared(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [shared(item) for item in value]
     if isinstance(value, str):
         return sys.intern(value)
-    kind = type(value)
-    if kind is bool or value is None:
-        return value
-    # A float is looked up by its text, since 0.0 == -0.0.
-    return _SHARED.setdefault(value if kind is int or kind is tuple else repr(value), value)
+    if isinstance(value, float):
+        # It is looked up by its text, since 0.0 == -0.0.
+        return _SHARED.setdefault(repr(value), value)
+    return _SHARED.setdefault(value, value) if isinstance(value, tuple) else value

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from launcher.config.metric_direction import is_better
 from launcher.config.session import first_line
@@ -65,18 +65,13 @@ class StoredStudy:
         """The value of each objective, or of the first one until a step."""
         if step is None or not trial.curves:
             return trial.values(self.goal)
-        return [value(trial.curves[0], self.goal.value, self.mode, step)]
+        return [value(trial.curves[0], self.goal.value, self.goal.mode, step)]
 
     @property
     def runs(self) -> list[StoredRun]:
         """Each run once, since equal trials share one."""
         runs = [trial.stored for trial in self.trials if trial.stored is not None]
         return list({run.label: run for run in runs}.values())
-
-    @property
-    def mode(self) -> Literal["min", "max"]:
-        """The direction of the first objective."""
-        return self.goal.mode
 
     @cached_property
     def front(self) -> list[Trial]:
@@ -91,7 +86,7 @@ class StoredStudy:
             latest = trial.values(self.goal)[0] if is_completed else math.nan
             before = best[-1] if best else math.nan
             known = before if math.isfinite(before) else None
-            best.append(latest if is_better(latest, known, self.mode) else before)
+            best.append(latest if is_better(latest, known, self.goal.mode) else before)
         return best
 
     @property
@@ -122,12 +117,6 @@ class StoredStudy:
         self._add_trials(study, states, values)
         return study
 
-    @property
-    def _directions(self) -> "list[optuna.study.StudyDirection]":
-        from optuna.study import StudyDirection
-
-        return [StudyDirection[direction.upper()] for direction in self.goal.directions]
-
     def export(self, url: str) -> None:
         """Write the study into a storage of Optuna, such as `optuna-dashboard` reads."""
         import optuna
@@ -151,6 +140,12 @@ class StoredStudy:
             study.set_metric_names(list(self.goal.objectives))
         states = [STATES.get(trial.status(self.goal), "RUNNING") for trial in self.trials]
         self._add_trials(study, states, [trial.values(self.goal) for trial in self.trials])
+
+    @property
+    def _directions(self) -> "list[optuna.study.StudyDirection]":
+        from optuna.study import StudyDirection
+
+        return [StudyDirection[direction.upper()] for direction in self.goal.directions]
 
     def _add_trials(
         self, study: "optuna.Study", states: Sequence[str], values: Sequence[Sequence[float]]

@@ -17,6 +17,7 @@ from launcher.config.explain import unwrapped
 from launcher.config.foreign import check_code
 from launcher.config.messages import reason
 from launcher.errors import ConfigError, config_error
+from launcher.process.arguments import Parser
 from launcher.rundir.holder import read_holder
 from launcher.runs.find import RUN_HELP, find_runs
 from launcher.runs.rerun import add_trust, check_overrides, select_runs
@@ -25,10 +26,10 @@ from launcher.trackers.base import TrackedRun, Tracker, build_trackers
 from launcher.trackers.follower import SUPERSEDED, Follower, FollowerLock, not_sent
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     which = f"{RUN_HELP}; or a filter; without any: all runs. tracker=wandb: to this tracker"
-    parser.add_argument("words", nargs="*", metavar="RUN", help=which)
-    parser.add_argument("--follow", action="store_true", help="continue until the runs end")
+    parser.argument("words", "RUN", which, nargs="*")
+    parser.flag("--follow", "continue until the runs end")
     add_trust(parser)
 
 
@@ -37,39 +38,36 @@ def run(arguments: argparse.Namespace) -> int:
     overrides = [word for word in arguments.words if word.lstrip("+~").startswith("tracker")]
     names = [word for word in arguments.words if word not in overrides]
     runs = select_runs(names, arguments.outputs) if names else find_runs(arguments.outputs)
-    all_work = [(run, *with_trackers(run, overrides, arguments.trust)) for run in runs]
-    work = [(run, tracked, trackers) for run, tracked, trackers in all_work if trackers]
+    trackers = [(run, trackers_of(run, overrides, arguments.trust)) for run in runs]
+    work = [(run, chosen) for run, chosen in trackers if chosen]
     if not work:
         which = ", ".join(run.label for run in runs) if names else f"no run in {arguments.outputs}"
         raise ConfigError(f"{which}: has no tracker; name one, e.g. tracker=tensorboard.")
     stop = threading.Event()
     with ThreadPoolExecutor(len(work) if arguments.follow else 1) as pool:
-        futures = [pool.submit(sync, *item, follow=arguments.follow, stop=stop) for item in work]
+        futures = [pool.submit(sync, *item, arguments.follow, stop) for item in work]
         try:
             results = [future.result() for future in futures]
         except BaseException:
             stop.set()
             raise
-    return 0 if all(results) else 1
+    return int(not all(results))
 
 
-def with_trackers(
-    run: StoredRun, overrides: Sequence[str], trust: bool = False
-) -> tuple[TrackedRun, dict[str, Tracker]]:
-    """Return a run with the trackers of its configuration, which `overrides` may change."""
-    config, trusted = run.config, trust or run.is_own
+def trackers_of(run: StoredRun, overrides: Sequence[str], trust: bool) -> dict[str, Tracker]:
+    """Return the trackers of a run's configuration, which `overrides` may change."""
+    nodes: Any = run.config.get("tracker") or {}
     if overrides:
-        config["tracker"] = _chosen(run, overrides, trusted)
-    elif not trusted:
-        check_code({"tracker": config.get("tracker")}, run.folder.record_path)
-    nodes = config.get("tracker") or {}
-    chosen: Any = OmegaConf.to_container(OmegaConf.create(dict(nodes)))
+        nodes = _chosen(run, nodes, overrides, trust or run.is_own)
+    elif not trust and not run.is_own:
+        check_code({"tracker": nodes}, run.folder.record_path)
+    nodes = OmegaConf.to_container(OmegaConf.create(dict(nodes)))
     trackers: dict[str, Tracker] = {}
-    for name in chosen:
-        trackers |= _built(run, chosen, str(name))
+    for name in nodes:
+        trackers |= _built(run, nodes, str(name))
     for name, tracker in trackers.items():
         tracker.check(f"tracker.{name}", to_sync=True)
-    return TrackedRun(run.folder, config), trackers
+    return trackers
 
 
 def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
@@ -86,41 +84,33 @@ def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
         ) from error
 
 
-def _chosen(run: StoredRun, overrides: Sequence[str], trusted: bool) -> object:
+def _chosen(
+    run: StoredRun, nodes: Mapping[str, Any], overrides: Sequence[str], trusted: bool
+) -> Any:
     """Compose the group `tracker`; overrides without a choice change the run's own trackers."""
-    words = list(overrides)
+    words: list[str] = []
     if not any(override.startswith("tracker=") for override in overrides):
-        nodes = run.config.get("tracker") or {}
         if not nodes:
             raise ConfigError(
                 f"{overrides[0]}: the run has no tracker; choose one too, e.g. tracker=wandb."
             )
-        words.insert(0, f"tracker=[{','.join(nodes)}]")
+        words.append(f"tracker=[{','.join(nodes)}]")
     if not trusted:
-        check_overrides(run, words[: len(words) - len(overrides)])
-    chosen = compose(words, run.record.get("config_dir")).get("tracker")
+        check_overrides(run, words)
+    chosen = compose([*words, *overrides], run.record.get("config_dir")).get("tracker")
     return OmegaConf.to_container(chosen, resolve=False) if chosen else {}
 
 
-def sync(
-    run: StoredRun,
-    tracked: TrackedRun,
-    trackers: dict[str, Tracker],
-    *,
-    follow: bool,
-    stop: threading.Event,
-) -> bool:
+def sync(run: StoredRun, trackers: dict[str, Tracker], follow: bool, stop: threading.Event) -> bool:
     run.folder.check_links()
     lock = FollowerLock(run.folder)
     try:
         lock.acquire()
     except ConfigError:
-        print(
-            f"{run.label}: {read_holder(lock.path) or 'another process'} keeps its trackers up to"
-            " date",
-            flush=True,
-        )
+        holder = read_holder(lock.path) or "another process"
+        print(f"{run.label}: {holder} keeps its trackers up to date", flush=True)
         return True
+    tracked = TrackedRun(run.folder, run.config)
     try:
         follower = Follower(tracked, trackers, lock.check, follow=follow, patience=0.0, hangs=None)
         follower.follow_run(stop.is_set)

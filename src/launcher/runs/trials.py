@@ -59,32 +59,27 @@ class Trial:
     """One point of the search space, and the run that trains it.
 
     The fields up to `failures` are in the run's record, the others are read from the run.
+    `sampled` has Optuna's values, which are not rounded; `attributes` and `shared` are notes of its
+    sampler about the trial and the study, which this user has recorded (`is_own`). The trial pauses
+    at `target` until it is promoted. At `pruned` it was stopped because others were better, and
+    `cancelled` counts as that. Without a `run` the configuration is invalid (`refusal`).
     """
 
     number: int
     sampled: dict[str, Any]
-    """Optuna's values, which are not rounded."""
     distributions: "dict[str, BaseDistribution]" = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
-    """Notes of Optuna's sampler about the trial."""
     shared: dict[str, Any] = field(default_factory=dict)
-    """Its notes about the study when it was asked for this trial."""
     origin: Literal["sampled", "enqueued", "known"] = "sampled"
     refusal: str | None = None
-    """Why the configuration is invalid."""
     bracket: int = 0
     target: int | None = None
-    """Step at which the trial pauses until it is promoted, or None if it trains to its end."""
     pruned: int | None = None
-    """Step at which it was stopped because others were better."""
     cancelled: bool = False
-    """Its run was cancelled during the search, which counts as pruned."""
     failures: int = 0
 
     is_own: bool = True
-    """True if this user has recorded the notes of the sampler."""
     run: str | None = None
-    """`<run.name>/<run.id>`, or None if the configuration is invalid."""
     state: str | None = None
     step: int = 0
     curves: tuple[Curve, ...] = ()
@@ -92,7 +87,6 @@ class Trial:
     logged: tuple[str, ...] = ()
     stored: StoredRun | None = None
     latest: list[float] | None = None
-    """Its values, once they were computed."""
 
     @classmethod
     def of(cls, data: TrialData, run: StoredRun | None, goal: Goal) -> "Trial":
@@ -176,27 +170,14 @@ class Trial:
 
     def value_at(self, step: int, goal: Goal) -> float | None:
         """Return the objective's value at a rung, or None if the trial has not reached it."""
-        if (
-            self.refusal is not None
-            or not self.curves
-            or (self.state != "completed" and self.step < step)
-        ):
+        has_reached = self.state == "completed" or self.step >= step
+        if self.refusal is not None or not self.curves or not has_reached:
             return None
         return value(self.curves[0], goal.value, goal.mode, step)
 
 
-NOT_RECORDED = (
-    "is_own",
-    "run",
-    "state",
-    "step",
-    "curves",
-    "reason",
-    "logged",
-    "stored",
-    "latest",
-)
-RECORDED = [each.name for each in fields(Trial) if each.name not in NOT_RECORDED]
+RECORDED = [each.name for each in fields(Trial)]
+RECORDED = RECORDED[: RECORDED.index("is_own")]
 
 
 def as_json(space: "Mapping[str, BaseDistribution]") -> dict[str, object]:

@@ -12,22 +12,23 @@ from types import FrameType
 from typing import NoReturn
 
 from launcher.errors import ConfigError
+from launcher.process.arguments import Parser
 from launcher.process.printable import printable, raw
+from launcher.process.table import is_colored, terminal_width
 from launcher.rundir.logs import is_live_terminal
 from launcher.runs.filters import sort
 from launcher.runs.find import uncollected
 from launcher.runs.format import plural
 from launcher.runs.listing import add_selection, no_runs, selected, table
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import is_colored, terminal_width
 
 FIRST = ("running", "queued", "preempted", "stale")
 """States in the order in which they are shown; the others follow, the newest first."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_selection(parser)
-    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="default: 5")
+    parser.argument("--every", "SECONDS", "default: 5", type=float, default=5.0)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from launcher.cli.live import LiveTable
 from launcher.config.metric_direction import ranked
+from launcher.process.table import GAP, Table, terminal_width
 from launcher.runs.format import number as short
 from launcher.runs.listing import shortened
-from launcher.runs.table import GAP, Table, terminal_width
 from launcher.runs.trials import Trial
 from launcher.search.search import Search
 

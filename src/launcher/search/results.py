@@ -11,8 +11,8 @@ from launcher.cli.live import MOST_ROWS
 from launcher.config.compose import NOT_IN_NAME, Composer
 from launcher.config.overrides import parse
 from launcher.config.tree import nested
+from launcher.process.table import terminal_width
 from launcher.rundir.files import replace_file
-from launcher.runs.table import terminal_width
 from launcher.runs.trials import Trial, best_of, described
 from launcher.search.display import best_first, trial_table
 from launcher.search.search import Search

@@ -188,6 +188,15 @@ def requeue(job: str) -> None:
     call(["scontrol", "requeue", job])
 
 
+def hold(job: str) -> None:
+    """Keep a job that waits from starting, until `release`."""
+    call(["scontrol", "hold", job])
+
+
+def release(job: str) -> None:
+    call(["scontrol", "release", job])
+
+
 def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
     """Return all jobs that have not ended, by id (an array's task is `12_3`), without accounting.
 

@@ -176,6 +176,27 @@ fi
     return os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
+def test_a_run_that_waits_in_the_queue_is_rolled_back(cluster, tmp_path, undisturbed):
+    """Not one whose job runs. A job that is on hold already stays so."""
+    keep = "hooks.checkpointing.keep_previous=99"
+    job = cluster.submit(tmp_path, keep, "dispatch.partition=preempt")
+    wait_for_step(tmp_path, 35)
+    (folder,) = run_folders(tmp_path)
+    busy = runs(cluster, "rollback", tmp_path, folder.name, "10")
+    assert busy.returncode == 2 and "cancel" in busy.stderr, busy.stderr
+    cluster.preempt(cluster.info(job)["NodeList"], seconds=30)
+    wait_for(lambda: cluster.info(job)["JobState"] == "PENDING", "the job to wait again")
+    for step, reason in (("20", "JobHeldUser"), ("10", "")):
+        cluster.run("scontrol", "hold" if reason else "release", job)
+        done = runs(cluster, "rollback", tmp_path, folder.name, step)
+        assert done.returncode == 0 and f"by SLURM job {job}" in done.stdout, done.stderr
+        assert ("scontrol release" in done.stdout) == bool(reason)
+        assert (cluster.info(job)["Priority"] == "0") == bool(reason)
+    assert cluster.wait_until_ended(job) == "COMPLETED"
+    assert [each["start_step"] for each in record(tmp_path)["attempts"]] == [0, 10]
+    assert metrics(tmp_path) == metrics(undisturbed())
+
+
 def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     lab = cluster
     words = [

@@ -159,13 +159,13 @@ BAD = {
     ],
     # A folder that cannot be created, even by root.
     "paths.outputs=/proc/no/x": ["paths.outputs: /proc/no cannot be created"],
-    "--nope": ["unrecognized arguments: --nope; see --help."],
+    "--nope": ["unrecognized arguments: --nope"],
     "--config-name=confg": [
         "--config-name=confg: there is no such configuration; did you mean config?"
     ],
     "--config-dir=nope": ["--config-dir=nope: there is no such folder."],
-    "--config-dir=": ["--config-dir is empty: a variable of the shell may be unset; see --help."],
-    "--resolve": ["--resolve needs --cfg job; see --help."],
+    "--config-dir=": ["--config-dir is empty: a variable of the shell may be unset"],
+    "--resolve": ["--resolve needs --cfg job"],
     "-sc": ["Expecting one subcommand from ['install', 'uninstall', 'query'] to be set; e.g. -sc"],
     "-m model=gpt,gptt optimizer.lrr=1,2 seed=1,x": [
         "optimizer.lrr=1: no key optimizer.lrr; did you mean optimizer.lr=1?",
@@ -181,7 +181,7 @@ BAD = {
     "-m hydra/sweeper=nope seed=interval(1,2)": [
         "hydra/sweeper=nope: no option nope; hydra/sweeper has basic"
     ],
-    "-m --run": ["--run and --multirun exclude each other; see --help."],
+    "-m --run": ["--run and --multirun exclude each other"],
     "-m --cfg job seed=1,2": [
         "--cfg prints one configuration; remove --multirun, and use one value per key"
     ],

@@ -55,12 +55,17 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def certified(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any], str]:
-    code = main(
-        [*words[:-1], "--json", "--epoch", r"epoch (\d+)", "--", "python", "train.py", words[-1]]
-    )
-    output, errors = capfd.readouterr()
-    return code, json.loads(output, parse_constant=no_number) if output else {}, errors
+@pytest.fixture
+def certified(training: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Checks a training with a fault, the last word; gives (exit code, report, messages)."""
+
+    def call(words: str, fault: str) -> tuple[int, dict[str, Any], str]:
+        command = ["--json", "--epoch", r"epoch (\d+)", "--", "python", "train.py", fault]
+        code = main([*words.split(), *command])
+        output, errors = capfd.readouterr()
+        return code, json.loads(output, parse_constant=no_number) if output else {}, errors
+
+    return call
 
 
 def no_number(text: str) -> NoReturn:
@@ -68,48 +73,28 @@ def no_number(text: str) -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    ("words", "verdict", "finding"),
+    ("words", "fault", "verdict", "finding"),
     [
-        (["nothing"], "exact", "losses after it are equal."),
-        (["--kill", "nothing"], "exact", "with SIGKILL, exit code -9."),
-        (
-            ["saves nothing"],
-            "restarted",
-            "The second start begins with step 1 again: nothing was saved or restored.",
-        ),
-        (["saves seldom"], "exact", "It repeats"),
-        (["forgets a bit"], "close", "losses differ, the first at step"),
-        (["forgets more"], "other losses", "losses differ, the first at step"),
-        (["diverges"], "other losses", "losses differ, the first at step"),
-        (["negative"], "exact", "losses after it are equal."),
-        (["skips"], "skipped steps", "2 steps were never printed, the first of them"),
-        (["loses its epoch"], "wrong epoch", "is in epoch "),
-        (
-            ["draws"],
-            "does not repeat",
-            "Before the stop, the loss of step 1 is another in two equal starts.",
-        ),
-        (
-            ["cannot load"],
-            "did not resume",
-            "The second start printed no loss; its exit code was 1.",
-        ),
-        (
-            ["--grace=0.2", "--at=7", "ignores the signal"],
-            "did not exit",
-            "It did not exit within --grace=0.2 seconds",
-        ),
-        (
-            ["--resume-args=again", "fails at the end"],
-            "failed",
-            "The second start ended with exit code 3.",
-        ),
+        ("", "nothing", "exact", "losses after it are equal."),
+        ("--kill", "nothing", "exact", "with SIGKILL, exit code -9."),
+        ("", "saves nothing", "restarted", "begins with step 1 again"),
+        ("", "saves seldom", "exact", "It repeats"),
+        ("", "forgets a bit", "close", "losses differ, the first at step"),
+        ("", "forgets more", "other losses", "losses differ, the first at step"),
+        ("", "diverges", "other losses", "losses differ, the first at step"),
+        ("", "negative", "exact", "losses after it are equal."),
+        ("", "skips", "skipped steps", "2 steps were never printed"),
+        ("", "loses its epoch", "wrong epoch", "is in epoch "),
+        ("", "draws", "does not repeat", "Before the stop, the loss of step 1"),
+        ("", "cannot load", "did not resume", "its exit code was 1."),
+        ("--grace=0.2 --at=7", "ignores the signal", "did not exit", "--grace=0.2 seconds"),
+        ("--resume-args=again", "fails at the end", "failed", "ended with exit code 3."),
     ],
 )
 def test_each_fault_is_named(
-    training: Path, capfd: Any, words: list[str], verdict: str, finding: str
+    training: Path, certified: Any, words: str, fault: str, verdict: str, finding: str
 ) -> None:
-    code, report, errors = certified(capfd, *words)
+    code, report, errors = certified(words, fault)
     assert report["verdict"] == verdict, (report, errors)
     assert any(finding in text for text in report["findings"]), report
     assert code == int(verdict != "exact") and not (training / "state.json").exists()
@@ -118,29 +103,35 @@ def test_each_fault_is_named(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--loss", "("], "--loss=(: is not a regular expression"),
-        (["--step", r"step \d+"], r"--step=step \d+: needs a group around the number"),
-        (["--loss", "perplexity=(.*)"], "0 lines of the output have a step"),
-        (["--at", "12"], "--at=12: must be before the last step, 12."),
-        (["--at", "x"], "argument --at: invalid float value: 'x'"),
+        ("--loss (", "argument --loss: ( is not a regular expression"),
+        (r"--step step\d+", r"argument --step: step\d+ needs a group"),
+        ("--loss perplexity=(.*)", "0 lines of the output have a step"),
+        ("--at 12", "--at=12: must be before the last step, 12."),
+        ("--at x", "argument --at: invalid float value: 'x'"),
     ],
 )
 def test_certify_rejects_a_program_it_cannot_check(
-    training: Path, capfd: Any, words: list[str], message: str
+    certified: Any, words: str, message: str
 ) -> None:
-    code, _, errors = certified(capfd, *words, "nothing")
+    code, _, errors = certified(words, "nothing")
     assert code == 2 and message in errors and "Traceback" not in errors
 
 
-def test_a_command_that_cannot_start_or_fails_is_reported(training: Path, capfd: Any) -> None:
-    assert main(["--", "no-such-program"]) == 2
-    assert (
-        "no-such-program: cannot be started (No such file or directory)." in capfd.readouterr().err
-    )
-    assert main(["--", "python", "-c", "raise SystemExit(4)"]) == 2
-    assert "The command ended with exit code 4:" in capfd.readouterr().err
-    assert main(["--timeout=0.5", "--", "python", "-c", "import time; time.sleep(60)"]) == 2
-    assert "did not end within --timeout=0.5 seconds" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--", "no-such-program"], "no-such-program: cannot be started"),
+        (["--", "python", "-c", "raise SystemExit(4)"], "ended with exit code 4:"),
+        (
+            ["--timeout=0.5", "--", "python", "-c", "import time; time.sleep(60)"],
+            "within --timeout=0.5 seconds",
+        ),
+    ],
+)
+def test_a_command_that_cannot_start_or_fails_is_reported(
+    capfd: Any, words: list[str], message: str
+) -> None:
+    assert main(words) == 2 and message in capfd.readouterr().err
 
 
 def test_a_folder_in_the_arguments_and_a_page_for_people(training: Path, capfd: Any) -> None:

@@ -1,3 +1,5 @@
+"""Differences between two trainings: tensors, states, lines of metrics."""
+
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +12,22 @@ from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.process.ranks import Ranks
 from launcher.proof.diff import checkpoint_differences, diff
+from launcher.proof.lines import line_differences, lines_of
 from launcher.rundir.folder import RunFolder
 
-TENSORS = {
-    "model/a": torch.arange(6.0).reshape(2, 3),
-    "model/b": torch.zeros(2, dtype=torch.bfloat16),
+A, B = torch.arange(6.0).reshape(2, 3), torch.zeros(2, dtype=torch.bfloat16)
+PARTS = {
+    "tensors": {"model/a": A, "model/b": B},
+    "rank_state": {
+        "rng": {"torch": torch.arange(3)},
+        "hooks": {"Mine": {"count": 3, "seen": [1, 2]}},
+    },
+    "global_state": {"step": 1, "max_steps": 1, "lr": 0.1},
 }
-RANK = {"rng": {"torch": torch.arange(3)}, "hooks": {"Mine": {"count": 3, "seen": [1, 2]}}}
-STATE = {"step": 1, "max_steps": 1, "lr": 0.1}
 
 
-def saved(root: Path, tensors: Any = TENSORS, rank: Any = RANK, state: Any = STATE) -> Path:
-    manifest = Manifest(1, 1, "none", "sharded")
-    payload = Payload(1, manifest, tensors=tensors, rank_state=rank, global_state=state)
+def saved(root: Path, **changes: Any) -> Path:
+    payload = Payload(1, Manifest(1, 1, "none", "sharded"), **PARTS | changes)
     Saver(CheckpointStore(root), Ranks(), Retention()).save(payload, wait=True)
     return root / "step-00000001"
 
@@ -35,53 +40,34 @@ def with_bit(tensor: torch.Tensor, index: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("part", "change", "expected"),
     [
-        ({}, []),
-        ({"state": STATE | {"max_steps": 9}}, []),
-        (
-            {"tensors": TENSORS | {"model/a": with_bit(TENSORS["model/a"], 4)}},
-            [
-                "model/a: 1 of 6 elements, the first at [1, 1]: 4.000000476837158 instead of 4.0; "
-                "the largest distance is 4.77e-07"
-            ],
-        ),
-        (
-            {"tensors": TENSORS | {"model/b": -TENSORS["model/b"]}},
-            [
-                "model/b: 2 of 2 elements, the first at [0]: -0.0 instead of 0.0; the largest"
-                " distance is 0"
-            ],
-        ),
-        (
-            {"tensors": TENSORS | {"model/b": torch.zeros(3)}},
-            ["model/b: torch.float32 [3] instead of torch.bfloat16 [2]"],
-        ),
-        ({"tensors": {"model/a": TENSORS["model/a"]}}, ["model/b: only one of them has it"]),
-        ({"state": STATE | {"lr": 0.2}}, ["state/lr: 0.2 instead of 0.1"]),
-        (
-            {"rank": RANK | {"rng": {"torch": torch.tensor([0, 1, 3])}}},
-            ["rank 0/rng/torch: 1 of 3 elements, the first at [2]: 3 instead of 2"],
-        ),
-        (
-            {"rank": RANK | {"hooks": {"Mine": {"count": 4, "seen": [1, 3]}}}},
-            ["rank 0/hooks/Mine/count: 4 instead of 3", "rank 0/hooks/Mine/seen/1: 3 instead of 2"],
-        ),
-        (
-            {"rank": RANK | {"hooks": {"Mine": {"step_time": 4}}}},
-            [
-                "rank 0/hooks/Mine/count: None instead of 3",
-                "rank 0/hooks/Mine/seen: None instead of [1, 2]",
-            ],
-        ),
+        ("tensors", {}, []),
+        ("global_state", {"max_steps": 9}, []),
+        ("tensors", {"model/a": with_bit(A, 4)},
+         ["model/a: 1 of 6 elements, the first at [1, 1]: 4.000000476837158 instead of 4.0; the"
+          " largest distance is 4.77e-07"]),
+        ("tensors", {"model/b": -B},
+         ["model/b: 2 of 2 elements, the first at [0]: -0.0 instead of 0.0; the largest distance"
+          " is 0"]),
+        ("tensors", {"model/b": torch.zeros(3)},
+         ["model/b: torch.float32 [3] instead of torch.bfloat16 [2]"]),
+        ("tensors", {"model/c": B}, ["model/c: only one of them has it"]),
+        ("global_state", {"lr": 0.2}, ["state/lr: 0.2 instead of 0.1"]),
+        ("rank_state", {"rng": {"torch": torch.tensor([0, 1, 3])}},
+         ["rank 0/rng/torch: 1 of 3 elements, the first at [2]: 3 instead of 2"]),
+        ("rank_state", {"hooks": {"Mine": {"count": 4, "seen": [1, 3]}}},
+         ["rank 0/hooks/Mine/count: 4 instead of 3", "rank 0/hooks/Mine/seen/1: 3 instead of 2"]),
+        ("rank_state", {"hooks": {"Mine": {"step_time": 4}}},
+         ["rank 0/hooks/Mine/count: None instead of 3",
+          "rank 0/hooks/Mine/seen: None instead of [1, 2]"]),
     ],
-)
+)  # fmt: skip
 def test_differences_name_the_tensor_the_element_and_the_state(
-    tmp_path: Path, change: Any, expected: list[str]
+    tmp_path: Path, part: str, change: Any, expected: list[str]
 ) -> None:
-    assert (
-        checkpoint_differences(saved(tmp_path / "a"), saved(tmp_path / "b", **change)) == expected
-    )
+    first, second = saved(tmp_path / "a"), saved(tmp_path / "b", **{part: PARTS[part] | change})
+    assert checkpoint_differences(first, second) == expected
 
 
 def test_a_training_that_ended_at_another_step_differs(tmp_path: Path) -> None:
@@ -94,3 +80,27 @@ def test_a_training_that_ended_at_another_step_differs(tmp_path: Path) -> None:
         "checkpoint, the last one is of step 0 instead of 1",
     ]
     assert not found.is_equal and (found.tensors, found.lines) == (0, 1)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}, ["b 3 instead of 2", "c 4 instead of None"]),
+        ({"a": NAN, "b": 0.1}, {"a": NAN, "b": 0.1}, []),
+        ({"a": 0.0}, {"a": -0.0}, ["a -0.0 instead of 0.0"]),
+    ],
+)
+def test_numbers_of_a_line_are_equal_if_their_bits_are(before, after, expected) -> None:
+    found = line_differences({3: before}, {3: after})
+    assert [*map(str, found)] == [f"step 3: {text}" for text in expected]
+
+
+def test_the_newest_line_of_a_step_counts_without_times(tmp_path: Path) -> None:
+    (folder := RunFolder(tmp_path)).metrics_path.write_text(
+        '{"step":2,"train/loss":3.0,"attempt":1}\n{"step":4,"train/loss":2.0,"attempt":1}\n'
+        '{"step":4,"train/loss":1.0,"time":9.0,"attempt":2}\n{"step":6,"train/loss":0.5}\n'
+    )
+    assert lines_of(folder, 2, 4) == {4: {"step": 4, "train/loss": 1.0}}

@@ -1,41 +1,64 @@
-"""Scratch runs: where they write, and how they fail; tests/end_to_end/test_replay.py trains."""
+"""Scratch runs: where they write, how they fail, and what a replay says of another machine;
+tests/end_to_end/test_replay.py trains."""
+
+import errno
+import os
+import shutil
 
 import pytest
+import yaml
 
 from launcher.errors import ConfigError
+from launcher.process.device import cpu_kernels
 from launcher.proof.scratch_run import check_ended, is_outside
+from launcher.proof.segment import circumstances, reason_of
+from launcher.rundir.provenance import MACHINE, described, machine_state
 
 
 def test_places_outside_the_run_are_not_written(tmp_path):
-    outside = {
-        "s3://bucket/x": True,
-        "/abs": True,
-        "../x": True,
-        "~/x": True,
-        "checkpoints": False,
-        "a/../b": False,
-    }
-    assert {path: is_outside(tmp_path / "run", path) for path in outside} == outside
+    for path in ("s3://bucket/x", "/abs", "../x", "~/x"):
+        assert is_outside(tmp_path / "run", path), path
+    assert not any(is_outside(tmp_path / "run", path) for path in ("checkpoints", "a/../b"))
 
 
-def test_a_full_scratch_disk_is_one_sentence(tmp_path):
-    log = tmp_path / "log"
-    log.write_text("ERROR a\nOSError: [Errno 28] No space left on device\nmore\n")
+@pytest.mark.parametrize(
+    ("code", "log", "expected"),
+    [
+        (1, "ERROR a\nOSError: [Errno 28] No space left on device\nmore\n",
+         "mlp/1: No space left on device; train in another folder (--scratch, job.scratch)."),
+        (2, "10:00:00 INFO    a\ndevice=cuda: not available.\n",
+         "mlp/1: cannot be trained here (the run was on an H100): device=cuda: not available."),
+        (3, "a\n", "mlp/1: the training ended with exit code 3:\na"),
+    ],
+)  # fmt: skip
+def test_a_training_that_fails_is_one_message(tmp_path, code, log, expected):
+    (tmp_path / "log").write_text(log)
     with pytest.raises(ConfigError) as caught:
-        check_ended(1, log, "mlp/1, steps 0 to 10")
-    assert caught.value.messages == [
-        "mlp/1, steps 0 to 10: No space left on device; train in another folder (--scratch,"
-        " job.scratch)."
-    ]
+        check_ended(code, tmp_path / "log", "mlp/1", " (the run was on an H100)")
+    assert "\n".join(caught.value.messages) == expected
+    check_ended(0, tmp_path / "log", "mlp/1")
 
 
-def test_a_configuration_that_is_rejected_here_is_one_sentence(tmp_path):
-    log = tmp_path / "log"
-    log.write_text("10:00:00 INFO    a\ndevice=cuda: not available on this machine.\n")
-    with pytest.raises(ConfigError) as caught:
-        check_ended(2, log, "mlp/1, steps 0 to 10", " (the run was on NVIDIA H100, 8 ranks)")
-    assert caught.value.messages == [
-        "mlp/1, steps 0 to 10: cannot be trained here (the run was on NVIDIA H100, 8 ranks):"
-        " device=cuda: not available on this machine."
+def test_the_reason_of_a_folder_that_cannot_be_copied_is_short():
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "shard")
+    for failed, reason in (
+        (shutil.Error([("a", "b", str(full)), ("c", "d", str(full))]), "No space left on device"),
+        (shutil.Error([("a", "b", "[Errno 5] I/O error")]), "[Errno 5] I/O error"),
+        (full, "No space left on device"),
+    ):
+        assert reason_of(failed) == reason
+
+
+def test_another_machine_is_named_by_what_differs(tmp_path):
+    here = machine_state("cpu", 1, cpu_kernels(), data="a")
+    there = here | {"processor": "Z80", "blas": "none", "threads": 2}
+    for name, machine in (("before", there), ("after", here)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MACHINE).write_text(yaml.safe_dump(machine, sort_keys=False))
+    assert circumstances(tmp_path / "before", tmp_path / "after") == [
+        "blas: none -> " + here["blas"],
+        f"processor: Z80 -> {here['processor']!r}",
+        "threads: 2 -> 1",
     ]
-    check_ended(0, log, "mlp/1")
+    assert described(there) == f"Z80, {here['instructions']}, none, 2 threads, cpu"
+    assert described(here) == described(here | {"data": "b"}) != described(there)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rundir.history import BARS, Curve, History, encodable, sampled, sparkline
+from launcher.process.printable import encodable
+from launcher.rundir.history import BARS, Curve, History, sampled, sparkline
 
 ROWS = [
     {"step": 0, "time": 102.0, "attempt": 1, "samples": 0, "val/loss": 3.0},

@@ -36,6 +36,7 @@ def make_run(outputs):
         best=None,
         identity=None,
         config_dir=None,
+        rows=None,
     ):
         folder = RunFolder(outputs / name / id).create()
         now = float(next(started))
@@ -54,9 +55,36 @@ def make_run(outputs):
             folder.lock_path.write_text(json.dumps(asdict(Holder.current())))
         if state == "stale":
             folder.lock_path.write_text(json.dumps(asdict(replace(Holder.current(), started="1"))))
+        if rows is not None:
+            folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return folder
 
     return make
+
+
+@pytest.fixture
+def change():
+    """Changes keys of a run's run.json."""
+
+    def write(folder, **keys):
+        record = json.loads(folder.record_path.read_text()) | keys
+        folder.record_path.write_text(json.dumps(record))
+
+    return write
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Puts commands of SLURM, each a line of shell, before all others on PATH."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+
+    def put(**commands):
+        for name, line in commands.items():
+            (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+            (tmp_path / "bin" / name).chmod(0o755)
+
+    return put
 
 
 @pytest.fixture
@@ -77,16 +105,12 @@ def start(outputs):
     """Starts `python -m launcher.runs` as a process of its own."""
 
     def begin(*arguments, **options):
-        command = [
-            sys.executable,
-            "-m",
-            "launcher.runs",
-            *map(str, arguments),
-            "--outputs",
-            outputs,
-        ]
+        command = [sys.executable, "-m", "launcher.runs", *map(str, arguments)]
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}, **options
+            [*command, "--outputs", outputs],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            **options,
         )
 
     return begin

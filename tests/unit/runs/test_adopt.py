@@ -1,12 +1,12 @@
 """A run can become the run of another configuration."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from launcher.config.lookup import Runs
+from launcher.config.lookup import Runs, check_identity
 from launcher.errors import ConfigError
+from launcher.rundir.record_format import read_record
 from support.composition import run_of
 from support.named_runs import begin, config_of
 
@@ -26,16 +26,14 @@ def adopted(outputs: Path) -> str:
 
 def test_the_command_resumes_the_run_that_it_has_adopted(outputs: Path, adopted: str, runs) -> None:
     code, output, _ = runs("adopt", adopted, "--", *COMMAND, "optimizer.lr=0.5", "seed=7")
-    lines = [line.split() for line in output.splitlines()]
-    assert code == 0 and lines[:3] == [
-        ["identity", "before", "now"],
-        ["optimizer.lr", "0.003", "0.5"],
-        ["seed", "0", "7"],
-    ]
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert code == 0 and lines[:3] == ["identity before now", "optimizer.lr 0.003 0.5", "seed 0 7"]
     assert found(outputs, "optimizer.lr=0.5", "seed=7") == adopted
     assert found(outputs, "optimizer.lr=0.5", "seed=7", "~model.dropout") == adopted
-    record = json.loads((outputs / "mlp-digits" / adopted / "run.json").read_text())
+    record = read_record(outputs / "mlp-digits" / adopted / "run.json")
     assert record["identity"]["seed"] == 7 and record["identity_id"] != adopted == record["id"]
+    with pytest.raises(ConfigError, match="seed: 7 -> 0"):
+        check_identity(config_of(outputs).plain["run"])
     assert runs("adopt", adopted, *COMMAND)[0] == 0  # the first configuration again
     assert found(outputs) == adopted != found(outputs, "optimizer.lr=0.5", "seed=7")
 
@@ -54,9 +52,9 @@ def test_two_adopted_runs_of_one_configuration_are_rejected(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["model=mlp", "data=digits", "run.name=mine"], "add run.name=mlp-digits."),
-        (["model=mlp", "data=digits", "optimizer.lr=x"], "optimizer.lr='x': should be a number"),
-        (["model=mlp", "data=digits", "seed=3"], "is the run of this configuration already"),
+        ([*COMMAND, "run.name=mine"], "add run.name=mlp-digits."),
+        ([*COMMAND, "optimizer.lr=x"], "optimizer.lr='x': should be a number"),
+        ([*COMMAND, "seed=3"], "is the run of this configuration already"),
         (["model=none"], "model=none"),
     ],
 )
@@ -70,17 +68,7 @@ def test_adopt_rejects_an_unfit_run_and_changes_nothing(
     assert (outputs / "mlp-digits" / adopted / "run.json").read_bytes() == record
 
 
-def test_a_running_run_cannot_be_adopted(outputs: Path, make_run, runs) -> None:
+def test_a_running_run_cannot_be_adopted(make_run, runs) -> None:
     folder = make_run("mlp-digits", "aaaa0001", state="running", identity={"seed": 0})
     code, _, error = runs("adopt", "aaaa0001", "--", *COMMAND)
     assert code == 2 and "mlp-digits/aaaa0001" in error and folder.lock_path.exists()
-
-
-def test_the_folder_of_the_first_configuration_is_known_to_be_anothers(
-    outputs: Path, adopted: str, runs
-) -> None:
-    from launcher.config.lookup import check_identity
-
-    runs("adopt", adopted, "--", *COMMAND, "seed=7")
-    with pytest.raises(ConfigError, match="seed: 7 -> 0"):
-        check_identity(config_of(outputs).plain["run"])

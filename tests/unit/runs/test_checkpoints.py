@@ -1,4 +1,4 @@
-"""`runs checkpoints`: the table, and what is verified."""
+"""`runs checkpoints`: the table, what is verified, and which weights have equal digests."""
 
 import json
 import shutil
@@ -10,26 +10,36 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.store import CheckpointStore
 
+WEIGHTS = {"model/layer.weight": torch.arange(6.0).reshape(2, 3), "model/layer.bias": torch.ones(2)}
+
+
+def save(folder, step, weights):
+    store = CheckpointStore(folder.checkpoints)
+    part = store.begin(step)
+    entry = write_tensors(part / "shard-00000.safetensors", weights)
+    manifest = Manifest(step, 1, "none", "sharded", samples=step * 32, files=[entry])
+    final = store.commit(part, manifest)
+    store.link("latest", final.name)
+    return final
+
 
 @pytest.fixture
 def store(make_run):
     """A run with the checkpoints of steps 2 and 4; the first is the best."""
-    store = CheckpointStore(make_run("gpt", "aa").checkpoints)
+    folder = make_run("gpt", "aa")
     for step in (2, 4):
-        part = store.begin(step)
-        entry = write_tensors(
-            part / "shard-00000.safetensors", {"model/w": torch.full((100,), float(step))}
-        )
-        final = store.commit(
-            part, Manifest(step, 1, "none", "sharded", samples=step * 32, files=[entry])
-        )
-        store.link("latest", final.name)
+        save(folder, step, {"model/w": torch.full((100,), float(step))})
+    store = CheckpointStore(folder.checkpoints)
     store.link("best", store.path(2).name)
     return store
 
 
 def rows_of(output):
     return [line.split() for line in output.splitlines()]
+
+
+def states_of(output):
+    return [line.split("  ")[-1].strip() for line in output.splitlines()[1:]]
 
 
 def test_the_table(store, runs):
@@ -43,25 +53,20 @@ def test_the_table(store, runs):
     assert runs("checkpoints", store.root.parent)[1] == output
     assert rows_of(runs("checkpoints", "--at", "best")[1])[1] == first
     code, output, _ = runs("checkpoints", "--verify")
-    assert code == 0
-    assert [row[-2:] for row in rows_of(output)[1:3]] == [["whole,", "best"], ["whole,", "latest"]]
+    assert code == 0 and states_of(output)[:2] == ["whole, best", "whole, latest"]
 
 
 @pytest.mark.parametrize("reads", [False, True])
 def test_damage_is_named(store, runs, reads):
     shard = store.path(2) / "shard-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
-    (store.path(4) / "shard-00000.safetensors").unlink()
+    (store.path(4) / shard.name).unlink()
     code, output, error = runs("checkpoints", "aa", *["--verify"] * reads)
-    states = [line.split("  ")[-1].strip() for line in output.splitlines()[1:]]
-    changed = f"{shard.parent}: {shard.name} has changed since it was written (checksum)\n"
-    assert states == [
-        "damaged, best" if reads else "best",
-        "damaged, latest",
-        f"{1 + reads} damaged of 2 checkpoints of 1 run",
-    ]
-    assert error == f"{changed * reads}{store.path(4)}: {shard.name} is missing\n"
-    assert code == reads
+    total = f"{1 + reads} damaged of 2 checkpoints of 1 run"
+    assert states_of(output) == ["damaged, best" if reads else "best", "damaged, latest", total]
+    *changed, missing = error.splitlines()
+    assert missing.startswith(f"{store.path(4)}: ") and "is missing" in missing
+    assert len(changed) == code == reads and all("(checksum)" in line for line in changed)
     assert runs("checkpoints", "--verify", "--at", "4")[0] == 1
 
 
@@ -72,56 +77,45 @@ def test_what_was_set_aside_or_left_over_is_listed(store, runs):
     shutil.copytree(store.path(2), store.root / "abandoned-step-00000002.2")
     store.begin(8)
     code, output, _ = runs("checkpoints", "aa", "--verify")
-    assert code == 1
-    for row in (
-        "6 damaged, latest",
-        "- damaged, latest leads nowhere",
-        "4 whole, set aside",
-        "2 whole, abandoned",
-        "8 unfinished",
-    ):
-        step, _, state = row.partition(" ")
-        assert any(
-            line.split()[1] == step and line.endswith(f"  {state}") for line in output.splitlines()
-        ), (row, output)
+    steps = [row[1] for row in rows_of(output)[1:]]
+    found = {*zip(steps, states_of(output), strict=True)}
+    assert code == 1 and found >= {
+        *(("6", "damaged, latest"), ("-", "damaged, latest leads nowhere")),
+        *(("4", "whole, set aside"), ("2", "whole, abandoned"), ("8", "unfinished")),
+    }
     assert output.endswith("  2 damaged of 2 checkpoints of 1 run\n")
-    found = json.loads(runs("checkpoints", "aa", "--json")[1])
-    assert [(row["step"], row["damaged"]) for row in found][:2] == [(2, False), (6, True)]
-    assert (found[0]["bytes"] > 400, found[0]["samples"], found[0]["state"]) == (True, 64, ["best"])
+    first, second, *_ = json.loads(runs("checkpoints", "aa", "--json")[1])
+    assert (first["step"], first["damaged"], second["step"], second["damaged"]) == (2, 0, 6, 1)
+    assert (first["bytes"] > 400, first["samples"], first["state"]) == (True, 64, ["best"])
     shutil.rmtree(store.path(6))
     store.recover()
     assert runs("checkpoints", "aa", "--verify")[0] == 0
 
 
 def test_a_newer_format_is_damaged_for_this_version_alone(store, runs):
-    manifest = json.loads((store.path(4) / "manifest.json").read_text())
-    (store.path(4) / "manifest.json").write_text(json.dumps(manifest | {"format_version": 99}))
+    path = store.path(4) / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 99}))
     code, output, error = runs("checkpoints", "aa", "--verify")
-    assert code == 1 and "this checkpoint has format version 99" in error
-    assert [line.split("  ")[-1] for line in output.splitlines()[1:3]] == [
-        "whole, best",
-        "damaged, latest",
-    ]
+    assert code == 1 and "format version 99" in error
+    assert states_of(output)[:2] == ["whole, best", "damaged, latest"]
 
 
 def test_a_run_without_checkpoints(make_run, runs):
     make_run("gpt", "aa")
     assert runs("checkpoints", "aa", "--verify") == (0, "", "There are no checkpoints.\n")
     assert runs("checkpoints", "aa", "--json") == (0, "[]\n", "")
+    code, output, error = runs("checkpoints", "--digest", "--at", "latest", "aa")
+    assert (code, output) == (2, "") and error.startswith("--at=latest: ")
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["replay"], ["checkpoints", "--verify"]],
-    ids=lambda words: words[0],
+    ("verb", "option", "code"), [("replay", [], 2), ("checkpoints", ["--verify"], 1)]
 )
-def test_checkpoints_on_another_machine(make_run, runs, tmp_path, words):
+def test_checkpoints_on_another_machine(make_run, runs, tmp_path, verb, option, code):
     """`hooks.checkpointing.path` is a folder that this machine does not have."""
-    folder = make_run("gpt", "aa")
-    folder.checkpoints.symlink_to(tmp_path / "scratch" / "aa")
-    code, output, errors = runs(words[0], "aa", *words[1:])
-    assert code == (1 if "--verify" in words else 2)
-    assert f"points to {tmp_path}/scratch/aa, " in output + errors
+    make_run("gpt", "aa").checkpoints.symlink_to(tmp_path / "scratch" / "aa")
+    found, output, errors = runs(verb, "aa", *option)
+    assert found == code and f"points to {tmp_path}/scratch/aa, " in output + errors
 
 
 def test_a_filter_selects_runs(store, make_run, runs):
@@ -131,12 +125,8 @@ def test_a_filter_selects_runs(store, make_run, runs):
     assert {row[0] for row in rows_of(runs("checkpoints")[1])[1:]} == {"gpt/aa", "mlp/cc", "total"}
     output = runs("checkpoints", "sweep=lr", "state=completed")[1]
     assert [row[0] for row in rows_of(output)[1:]] == ["mlp/cc", "mlp/cc", "total"]
-    assert output.endswith("2 checkpoints of 1 run\n")
-    assert runs("checkpoints", "--verify", "state=paused") == (
-        2,
-        "",
-        f"'state=paused': selects no run in {store.root.parents[2]}.\n",
-    )
+    code, _, error = runs("checkpoints", "--verify", "state=paused")
+    assert code == 2 and error.startswith("'state=paused': selects no run")
 
 
 @pytest.mark.parametrize(
@@ -146,10 +136,65 @@ def test_a_filter_selects_runs(store, make_run, runs):
         (["--keep", "best"], "--keep: is an option of --delete."),
         (["--older", "0s"], "--older: is an option of --delete."),
         (["--verify", "--digest"], "argument --digest: not allowed with argument --verify"),
-        (["--at", "3"], "has no such checkpoint; it has step-00000002, step-00000004."),
+        (["--at", "3"], "it has step-00000002, step-00000004."),
         (["--at", "lastest"], "did you mean latest?"),
     ],
 )
 def test_bad_options_are_rejected(store, runs, words, message):
     code, output, error = runs("checkpoints", *words)
     assert (code, output) == (2, "") and message in error
+
+
+# ---------------------------------------------------------------------------------------- digests
+@pytest.fixture
+def digest(runs):
+    def call(*arguments):
+        code, output, error = runs("checkpoints", "--digest", *arguments)
+        assert (code, error) == (0, "")
+        return [line.split("  ") for line in output.splitlines()]
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("other", "is_equal"),
+    [
+        ({"optimizer/layer.weight/exp_avg": torch.zeros(2)}, True),
+        ({"model/layer.weight": torch.arange(6.0).reshape(3, 2)}, False),
+        ({"model/layer.weight": torch.arange(6).reshape(2, 3).to(torch.bfloat16)}, False),
+        ({"model/layer.weight": torch.arange(6.0).reshape(2, 3) + 1e-6}, False),
+        ({"model/another": torch.ones(2)}, False),
+    ],
+)
+def test_equal_weights_have_equal_digests(make_run, digest, other, is_equal):
+    both = WEIGHTS, dict(reversed(WEIGHTS.items())) | other
+    paths = [
+        save(make_run("gpt", id), 3, weights)
+        for id, weights in zip(("aa", "bb"), both, strict=True)
+    ]
+    (first, _), (second, _) = found = digest()
+    assert len(first) == 64 and (first == second) == is_equal
+    assert [path for _, path in found] == [*map(str, paths)]
+
+
+def test_which_checkpoints(make_run, digest, runs):
+    folder = make_run("gpt", "aa")
+    paths = {step: str(save(folder, step, WEIGHTS)) for step in (2, 4, 6)}
+    CheckpointStore(folder.checkpoints).link("best", "step-00000004")
+    for which, step in (("latest", 6), ("best", 4), ("2", 2), ("step-00000004", 4)):
+        assert [path for _, path in digest("aa", "--at", which)] == [paths[step]]
+    (folder.checkpoints / "latest").unlink()
+    assert digest("aa", "--at", "latest")[0][1] == paths[6]
+    assert [path for _, path in digest("aa")] == [*paths.values()]
+    found = json.loads(runs("checkpoints", "--digest", "--json")[1])
+    assert [row["digest"] for row in found] == [value for value, _ in digest("aa")]
+
+
+def test_rot_is_not_taken_for_other_weights(make_run, runs):
+    path = save(make_run("gpt", "aa"), 3, WEIGHTS)
+    with open(path / "shard-00000.safetensors", "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    code, output, error = runs("checkpoints", "--digest", "aa")
+    assert (code, output) == (1, "") and "shard-00000.safetensors has changed" in error
+    assert '"digest": null' in runs("checkpoints", "--digest", "--json", "aa")[1]

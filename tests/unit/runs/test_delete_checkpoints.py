@@ -1,11 +1,9 @@
 """`runs checkpoints --delete`: what is deleted, and what never is."""
 
-import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -18,14 +16,17 @@ from hypothesis import strategies as st
 from launcher.checkpoint.files import write_file
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.store import CheckpointStore
+from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.runs import delete_checkpoints
 from launcher.runs.__main__ import main
+from support.crash import killed
 
 STATES = ("completed", "failed", "cancelled", "preempted", "paused", "running", "queued")
 MONTH = 30 * 86400
+DELETE = ("checkpoints", "--delete", "--yes")
 
 
 def save(folder: RunFolder, step: int, *, is_valid: bool = True) -> None:
@@ -33,9 +34,8 @@ def save(folder: RunFolder, step: int, *, is_valid: bool = True) -> None:
     store = CheckpointStore(folder.checkpoints)
     part = store.begin(step)
     entry = write_file(part / "shard-00000", [b"x" * 100])
-    final = store.commit(
-        part, Manifest(step, 1, "none", "sharded", run=f"gpt/{folder.path.name}", files=[entry])
-    )
+    run = f"gpt/{folder.path.name}"
+    final = store.commit(part, Manifest(step, 1, "none", "sharded", run=run, files=[entry]))
     store.link("latest", final.name)
     if not is_valid:
         (final / "shard-00000").write_bytes(b"y" * 100)
@@ -46,14 +46,10 @@ def age(folder: RunFolder, seconds: float) -> None:
     os.utime(folder.record_path, (then, then))
 
 
-def digests(folder: RunFolder) -> dict[str, str]:
+def others(folder: RunFolder) -> dict[Path, bytes]:
     """All files of a run but its checkpoints."""
-    files = [
-        file
-        for file in folder.path.rglob("*")
-        if file.is_file() and "checkpoints" not in file.parts
-    ]
-    return {str(file): hashlib.md5(file.read_bytes()).hexdigest() for file in files}
+    files = [file for file in folder.path.rglob("*") if file.is_file()]
+    return {file: file.read_bytes() for file in files if "checkpoints" not in file.parts}
 
 
 def steps_of(folder: RunFolder) -> list[int]:
@@ -64,12 +60,11 @@ def steps_of(folder: RunFolder) -> list[int]:
 def old_run(make_run: Any) -> Any:
     """Makes a run with checkpoints 1 to 4, which ended a month ago; 2 is the best."""
 
-    def make(id: str, config: dict[str, Any] | None = None, **options: Any) -> RunFolder:
-        folder: RunFolder = make_run("gpt", id, config=config, **options)
+    def make(id: str, **options: Any) -> RunFolder:
+        folder: RunFolder = make_run("gpt", id, rows=[{"step": 1}], **options)
         for step in range(1, 5):
             save(folder, step)
         CheckpointStore(folder.checkpoints).link("best", "step-00000002")
-        folder.metrics_path.write_text('{"step": 1}\n')
         folder.export.mkdir()
         (folder.export / "model.safetensors").write_bytes(b"weights")
         age(folder, MONTH)
@@ -81,8 +76,7 @@ def old_run(make_run: Any) -> Any:
 def test_without_yes_nothing_changes(old_run: Any, runs: Any) -> None:
     folder = old_run("aa")
     code, out, err = runs("checkpoints", "--delete")
-    assert (code, err) == (0, "")
-    assert "Would delete 2 checkpoints of 1 run: " in out
+    assert (code, err) == (0, "") and "Would delete 2 checkpoints of 1 run: " in out
     plans = [(row.split()[1], row.split()[-1]) for row in out.splitlines()[1:5]]
     assert plans == [("1", "delete"), ("2", "keep"), ("3", "delete"), ("4", "keep")]
     (plan,) = json.loads(runs("checkpoints", "--delete", "--json")[1])
@@ -95,21 +89,19 @@ def test_without_yes_nothing_changes(old_run: Any, runs: Any) -> None:
     ("keep", "kept"),
     [
         ([], [2, 4]),
-        (["best"], [2]),
-        (["latest"], [4]),
-        (["1"], [1]),
-        (["step-3,best"], [2, 3]),
-        (["99"], [4]),
+        (["--keep=best"], [2]),
+        (["--keep=latest"], [4]),
+        (["--keep=1"], [1]),
+        (["--keep=step-3,best"], [2, 3]),
+        (["--keep=99"], [4]),
     ],
 )
 def test_keep_names_what_stays(old_run: Any, runs: Any, keep: list[str], kept: list[int]) -> None:
     folder = old_run("aa")
-    before = digests(folder)
-    code, out, err = runs("checkpoints", "--delete", "--yes", *(f"--keep={each}" for each in keep))
-    assert (code, err) == (0, "")
-    assert f"Deleted {4 - len(kept)} checkpoints of 1 run" in out
-    assert steps_of(folder) == kept
-    assert digests(folder) == before
+    before = others(folder)
+    code, out, err = runs(*DELETE, *keep)
+    assert (code, err) == (0, "") and f"Deleted {4 - len(kept)} checkpoints of 1 run" in out
+    assert (steps_of(folder), others(folder)) == (kept, before)
     assert CheckpointStore(folder.checkpoints).linked("latest") == kept[-1]
     assert not [*folder.checkpoints.glob(".*")]
 
@@ -117,7 +109,7 @@ def test_keep_names_what_stays(old_run: Any, runs: Any, keep: list[str], kept: l
 def test_older_leaves_younger_runs(old_run: Any, runs: Any) -> None:
     old, young = old_run("aa"), old_run("bb")
     age(young, 3600)
-    code, out, _ = runs("checkpoints", "--delete", "--older", "1d", "--yes")
+    code, out, _ = runs(*DELETE, "--older", "1d")
     assert (code, steps_of(old), steps_of(young)) == (0, [2, 4], [1, 2, 3, 4])
     assert "Not touched: 1 run, it is younger than 24h." in out
 
@@ -133,26 +125,22 @@ def test_older_leaves_younger_runs(old_run: Any, runs: Any) -> None:
         ("damaged", "its run.json cannot be read"),
         ("foreign", "it belongs to another user"),
         ("copy", "it is a copy"),
+        ("rotten", "none of its checkpoints verifies"),
     ],
 )
 def test_runs_that_are_held_or_needed_are_never_touched(
-    old_run: Any, make_run: Any, runs: Any, tmp_path: Path, name: str, reason: str
+    old_run: Any, make_run: Any, change: Any, runs: Any, tmp_path: Path, name: str, reason: str
 ) -> None:
     folder = old_run("aa", config={"run": {"tag": "again"}} if name == "tagged" else None)
+    holder = json.dumps(asdict(Holder.current()))
+    starts = {"planned": {"fork_from": "aa/1"}}
+    starts["initial"] = {"init_from": str(folder.checkpoints / "step-00000001")}
     if name == "held":
-        folder.lock_path.write_text(json.dumps(asdict(Holder.current())))
+        folder.lock_path.write_text(holder)
     elif name == "source":
-        fork = make_run("gpt", "bb")
-        data = json.loads(fork.record_path.read_text())
-        fork.record_path.write_text(
-            json.dumps(data | {"forked_from": {"id": "aa", "name": "gpt", "step": 1}})
-        )
-    elif name == "planned":
-        make_run("gpt", "bb", config={"run": {"fork_from": "aa/1"}})
-    elif name == "initial":
-        make_run(
-            "gpt", "bb", config={"run": {"init_from": str(folder.checkpoints / "step-00000001")}}
-        )
+        change(make_run("gpt", "bb"), forked_from={"id": "aa", "name": "gpt", "step": 1})
+    elif name in starts:
+        make_run("gpt", "bb", config={"run": starts[name]})
     elif name == "damaged":
         folder.record_path.write_text("{")
     elif name == "foreign":
@@ -164,17 +152,18 @@ def test_runs_that_are_held_or_needed_are_never_touched(
         folder.checkpoints.symlink_to(tmp_path / "elsewhere")
         shutil.copytree(folder.path, folder.path.with_name("cc"), symlinks=True)
         # Else the original is cleaned.
-        folder.lock_path.write_text(json.dumps(asdict(Holder.current())))
-    code, out, _ = runs("checkpoints", "--delete", "--yes", "gpt" if name == "damaged" else "aa")
-    assert code == 0
-    assert reason in out
-    assert steps_of(folder) == [1, 2, 3, 4]
+        folder.lock_path.write_text(holder)
+    elif name == "rotten":
+        for shard in folder.checkpoints.glob("step-*/shard-00000"):
+            shard.write_bytes(b"z" * 100)
+    code, out, _ = runs(*DELETE, "gpt" if name == "damaged" else "aa")
+    assert code == 0 and reason in out and steps_of(folder) == [1, 2, 3, 4]
 
 
 def test_a_damaged_newest_does_not_count_as_the_one_that_is_kept(old_run: Any, runs: Any) -> None:
     folder = old_run("aa")
     (folder.checkpoints / "step-00000004" / "shard-00000").write_bytes(b"z" * 100)
-    runs("checkpoints", "--delete", "--keep", "latest", "--yes")
+    runs(*DELETE, "--keep", "latest")
     assert steps_of(folder) == [3, 4]
 
 
@@ -185,19 +174,18 @@ def test_set_aside_and_left_behind_folders_are_deleted(old_run: Any, runs: Any) 
         (folder.checkpoints / name / "shard").write_bytes(b"x" * 50)
     # Verifies again.
     os.rename(folder.checkpoints / "step-00000003", folder.checkpoints / "corrupt-step-00000003")
-    assert runs("checkpoints", "--delete", "--yes")[0] == 0
+    assert runs(*DELETE)[0] == 0
     names = {entry.name for entry in folder.checkpoints.iterdir()}
     assert names == {"latest", "best", "step-00000002", "step-00000004", "corrupt-step-00000003"}
 
 
-def test_a_run_that_changes_meanwhile_is_left(old_run: Any, outputs: Path) -> None:
+def test_a_run_that_changes_meanwhile_is_left(old_run: Any) -> None:
     folder = old_run("aa")
     run = delete_checkpoints.StoredRun.read(folder.path)
-    plan = delete_checkpoints.planned(run, 0, ["latest"], set())
-    assert run.updated is not None
+    seen = run.updated
     age(folder, 60)
-    done = delete_checkpoints.carry_out(plan, ["latest"])
-    assert (done.folders, done.reason) == ([], "it has changed since it was looked at")
+    with pytest.raises(ConfigError, match="has changed"):
+        delete_checkpoints.planned(run, seen, ["latest"], True)
     assert steps_of(folder) == [1, 2, 3, 4]
 
 
@@ -211,31 +199,33 @@ def test_a_failure_to_delete_is_reported(
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(delete_checkpoints.shutil, "rmtree", fails)
-    code, _, err = runs("checkpoints", "--delete", "--yes")
-    assert code == 1
-    assert "gpt/aa: cannot be deleted (Input/output error)" in err
+    code, _, err = runs(*DELETE)
+    assert code == 1 and "gpt/aa: cannot be deleted (Input/output error)" in err
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "key"),
     [
-        (["--older", "30"], "--older=30: should be a number and a unit"),
-        (["--older", "-1d"], "--older"),
-        (["--keep", "beast"], "--keep=beast: should be best, latest or steps; did you mean best?"),
-        (["--keep="], "--keep=: should be best, latest or steps"),
-        (["--at", "3"], "--at: chooses none to delete; --keep names the checkpoints that stay."),
+        (["--older", "30"], "--older=30: "),
+        (["--older", "-1d"], "argument --older: "),
+        (["--keep", "beast"], "--keep=beast: "),
+        (["--keep="], "--keep=: "),
+        (["--at", "3"], "--at: "),
+        ([""], "'': "),
     ],
 )
-def test_bad_options_are_rejected(old_run: Any, runs: Any, words: list[str], sentence: str) -> None:
+def test_bad_options_are_rejected(
+    old_run: Any, runs: Any, monkeypatch: pytest.MonkeyPatch, words: list[str], key: str
+) -> None:
+    """An empty word does not mean the current folder."""
     folder = old_run("aa")
-    code, _, err = runs("checkpoints", "--delete", "--yes", *words)
-    assert code == 2
-    assert sentence in err
-    assert steps_of(folder) == [1, 2, 3, 4]
+    monkeypatch.chdir(folder.path)
+    code, _, err = runs(*DELETE, *words)
+    assert code == 2 and err.startswith(key) and steps_of(folder) == [1, 2, 3, 4]
 
 
 def test_a_folder_elsewhere_is_left_since_others_may_start_from_it(
-    old_run: Any, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    old_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = old_run("aa")
     (tmp_path / "others").mkdir()
@@ -246,66 +236,24 @@ def test_a_folder_elsewhere_is_left_since_others_may_start_from_it(
     assert steps_of(folder) == [1, 2, 3, 4]
 
 
-def test_an_empty_word_does_not_mean_the_current_folder(
-    old_run: Any, runs: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_kill_at_any_call_leaves_nothing_half(
+    old_run: Any, outputs: Path, tmp_path: Path
 ) -> None:
-    folder = old_run("aa")
-    monkeypatch.chdir(folder.path)
-    assert runs("checkpoints", "--delete", "--yes", "")[0] == 2
-    assert steps_of(folder) == [1, 2, 3, 4]
-
-
-def test_a_plan_that_no_byte_confirms_is_not_carried_out(old_run: Any, runs: Any) -> None:
-    folder = old_run("aa")
-    for step in steps_of(folder):
-        shard = folder.checkpoints / f"step-{step:08d}" / "shard-00000"
-        shard.write_bytes(b"z" * 100)
-    code, out, err = runs("checkpoints", "--delete", "--yes")
-    assert (code, err) == (1, "gpt/aa: none of its checkpoints verifies\n")
-    assert out.endswith("Deleted 0 checkpoints of 0 runs: 0 B.\n")
-    assert steps_of(folder) == [1, 2, 3, 4]
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing after it runs."""
-
-
-def calls_that_change(monkeypatch: pytest.MonkeyPatch, kill_at: int) -> None:
-    """Raise `Killed` before the call number `kill_at` that changes the disk."""
-    count = iter(range(10**9))
-    for name in ("rename", "replace", "unlink", "rmdir", "symlink"):
-        real = getattr(os, name)
-
-        def call(*args: Any, real: Any = real, **options: Any) -> Any:
-            if next(count) >= kill_at:  # every later one too: a killed process does nothing more
-                raise Killed
-            return real(*args, **options)
-
-        monkeypatch.setattr(os, name, call)
-
-
-def test_a_kill_at_any_call_leaves_nothing_half(old_run: Any, outputs: Path) -> None:
-    folder, kills = old_run("aa"), 0
-    pristine = outputs.parent / "pristine"
-    shutil.copytree(outputs, pristine, symlinks=True)
-    for kill_at in range(200):
+    folder, died, kill_at = old_run("aa"), True, 0
+    shutil.copytree(outputs, tmp_path / "pristine", symlinks=True)
+    words = ["--outputs", str(outputs), *DELETE]
+    while died:
+        kill_at += 1
         shutil.rmtree(outputs)
-        shutil.copytree(pristine, outputs, symlinks=True)
-        with pytest.MonkeyPatch.context() as patch:
-            calls_that_change(patch, kill_at)
-            with suppress(Killed):
-                main(["--outputs", str(outputs), "checkpoints", "--delete", "--yes"])
-                break
-        kills += 1
+        shutil.copytree(tmp_path / "pristine", outputs, symlinks=True)
+        age(folder, MONTH)
+        died, _ = killed(lambda: main(words) and None, kill_at)
         for step in steps_of(folder):  # each that is visible is whole
             verify(folder.checkpoints / f"step-{step:08d}")
         assert {2, 4} <= {*steps_of(folder)}
-        # The next command takes a dead process's lock over.
-        folder.lock_path.unlink(missing_ok=True)
-        assert main(["--outputs", str(outputs), "checkpoints", "--delete", "--yes"]) == 0
-        assert steps_of(folder) == [2, 4]
-        assert not [*folder.checkpoints.glob(".*")]
-    assert kills >= 8
+        assert main(words) == 0
+        assert steps_of(folder) == [2, 4] and not [*folder.checkpoints.glob(".*")]
+    assert kill_at > 8
 
 
 @st.composite
@@ -325,10 +273,9 @@ def run_states(draw: st.DrawFn) -> dict[str, Any]:
 def made(outputs: Path, index: int, given: dict[str, Any]) -> RunFolder:
     folder = RunFolder(outputs / "gpt" / f"run{index}").create()
     record = RunRecord(folder)
-    fork = None if given["fork_of"] is None else f"run{given['fork_of']}"
     record.data |= {"config": {"run.tag": given["tag"]}, "step": 3}
-    if fork is not None and fork != folder.path.name:
-        record.data["forked_from"] = {"id": fork, "name": "gpt", "step": 1}
+    if given["fork_of"] not in (None, index):
+        record.data["forked_from"] = {"id": f"run{given['fork_of']}", "name": "gpt", "step": 1}
     for step in sorted(given["steps"]):
         save(folder, step, is_valid=given["steps"][step])
     if given["best"] is not None:
@@ -343,11 +290,13 @@ def made(outputs: Path, index: int, given: dict[str, Any]) -> RunFolder:
     return folder
 
 
-def valid_steps(folder: RunFolder) -> Iterator[int]:
+def valid_steps(folder: RunFolder) -> list[int]:
+    valid = []
     for step in steps_of(folder):
         with suppress(CorruptCheckpoint):
             verify(folder.checkpoints / f"step-{step:08d}")
-            yield step
+            valid.append(step)
+    return valid
 
 
 @settings(
@@ -364,35 +313,16 @@ def test_over_all_states_of_runs(
     outputs = tmp_path / "outputs"
     shutil.rmtree(outputs, ignore_errors=True)
     folders = [made(outputs, index, given) for index, given in enumerate(states)]
-    before = [(steps_of(folder), [*valid_steps(folder)], digests(folder)) for folder in folders]
+    before = [(steps_of(folder), valid_steps(folder), others(folder)) for folder in folders]
     sources = {each["fork_of"] for index, each in enumerate(states) if each["fork_of"] != index}
-    main(
-        [
-            "--outputs",
-            str(outputs),
-            "checkpoints",
-            "--delete",
-            "--yes",
-            f"--keep={','.join(keep)}",
-            *older,
-        ]
-    )
-    for index, (folder, run, (steps, valid, files)) in enumerate(
-        zip(folders, states, before, strict=True)
-    ):
-        assert digests(folder) == files
-        left = steps_of(folder)
-        is_protected = (
-            run["is_held"]
-            or run["tag"] is not None
-            or index in sources
-            or (older and run["age"] == 0)
-        )
-        if is_protected or not valid:
+    main(["--outputs", str(outputs), *DELETE, f"--keep={','.join(keep)}", *older])
+    for index, (folder, run) in enumerate(zip(folders, states, strict=True)):
+        (steps, valid, files), left = before[index], steps_of(folder)
+        assert others(folder) == files
+        is_needed = run["is_held"] or run["tag"] is not None or index in sources
+        if is_needed or (older and run["age"] == 0) or not valid:
             assert left == steps
-        else:
-            assert [*valid_steps(folder)]
-            named = {"latest": max(steps), "best": run["best"], "1": 1, "5": 5}
-            asked = {named[name] for name in keep} & {*steps}
-            assert asked <= {*left}
-            assert len(left) <= len(asked) + 1
+            continue
+        named = {"latest": max(steps), "best": run["best"], "1": 1, "5": 5}
+        asked = {named[name] for name in keep} & {*steps}
+        assert valid_steps(folder) and asked <= {*left} and len(left) <= len(asked) + 1

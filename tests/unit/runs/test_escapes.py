@@ -23,19 +23,16 @@ def hostile(make_run):
             overrides=[f"model.name={HOSTILE}{number}"],
             choices={"model": HOSTILE},
             state="failed",
+            rows=[{"step": 1, f"train/{HOSTILE}": 1.0, "train/loss": 2.0}],
         )
-        folder.record_path.write_text(
-            json.dumps(spoiled(json.loads(folder.record_path.read_text())))
-        )
+        record = json.loads(folder.record_path.read_text())
+        folder.record_path.write_text(json.dumps(spoiled(record)))
         folder.log_path().write_bytes(b"before \x1b[2J\xc2\x9b after\n" + HOSTILE.encode())
         checkpoint = folder.checkpoints / "step-00000008"
         checkpoint.mkdir(parents=True)
-        (checkpoint / "manifest.json").write_text(
-            json.dumps({"step": 8, "files": {HOSTILE: HOSTILE}})
-        )
+        manifest = {"step": 8, "files": {HOSTILE: HOSTILE}}
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
         (folder.checkpoints / f"corrupt-step-00000004{HOSTILE}").mkdir()
-        row = {"step": 1, f"train/{HOSTILE}": 1.0, "train/loss": 2.0}
-        folder.metrics_path.write_text(json.dumps(row) + "\n")
 
 
 def spoiled(value):

@@ -1,6 +1,5 @@
 """Filters and sorting: what a key means for a run."""
 
-import json
 import math
 
 import pytest
@@ -17,87 +16,77 @@ def four(make_run, outputs):
     """Runs a to d with lr 1e-4 ... 1e-1; c has no validation loss, d's is NaN."""
     losses = {"a": 2.5, "b": 1.5, "c": None, "d": math.nan}
     for power, (id, loss) in enumerate(losses.items(), -4):
-        best = {"metric": "val/loss", "value": loss, "step": 5} if loss and loss > 0 else None
-        config = {"optimizer": {"lr": 10.0**power}, "model": {"bias": power % 2 == 0}}
         folder = make_run(
             "gpt",
             id,
-            config=config,
+            config={"optimizer": {"lr": 10.0**power}, "model": {"bias": power % 2 == 0}},
             choices={"model": "gpt"},
             step=power + 10,
-            best=best,
+            best={"metric": "val/loss", "value": loss, "step": 5} if loss and loss > 0 else None,
             state="failed",
+            rows=[{"step": 5, "val/loss": 9.0}, {"step": 10, "val/loss": loss}] if loss else [],
         )
-        lines = (
-            [{"step": 5, "val/loss": 9.0}, {"step": 10, "val/loss": loss}]
-            if loss is not None
-            else []
-        )
-        folder.metrics_path.write_text(
-            "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 11, "val/l'
-        )
+        with open(folder.metrics_path, "a") as file:
+            file.write('{"step": 11, "val/l')
     return find_runs(outputs)
 
 
 @pytest.mark.parametrize(
-    ("word", "ids"), [("gpt/b", "b"), ("{outputs}/gpt/c", "c"), ("{outputs}/gpt/../gpt/c/", "c")]
+    ("word", "ids"),
+    [
+        ("gpt/b", "b"),
+        ("{outputs}/gpt/c", "c"),
+        ("{outputs}/gpt/../gpt/c/", "c"),
+        ("gpt/", None),
+        ("/", None),
+        ("{outputs}/gpt", None),
+        ("{outputs}/gpt/e", None),
+    ],
 )
 def test_a_run_is_selected_by_its_folder(four, outputs, word, ids):
-    assert "".join(run.id for run in select(four, [word.format(outputs=outputs)])) == ids
-
-
-@pytest.mark.parametrize("word", ["gpt/", "/", "{outputs}/gpt", "{outputs}/gpt/e"])
-def test_a_folder_of_no_run_is_rejected(four, outputs, word):
-    with pytest.raises(ConfigError, match=r"no run has this .*, or as its folder"):
-        select(four, [word.format(outputs=outputs)])
+    words = [word.format(outputs=outputs)]
+    if ids is None:
+        with pytest.raises(ConfigError, match="as its folder"):
+            select(four, words)
+    else:
+        assert [run.id for run in select(four, words)] == [ids]
 
 
 @pytest.mark.parametrize(
     ("words", "ids"),
     [
-        (["optimizer.lr>1e-3"], "cd"),
-        (["optimizer.lr>=0.001"], "bcd"),
-        (["optimizer.lr<0.001"], "a"),
-        (["optimizer.lr!=1e-3"], "acd"),
-        (["val/loss<2"], "b"),
-        (["val/loss<=2.5", "optimizer.lr<=1e-4"], "a"),
-        (["best<2"], "b"),
-        (["step>7"], "cd"),
-        (["val/loss!=1.5"], "acd"),
-        (["model=gpt", "state!=failed"], ""),
-        (["model.bias=True"], "ac"),
-        (["attempts=1", "id=a"], "a"),
+        ("optimizer.lr>1e-3", "cd"),
+        ("optimizer.lr>=0.001", "bcd"),
+        ("optimizer.lr<0.001", "a"),
+        ("optimizer.lr!=1e-3", "acd"),
+        ("val/loss<2", "b"),
+        ("val/loss<=2.5 optimizer.lr<=1e-4", "a"),
+        ("best<2", "b"),
+        ("step>7", "cd"),
+        ("val/loss!=1.5", "acd"),
+        ("model=gpt state!=failed", ""),
+        ("model.bias=True", "ac"),
+        ("attempts=1 id=a", "a"),
     ],
 )
 def test_conditions(four, words, ids):
-    assert "".join(run.id for run in select(four, words)) == ids
+    assert "".join(run.id for run in select(four, words.split())) == ids
 
 
 @pytest.mark.parametrize(
-    ("word", "sentence"),
+    ("word", "hint"),
     [
-        ("val/los<2", "'val/los': no run has this key; did you mean val/loss?"),
-        ("optimizer.lr<abc", "'optimizer.lr<abc': 'abc' is not a number; e.g. optimizer.lr<0.1."),
-        (
-            "state=faild",
-            (
-                "'state=faild': a run is new, queued, running, preempted, paused, completed,"
-                " failed, cancelled, stale or damaged; did you mean state=failed?"
-            ),
-        ),
-        (
-            "state!=x",
-            (
-                "'state!=x': a run is new, queued, running, preempted, paused, completed, failed,"
-                " cancelled, stale or damaged."
-            ),
-        ),
+        ("val/los<2", "did you mean val/loss?"),
+        ("optimizer.lr<abc", "e.g. optimizer.lr<0.1."),
+        ("state=faild", "did you mean state=failed?"),
+        ("state!=x", "stale or damaged."),
     ],
 )
-def test_a_condition_that_cannot_hold_is_rejected(four, word, sentence):
+def test_a_condition_that_cannot_hold_is_rejected(four, word, hint):
     with pytest.raises(ConfigError) as error:
         select(four, [word])
-    assert error.value.messages == [sentence]
+    (message,) = error.value.messages
+    assert message.startswith(f"'{word.partition('<')[0]}") and message.endswith(hint)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +104,7 @@ def test_runs_without_a_value_come_last(four, key, reverse, ids):
 
 
 def test_an_unknown_sort_key_is_rejected(four):
-    with pytest.raises(
-        ConfigError, match=r"'--sort=val/los': no run has this key; did you mean val/loss\?"
-    ):
+    with pytest.raises(ConfigError, match=r"'--sort=val/los': .* mean val/loss\?"):
         sort(four, "val/los")
 
 

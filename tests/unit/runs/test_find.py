@@ -5,13 +5,13 @@ import pytest
 from launcher.errors import ConfigError
 from launcher.runs.find import find_run, find_runs, uncollected
 
+IDS = ["1a2b0000", "1a3c0000", "7f000000", "99000000"]
+
 
 @pytest.fixture
 def four(make_run):
-    make_run("gpt", "1a2b0000")
-    make_run("gpt", "1a3c0000")
-    make_run("mlp", "7f000000")
-    make_run("deep/er", "99000000")
+    for name, id in zip(("gpt", "gpt", "mlp", "deep/er"), IDS, strict=True):
+        make_run(name, id)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,7 @@ def test_a_run_is_named_by_its_folder(four, outputs, monkeypatch):
 
 @pytest.mark.parametrize("wanted", ["gpt", "1a"])
 def test_several_are_meant(four, outputs, wanted):
-    with pytest.raises(
-        ConfigError, match="names 2 runs, gpt/1a2b0000, gpt/1a3c0000; write name/id"
-    ):
+    with pytest.raises(ConfigError, match="names 2 runs, gpt/1a2b0000, gpt/1a3c0000; write"):
         find_run(wanted, outputs)
 
 
@@ -46,12 +44,7 @@ def test_the_first_that_began_comes_first_and_runs_are_not_searched(four, output
     inner = outputs / "gpt" / "1a2b0000" / "checkpoints" / "step-00000001"
     inner.mkdir(parents=True)
     (inner / "run.json").write_text("{}")
-    assert [run.id for run in find_runs(outputs)] == [
-        "1a2b0000",
-        "1a3c0000",
-        "7f000000",
-        "99000000",
-    ]
+    assert [run.id for run in find_runs(outputs)] == IDS
 
 
 def test_python_collects_garbage_again_after_a_listing():

@@ -7,21 +7,26 @@ from launcher.runs.__main__ import parse
 from launcher.runs.find import find_run
 from launcher.runs.fork import fork_command
 
+OVERRIDES = (
+    *("model=mlp", "optimizer.lr=0.1", "run.fork_from=other/3", "trainer.pause_at=5"),
+    "run.init_from=x",
+)
+
 
 @pytest.fixture
-def run(make_run, outputs, monkeypatch):
-    overrides = [
-        "model=mlp",
-        "optimizer.lr=0.1",
-        "run.fork_from=other/3",
-        "trainer.pause_at=5",
-        "run.init_from=x",
-    ]
-    folder = make_run("mlp", "12345e67", overrides=overrides).path
-    (folder / "checkpoints" / "step-00000010").mkdir(parents=True)
-    monkeypatch.setattr(
-        "launcher.runs.fork.find_checkpoint", lambda root, at, key, hashes: root / "step-00000010"
-    )
+def checkpoint(make_run, monkeypatch):
+    """Sets the folder of the checkpoint that is found."""
+    folder = make_run("mlp", "12345e67", overrides=OVERRIDES)
+
+    def put(path):
+        monkeypatch.setattr("launcher.runs.fork.find_checkpoint", lambda *_, **__: path)
+
+    put(folder.checkpoints / "step-00000010")
+    return put
+
+
+@pytest.fixture
+def run(checkpoint, outputs):
     return find_run("12345e67", outputs)
 
 
@@ -33,40 +38,22 @@ def test_the_fork_has_the_words_of_its_source_but_those_of_its_start(run, output
     ]  # fmt: skip
 
 
-def test_a_fork_elsewhere_names_the_folder_of_the_checkpoint(run, outputs):
+def test_a_fork_elsewhere_names_the_folder_of_the_checkpoint(run, outputs, checkpoint, tmp_path):
     words = fork_command(run, ["paths.outputs=/elsewhere"])
     assert f"run.fork_from={outputs}/mlp/12345e67/checkpoints/step-00000010" in words
     assert [word for word in words if word.startswith("paths")] == ["paths.outputs=/elsewhere"]
-
-
-def test_a_checkpoint_of_another_folder_is_named_by_its_quoted_path(
-    run, outputs, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(
-        "launcher.runs.fork.find_checkpoint", lambda *_, **__: tmp_path / "a, b" / "step-00000010"
-    )
-    words = fork_command(run, [])
-    assert f"run.fork_from='{tmp_path}/a, b/step-00000010'" in words
+    checkpoint(tmp_path / "a, b" / "step-00000010")
+    assert f"run.fork_from='{tmp_path}/a, b/step-00000010'" in fork_command(run, [])
 
 
 def test_a_stored_command_line_that_names_code_is_not_forked(run):
     run.overrides.append("+hooks.x._target_=numpy.load")
-    with pytest.raises(
-        ConfigError, match=r"^hooks\.x\._target_=numpy\.load: only the stored configuration"
-    ):
+    with pytest.raises(ConfigError, match=r"^hooks\.x\._target_=numpy\.load: only the stored"):
         fork_command(run, [])
     assert "+hooks.x._target_=numpy.load" in fork_command(run, [], trust=True)
 
 
 def test_overrides_may_come_after_a_flag():
     parsed = parse(["fork", "1a2b", "optimizer.lr=1", "--at", "6", "seed=2", "--without", "data"])
-    assert (parsed.run, parsed.overrides, parsed.at, parsed.without) == (
-        "1a2b",
-        ["optimizer.lr=1", "seed=2"],
-        "6",
-        ["data"],
-    )
-    with pytest.raises(ConfigError, match="unrecognized arguments: --ta"):
-        parse(["fork", "1a2b", "--ta", "6"])
-    with pytest.raises(ConfigError, match="unrecognized arguments: extra"):
-        parse(["logs", "1a2b", "extra"])
+    assert (parsed.run, parsed.overrides) == ("1a2b", ["optimizer.lr=1", "seed=2"])
+    assert (parsed.at, parsed.without) == ("6", ["data"])

@@ -9,134 +9,84 @@ from launcher.runs.__main__ import VERBS, main, parse
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("words", "named"),
     [
-        (
-            ["shwo", "gpt"],
-            f"'shwo': is not a verb ({', '.join(VERBS)}); did you mean show?\n",
-        ),
-        (
-            ["gpt"],
-            (
-                f"'gpt': is not a verb ({', '.join(VERBS)}); for a run write `show"
-                " gpt` or `list gpt`.\n"
-            ),
-        ),
-        (
-            ["src"],
-            (
-                f"'src': is not a verb ({', '.join(VERBS)}); for the runs of a folder"
-                " write --outputs=src.\n"
-            ),
-        ),
-        (
-            ["list", "gtp"],
-            (
-                "'gtp': no run has this in its name, at the beginning of its id, or as its folder;"
-                " did you mean gpt?\n"
-            ),
-        ),
-        (
-            ["cancel", "1a2c"],
-            (
-                "'1a2c': no run has this in its name, at the beginning of its id, or as its folder;"
-                " did you mean 1a2b?\n"
-            ),
-        ),
-        *(
-            (
-                [verb],
-                (
-                    f"the following arguments are required: RUN; see python -m launcher.runs {verb}"
-                    " --help.\n"
-                ),
-            )
-            for verb in ("resume", "evaluate", "export", "fork")
-        ),
-        *(
-            (
-                [verb, *["x", "5"][: 1 + (verb == "rollback")], "--nope"],
-                f"unrecognized arguments: --nope; see python -m launcher.runs {verb} --help.\n",
-            )
-            for verb in VERBS
-        ),
-        (
-            ["show"],
-            "the following arguments are required: RUN; see python -m launcher.runs show --help.\n",
-        ),
-        (
-            ["list", "--jsn"],
-            "unrecognized arguments: --jsn; see python -m launcher.runs list --help.\n",
-        ),
-        (["show", "gtp"], "'gtp': is not a run in {outputs}; did you mean gpt?\n"),
-        (["show", "zzz"], "'zzz': is not a run in {outputs}. Its runs have the names gpt.\n"),
-        (["logs", "gpt", "-n", "-1"], "--lines=-1: should be 0 or more.\n"),
-        (
-            ["logs", "gpt", "--rank", "3"],
-            "--rank=3: gpt/1a2b has no rank-3.log; it has launcher.log, rank-1.log.\n",
-        ),
-        (["optimizer.ls=1"], "'optimizer.ls': no run has this key; did you mean optimizer.lr?\n"),
+        ("shwo gpt", "'shwo': is not a verb … did you mean show?"),
+        ("gpt", "'gpt': is not a verb … show gpt"),
+        ("src", "'src': is not a verb … --outputs=src."),
+        ("list gtp", "'gtp': … did you mean gpt?"),
+        ("cancel 1a2c", "'1a2c': … did you mean 1a2b?"),
+        ("show gtp", "'gtp': … did you mean gpt?"),
+        ("show zzz", "'zzz': … the names gpt."),
+        ("optimizer.ls=1", "'optimizer.ls': … did you mean optimizer.lr?"),
+        ("logs gpt -n -1", "--lines=-1: "),
+        ("logs gpt --rank 3", "--rank=3: gpt/1a2b … launcher.log, rank-1.log."),
+        ("list --jsn", "unrecognized arguments: --jsn; see python -m launcher.runs list --help."),
+        ("list --sort=", "'--sort=': "),
+        ("show", "the following arguments are required: RUN"),
+        *((verb, "the following arguments are required: RUN") for verb in ("resume", "fork")),
+        *((f"{verb} x {'5 ' * (verb == 'rollback')}--nope", "unrecognized arguments: --nope")
+          for verb in VERBS),
     ],
-)
-def test_a_bad_command_line_is_a_sentence(runs, make_run, outputs, arguments, sentence):
+)  # fmt: skip
+def test_a_bad_command_line_is_a_sentence(runs, make_run, words, named):
     folder = make_run("gpt", "1a2b", config={"optimizer": {"lr": 0.1}})
     for rank in (0, 1):
         folder.log_path(rank).write_text("")
-    assert runs(*arguments) == (2, "", sentence.format(outputs=outputs))
+    code, output, error = runs(*words.split())
+    first, _, last = named.partition(" … ")
+    assert (code, output, error.count("\n")) == (2, "", 1), error
+    assert error.startswith(first) and last in error
+
+
+def words_of(verb, run):
+    return {"compare": [run, run], "rollback": [run, "5"]}.get(verb, [run])
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_folder_of_runs_must_exist(verb, tmp_path, capsys):
-    words = {"compare": ["a", "b"], "rollback": ["a", "5"], "retry": ["a"], "cancel": ["a"]}.get(
-        verb, [] if verb in ("list", "report", "sync") else ["a"]
-    )
+    words = [] if verb in ("list", "report", "sync") else words_of(verb, "a")
     assert main([verb, *words, "--outputs", str(tmp_path / "none")]) == 2
-    assert capsys.readouterr().err == f"--outputs={tmp_path / 'none'}: there is no such folder.\n"
+    assert capsys.readouterr().err.startswith(f"--outputs={tmp_path / 'none'}: ")
 
 
 @pytest.mark.parametrize("verb", sorted({*VERBS} - {"test"}))
 def test_a_run_that_an_unset_variable_left_empty_is_rejected(runs, make_run, verb):
     """Every name begins with an empty text, so it would mean all runs."""
     make_run("gpt", "1a2b")
-    words = {"compare": ["", ""], "rollback": ["", "5"]}.get(verb, [""])
-    sentence = "'': names no run; a variable of the shell may be unset. Give an id or a name.\n"
-    assert runs(verb, *words) == (2, "", sentence)
+    code, output, error = runs(verb, *words_of(verb, ""))
+    assert (code, output) == (2, "") and error.startswith("'': names no run; a variable")
 
 
 @pytest.mark.parametrize(
     ("words", "option"),
     [
-        (["plot", "gpt", "-o", ""], "argument -o/--output: should be a path"),
-        (["report", "-o", ""], "argument -o/--output: should be a path"),
-        (["replay", "gpt", "--scratch", ""], "argument --scratch: should be a path"),
-        (["reproduce", "gpt", "--into="], "argument --into: should be a path"),
-        (["adopt", "gpt", "--config-dir="], "argument --config-dir: should be a path"),
-        (["list", "--sort="], "'--sort=': no run has this key"),
+        ("plot gpt -o", "-o/--output"),
+        ("report -o", "-o/--output"),
+        ("replay gpt --scratch", "--scratch"),
+        ("reproduce gpt --into", "--into"),
+        ("adopt gpt --config-dir", "--config-dir"),
+        ("show gpt --outputs", "--outputs"),
+        ("--outputs", "--outputs"),
     ],
 )
-def test_an_empty_path_or_key_is_a_sentence(runs, make_run, words, option):
+def test_an_empty_path_is_a_sentence(runs, make_run, words, option):
     make_run("gpt", "1a2b")
-    code, output, error = runs(*words)
-    assert (code, output, error.count("\n")) == (2, "", 1) and error.startswith(option)
-
-
-@pytest.mark.parametrize(
-    "words", [["--outputs", ""], ["--outputs="], ["show", "gpt", "--outputs="]]
-)
-def test_an_empty_folder_of_runs_is_rejected(words, capsys):
-    assert main(words) == 2
-    assert "argument --outputs: should be a path; a variable" in capsys.readouterr().err
+    code, output, error = runs(*words.split(), "")
+    assert (code, output, error.count("\n")) == (2, "", 1)
+    assert error.startswith(f"argument {option}: should be a path")
 
 
 def test_the_version_is_printed(capsys):
     assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("torch-launcher ")
 
 
-def test_list_without_runs(runs, outputs):
+def test_without_runs(runs, outputs):
     outputs.mkdir()
     assert runs() == (0, "", f"There are no runs in {outputs}.\n")
-    code, _, error = runs("show", "gpt")
-    assert code == 2 and "there are no runs" in error and "--outputs=DIR" in error
+    for words in (["show", "gpt"], ["cancel", "--all"], ["retry", "--all"]):
+        code, _, error = runs(*words)
+        assert code == 2 and f"here are no runs in {outputs}" in error
 
 
 @pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS)])
@@ -146,21 +96,12 @@ def test_help_of_each_verb(runs, verb):
     assert left.value.code == 0
 
 
-def test_outputs_before_and_after_the_verb(make_run, outputs, start):
+def test_the_folder_of_runs_may_be_named_anywhere(make_run, outputs, capsys):
     make_run("gpt", "1a2b")
-    for arguments in (
-        ["list", "--outputs", outputs],
-        ["--outputs", outputs, "list"],
-        [f"--outputs={outputs}"],
-    ):
-        command = [sys.executable, "-m", "launcher.runs", *arguments]
-        assert "1a2b" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def test_outputs_between_a_verb_and_its_words(make_run, outputs, capsys):
-    make_run("gpt", "1a2b")
-    assert main(["show", "--outputs", str(outputs), "1a2b"]) == 0
-    assert "1a2b" in capsys.readouterr().out
+    folder = ["--outputs", str(outputs)]
+    for words in (["list", *folder], [*folder, "list"], [f"--outputs={outputs}"],
+                  ["show", *folder, "1a2b"]):  # fmt: skip
+        assert main(words) == 0 and "1a2b" in capsys.readouterr().out
     assert main(["show", "1a2b", "--outputs"]) == 2
     assert "argument --outputs: expected one argument" in capsys.readouterr().err
 
@@ -216,12 +157,10 @@ def test_a_reader_that_leaves_early(make_run, start):
 
 def test_listing_runs_imports_no_torch(make_run, outputs):
     make_run("gpt", "1a2b")
-    command = (
-        "import sys; from launcher.runs.__main__ import main; assert main(['--outputs',"
-        f" {str(outputs)!r}]) == 0; assert main(['show', 'gpt', '--outputs', {str(outputs)!r}]) =="
-        " 0; print(sorted({'torch', 'hydra', 'numpy'} & set(sys.modules)), file=sys.stderr)"
+    code = (
+        "import sys; from launcher.runs.__main__ import main; assert main(['show', 'gpt',"
+        f" '--outputs', {str(outputs)!r}]) == main(['--outputs', {str(outputs)!r}]) == 0;"
+        " sys.exit(str({'torch', 'hydra', 'numpy'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", command], check=True, capture_output=True, text=True
-    )
-    assert done.stderr == "[]\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr == "set()\n"

@@ -1,7 +1,5 @@
 """`resume`, `evaluate` and `export`: the command line that they run."""
 
-import json
-
 import pytest
 
 from launcher.errors import ConfigError
@@ -10,45 +8,27 @@ from launcher.runs.find import find_run
 from launcher.runs.rerun import ranks_like, run_command, runs_and_overrides
 from launcher.runs.stored_run import StoredRun
 
+OVERRIDES = (
+    *("model=mlp", "optimizer.lr=0.1", "run.id=old", "+run.resume=never"),
+    *("paths.outputs=/elsewhere", "dispatch=slurm", "dispatch.nodes=2", "job=train"),
+)
+
 
 @pytest.fixture
 def run(make_run, outputs):
-    overrides = [
-        "model=mlp",
-        "optimizer.lr=0.1",
-        "run.id=old",
-        "+run.resume=never",
-        "paths.outputs=/elsewhere",
-    ]
-    make_run(
-        "deep/er",
-        "12345e67",
-        overrides=[*overrides, "dispatch=slurm", "dispatch.nodes=2", "job=train"],
-    )
+    make_run("deep/er", "12345e67", overrides=OVERRIDES)
     return find_run("12345e67", outputs)
 
 
 def test_a_run_is_resumed_by_its_own_command(run, outputs):
-    command = run_command(run, ["trainer.max_steps=20"])
-    assert command[:4] == ["model=mlp", "optimizer.lr=0.1", "dispatch=slurm", "dispatch.nodes=2"]
-    place = ["run.name=deep/er", "run.id=12345e67", f"paths.outputs={outputs}"]
-    assert command[4:] == [*place, "trainer.max_steps=20"]
-
-
-def test_another_job_of_a_run_runs_here(run):
-    command = run_command(run, ["job.checkpoint=best"], job="evaluate")
-    assert command[:2] == ["model=mlp", "optimizer.lr=0.1"] and command[-2:] == [
-        "job=evaluate",
-        "job.checkpoint=best",
-    ]
-    assert not any(override.startswith("dispatch") for override in command)
-
-
-def test_overrides_take_precedence(run):
-    command = run_command(run, ["paths.outputs=/mine"])
-    assert [override for override in command if override.startswith("paths")] == [
-        "paths.outputs=/mine"
-    ]
+    place = ["run.name=deep/er", "run.id=12345e67"]
+    kept = ["model=mlp", "optimizer.lr=0.1", "dispatch=slurm", "dispatch.nodes=2"]
+    words = run_command(run, ["trainer.max_steps=20"])
+    assert words == [*kept, *place, f"paths.outputs={outputs}", "trainer.max_steps=20"]
+    assert run_command(run, ["paths.outputs=/mine"]) == [*kept, *place, "paths.outputs=/mine"]
+    words = run_command(run, ["job.checkpoint=best"], job="evaluate")
+    here = [*place, f"paths.outputs={outputs}", "job=evaluate", "job.checkpoint=best"]
+    assert words == [*kept[:2], *here]
 
 
 OF_PARTS = [
@@ -61,13 +41,10 @@ OF_PARTS = [
 @pytest.mark.parametrize(
     ("overrides", "lost"),
     [
-        (["hooks=[default]"], ["hooks.early_stopping.patience=3"]),
-        (["~hooks"], ["hooks.early_stopping.patience=3", "hooks.evaluation.interval=2"]),
-        (
-            ["hooks=[logging]", "optimizer=adamw"],
-            ["hooks.early_stopping.patience=3", "hooks.evaluation.interval=2"],
-        ),
-        (["optimizer=sgd"], ["optimizer.betas=[0.9,0.99]"]),
+        (["hooks=[default]"], OF_PARTS[1:2]),
+        (["~hooks"], OF_PARTS[1:3]),
+        (["hooks=[logging]", "optimizer=adamw"], OF_PARTS[1:3]),
+        (["optimizer=sgd"], OF_PARTS[3:4]),
         (["hooks=[default,early_stopping,ema]"], []),
         (["hooks.logging.interval=2", "optimizer.lr=0.2"], []),
         (["optimizer=none_such"], []),
@@ -103,7 +80,7 @@ model: {_target_: os.system, command: touch marker}
 
 
 @pytest.mark.parametrize(
-    "word",
+    "words",
     [
         "hydra.searchpath=[pkg://evil]",
         "+hydra.callbacks.x._target_=evil.Callback",
@@ -118,30 +95,26 @@ model: {_target_: os.system, command: touch marker}
         "model={_target_:os.system}",
         "+hooks.x={_target_:numpy.load,file:evil.npy}",
         "+hooks.x={_target_:launcher.hooks.functions.FunctionHook,on_start:os.abort}",
-        "+evil=os.system",
+        "model._target_=${evil} | +evil=os.system",
         "+tracker.x._target_=numpy.load",
-        "++job.trust=true",
+        "job=evaluate | ++job.trust=true",
         "hpo.space_function=evil.suggest",
-        "+dispatch={setup:[touch marker]}",
-        "dispatch.setup=[touch marker]",
-        "dispatch.python=/tmp/python",
-        "dispatch.sbatch.chdir=/tmp",
+        "dispatch=slurm | +dispatch={setup:[touch marker]}",
+        "dispatch=slurm | dispatch.setup=[touch marker]",
+        "dispatch=slurm | dispatch.python=/tmp/python",
+        "dispatch=slurm | dispatch.sbatch.chdir=/tmp",
         "--config-dir=/tmp",
         "-cd=/tmp",
         "--multirun",
     ],
 )
-def test_a_stored_override_that_names_code(make_run, outputs, monkeypatch, word):
+def test_a_stored_override_that_names_code(make_run, outputs, monkeypatch, words):
     """It runs if this user has signed it, with `--trust`, and not if it was changed."""
     (outputs / "evil.yaml").parent.mkdir(exist_ok=True)
     (outputs / "evil.yaml").write_text(EVIL)
     monkeypatch.chdir(outputs.parent)
-    others = {
-        "+evil=os.system": ["model._target_=${evil}"],
-        "++job.trust=true": ["job=evaluate"],
-    }.get(word, [])
-    slurm = ["dispatch=slurm"] if "dispatch" in word else []
-    make_run("deep/er", "12345e67", overrides=["model=mlp", "data=digits", *slurm, *others, word])
+    *others, word = words.split(" | ")
+    make_run("deep/er", "12345e67", overrides=["model=mlp", "data=digits", *others, word])
     run = find_run("12345e67", outputs)
     assert word in run_command(run)
     run.record["overrides"] = [*run.overrides, "seed=1"]
@@ -157,12 +130,8 @@ def test_a_stored_override_that_names_code(make_run, outputs, monkeypatch, word)
 
 
 def test_another_job_does_without_the_stored_job_and_dispatch(make_run, outputs, monkeypatch):
-    words = [
-        "dispatch=slurm",
-        "dispatch.setup=[touch marker]",
-        "++job.trust=true",
-        "++job._target_=os.system",
-    ]
+    words = ["dispatch=slurm", "dispatch.setup=[touch marker]"]
+    words += ["++job.trust=true", "++job._target_=os.system"]
     make_run("deep/er", "12345e67", overrides=["model=mlp", "data=digits", *words])
     monkeypatch.setenv("LAUNCHER_KEY", str(outputs / "another"))
     assert not set(words) & set(run_command(find_run("12345e67", outputs), job="evaluate"))
@@ -175,85 +144,73 @@ def test_a_run_of_somebody_else(make_run, outputs, monkeypatch):
     make_run("mlp", "22345e67", overrides=["model=mlp", "data=digits", "optimizer.lr=0.1"])
     monkeypatch.setenv("LAUNCHER_KEY", "/no/such/key")
     run = find_run("12345e67", outputs)
-    with pytest.raises(
-        ConfigError,
-        match=rf"^{metric}: .*run\.json names it, .* your key /no/such/key has not .* --trust if",
-    ):
+    with pytest.raises(ConfigError, match=rf"^{metric}: .*/no/such/key has not .* --trust if"):
         run_command(run)
     command = run_command(run, ["job.checkpoint=best"], "evaluate", trust=True)
     assert command[-2:] == ["job.trust=true", "job.checkpoint=best"]
     assert "optimizer.lr=0.1" in run_command(find_run("22345e67", outputs))
 
 
-@pytest.mark.parametrize("key", ["config", "overrides", "config_dir"])
-def test_a_record_that_was_changed_is_not_ones_own(run, key):
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"config": {"model._target_": "os.system"}},
+        {"overrides": ["model._target_=os.system"]},
+        {"config_dir": "/tmp"},
+    ],
+)
+def test_a_record_that_was_changed_is_not_ones_own(run, change, changed):
     assert run.is_own
-    path = run.folder.record_path
-    record = json.loads(path.read_bytes())
-    changed = {
-        "config": {"model._target_": "os.system"},
-        "overrides": ["model._target_=os.system"],
-        "config_dir": "/tmp",
-    }
-    path.write_text(json.dumps({**record, key: changed[key]}))
-    assert not StoredRun.read(run.path).is_own
-    path.write_text(json.dumps({**record, "note": "x", "step": 3}))
+    change(run.folder, note="x", step=3)
     assert StoredRun.read(run.path).is_own
+    change(run.folder, **changed)
+    assert not StoredRun.read(run.path).is_own
 
 
 def test_a_run_without_its_command_line_is_rejected(run):
     run.record["overrides"] = None
-    with pytest.raises(
-        ConfigError, match=r"'deep/er/12345e67': run.json has no overrides.*run.id=12345e67"
-    ):
+    with pytest.raises(ConfigError, match=r"^'deep/er/12345e67': .*run.id=12345e67"):
         run_command(run)
 
 
-@pytest.mark.parametrize("verb", ["resume", "evaluate", "export", "predict"])
+@pytest.fixture
+def three(make_run):
+    for number, (model, rate) in enumerate((("gpt", 0.02), ("mlp", 0.005), ("mlp", 0.02))):
+        config = {"optimizer.lr": rate}
+        make_run("a", f"aaaa000{number}", choices={"model": model}, config=config)
+
+
+@pytest.mark.parametrize("verb", ["resume", "evaluate"])
 @pytest.mark.parametrize(
     ("words", "ids", "overrides"),
     [
-        ("aaaa0002", ["aaaa0002"], []),
-        ("aaaa0002 model=gpt seed=1", ["aaaa0002"], ["model=gpt", "seed=1"]),
-        ("aaaa0002 model=gpt -- seed=1", ["aaaa0002"], ["model=gpt", "seed=1"]),
-        ("model=mlp", ["aaaa0001", "aaaa0002"], []),
-        ("model=mlp optimizer.lr=0.02", ["aaaa0002"], []),
-        ("optimizer.lr=0.02 model=mlp -- optimizer.lr=1", ["aaaa0002"], ["optimizer.lr=1"]),
-        ("model=mlp -- model=gpt", ["aaaa0001", "aaaa0002"], ["model=gpt"]),
+        ("aaaa0002", "2", ""),
+        ("aaaa0002 model=gpt seed=1", "2", "model=gpt seed=1"),
+        ("aaaa0002 model=gpt -- seed=1", "2", "model=gpt seed=1"),
+        ("model=mlp", "12", ""),
+        ("model=mlp optimizer.lr=0.02", "2", ""),
+        ("optimizer.lr=0.02 model=mlp -- optimizer.lr=1", "2", "optimizer.lr=1"),
+        ("model=mlp -- model=gpt", "12", "model=gpt"),
     ],
 )
-def test_words_after_a_filter_are_filters(make_run, outputs, verb, words, ids, overrides):
-    make_three(make_run)
-    arguments = parse([verb, *words.split(), f"--outputs={outputs}"])
-    runs, given = runs_and_overrides(arguments)
-    assert ([run.id for run in runs], given) == (ids, overrides)
+def test_words_after_a_filter_are_filters(three, outputs, verb, words, ids, overrides):
+    runs, given = runs_and_overrides(parse([verb, *words.split(), f"--outputs={outputs}"]))
+    assert ("".join(run.id[-1] for run in runs), given) == (ids, overrides.split())
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("model=gpt2", "'model=gpt2': selects no run in .*[^-]$"),
-        ("model=mlp trainer.max_steps=9", "after --: resume model=mlp -- trainer.max_steps=9"),
-        ("model=gpt2 -- seed=9", "'model=gpt2': selects no run"),
+        ("resume model=gpt2", "'model=gpt2': selects no run in "),
+        ("resume model=mlp trainer.max_steps=9", "-- trainer.max_steps=9\n"),
+        ("resume model=gpt2 -- seed=9", "'model=gpt2': selects no run"),
+        ("sync model=mlp optimizer.lr=0.02", "a/aaaa0002: has no tracker"),
     ],
 )
-def test_filters_that_select_no_run(make_run, outputs, words, message):
-    make_three(make_run)
-    arguments = parse(["resume", *words.split(), f"--outputs={outputs}"])
-    with pytest.raises(ConfigError, match=message):
-        runs_and_overrides(arguments)
-
-
-def test_a_run_has_to_fulfil_all_filters_of_sync(make_run, outputs, capsys):
-    make_three(make_run)
-    assert main(["sync", "model=mlp", "optimizer.lr=0.02", f"--outputs={outputs}"]) == 2
-    assert capsys.readouterr().err.startswith("a/aaaa0002: has no tracker")
-
-
-def make_three(make_run):
-    for number, (model, rate) in enumerate((("gpt", 0.02), ("mlp", 0.005), ("mlp", 0.02))):
-        config = {"optimizer.lr": rate}
-        make_run("a", f"aaaa000{number}", choices={"model": model}, config=config)
+def test_filters_that_select_no_run(three, outputs, capsys, words, message):
+    """A run has to fulfil all of them."""
+    assert main([*words.split(), f"--outputs={outputs}"]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -268,12 +225,10 @@ def make_three(make_run):
     ],
 )
 def test_a_run_is_evaluated_on_as_many_ranks_as_trained_it(
-    make_run, outputs, capsys, world_size, overrides, added
+    make_run, outputs, change, capsys, world_size, overrides, added
 ):
     folder = make_run("gpt", "aaaa0001", config={"device": "cpu"}, overrides=["device=cpu"])
-    record = json.loads(folder.record_path.read_text()) | {"world_size": world_size}
-    folder.record_path.write_text(json.dumps(record))
-    run = find_run("aaaa0001", outputs)
-    assert ranks_like(run, overrides) == added
-    warning = f"gpt/aaaa0001 was trained on {1 << 20} ranks, and this machine has room for "
-    assert capsys.readouterr().err.startswith(warning if world_size > 2 else "")
+    change(folder, world_size=world_size)
+    assert ranks_like(find_run("aaaa0001", outputs), overrides) == added
+    error = capsys.readouterr().err
+    assert (f"gpt/aaaa0001 was trained on {1 << 20} ranks" in error) == (world_size > 2)

@@ -16,8 +16,10 @@ from launcher.rundir.record_format import read_record
 from launcher.runs.__main__ import main
 from support.crash import killed
 from support.stores import save
+from support.submitted import note_job
 
 STEPS = (5, 10, 15, 20)
+FILES = ("metrics", "media", "evaluations")
 
 
 @pytest.fixture
@@ -28,81 +30,97 @@ def folder(make_run):
     for step in STEPS:
         save(CheckpointStore(folder.checkpoints), step, best=step in (5, 20))
         (folder.path / "images" / str(step)).mkdir(parents=True)
-    for name in ("metrics.jsonl", "media.jsonl", "evaluations.jsonl"):
-        rows = [{"step": step, "train/loss": float(step)} for step in range(1, 21)]
-        (folder.path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"step": step, "train/loss": float(step)} for step in range(1, 21)]
+    for name in FILES:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder.path / f"{name}.jsonl").write_text(text)
     return folder
+
+
+@pytest.fixture
+def shorter(make_run):
+    """Makes a run with two checkpoints."""
+
+    def make(state="completed", **options):
+        folder = make_run("gpt", "77f0", state=state, step=12, **options)
+        for step in (5, 10):
+            save(CheckpointStore(folder.checkpoints), step)
+        return folder
+
+    return make
 
 
 def steps_in(path: Path) -> list[int]:
     return [json.loads(line)["step"] for line in path.read_text().splitlines()]
 
 
-def config_of(folder: RunFolder) -> dict:
-    return {
+def steps_of(folder: RunFolder) -> list[int]:
+    return CheckpointStore(folder.checkpoints).steps()
+
+
+def what_remains(folder: RunFolder):
+    config = {
         "run": {"dir": str(folder.path), "resume": "auto", "identity_exclude": []},
         "trainer": {"max_steps": 20},
         "hooks": {"checkpointing": {"interval": 5}},
         "data": {},
     }
+    return remaining(config, folder)
+
+
+def check_is_at_10(folder: RunFolder) -> None:
+    store = CheckpointStore(folder.checkpoints)
+    assert store.steps() == [5, 10] and store.linked("latest") == 10 and store.linked("best") == 5
+    for name in FILES:
+        assert steps_in(folder.path / f"{name}.jsonl") == [*range(1, 11)]
+        assert steps_in(folder.path / f"abandoned-{name}.jsonl") == [*range(11, 21)]
+    record = read_record(folder.record_path)
+    assert (record["state"], record["step"], record["loss"]) == ("paused", 10, 10.0)
+    assert what_remains(folder) == Train(10)
 
 
 def test_all_that_is_later_is_set_aside(runs, folder):
     code, output, error = runs("rollback", "1a2b", "10")
     assert (code, error) == (0, "")
     assert "abandoned-step-00000015" in output and "is at step 10." in output
-    store = CheckpointStore(folder.checkpoints)
-    assert store.steps() == [5, 10] and store.linked("latest") == 10 and store.linked("best") == 5
-    for name in ("metrics", "media", "evaluations"):
-        assert steps_in(folder.path / f"{name}.jsonl") == [*range(1, 11)]
-        assert steps_in(folder.path / f"abandoned-{name}.jsonl") == [*range(11, 21)]
+    check_is_at_10(folder)
     images = sorted(entry.name for entry in (folder.path / "images").iterdir())
     assert images == ["10", "5", "abandoned-15", "abandoned-20"]
     record = read_record(folder.record_path)
-    expected = {"state": "paused", "step": 10, "checkpoint": 10, "loss": 10.0, "best": None}
-    assert {key: record[key] for key in expected} == expected
+    assert (record["checkpoint"], record["best"]) == (10, None)
     assert record["logged"]["newest"]["train/loss"] == [10.0, 10]
-    assert remaining(config_of(folder), folder) == Train(10)
 
 
 def test_a_second_rollback_and_one_to_the_newest(runs, folder):
-    assert runs("rollback", "1a2b", "20")[:2] == (
-        0,
-        "gpt/1a2b: step 20 is its newest: nothing to do.\n",
-    )
+    code, output, _ = runs("rollback", "1a2b", "20")
+    assert code == 0 and "nothing to do" in output
     assert read_record(folder.record_path)["state"] == "completed"
     assert runs("rollback", "1a2b", "15")[0] == 0
     before = sorted(os.listdir(folder.path))
     assert "nothing to do" in runs("rollback", "1a2b", "step-00000015")[1]
     assert sorted(os.listdir(folder.path)) == before
     code, output, _ = runs("rollback", "1a2b", "best", "--json")
-    assert code == 0 and json.loads(output) == {
-        "run": "gpt/1a2b",
-        "step": 5,
-        "set_aside": {
-            "checkpoints": ["abandoned-step-00000015", "abandoned-step-00000010"],
-            "lines": 30,
-        },
-    }
+    names = ["abandoned-step-00000015", "abandoned-step-00000010"]
+    moved = {"checkpoints": names, "lines": 30}
+    assert json.loads(output) == {"run": "gpt/1a2b", "step": 5, "set_aside": moved}
     assert steps_in(folder.path / "abandoned-metrics.jsonl") == [*range(16, 21)]
     assert steps_in(folder.path / "abandoned-metrics.2.jsonl") == [*range(6, 16)]
 
 
 @pytest.mark.parametrize(
-    ("step", "sentence"),
+    ("step", "hint"),
     [
-        ("12", "'12': gpt/1a2b has no such checkpoint; the nearest are 10 and 15."),
-        ("0", "'0': gpt/1a2b has no such checkpoint; the nearest is 5."),
-        ("99", "'99': gpt/1a2b has no such checkpoint; the nearest is 20."),
-        ("latest", "'latest': should be the step of a checkpoint, or best."),
-        ("../5", "'../5': should be the step of a checkpoint, or best."),
-        ("-1", "'-1': should be the step of a checkpoint, or best."),
+        ("12", "the nearest are 10 and 15."),
+        ("0", "the nearest is 5."),
+        ("99", "the nearest is 20."),
+        *((word, "should be the step of a checkpoint, or best.") for word in ("latest", "../5")),
+        ("-1", "should be the step of a checkpoint, or best."),
     ],
 )
-def test_a_step_without_a_checkpoint_is_rejected(runs, folder, step, sentence):
+def test_a_step_without_a_checkpoint_is_rejected(runs, folder, step, hint):
     before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")}
     code, output, error = runs("rollback", "1a2b", step)
-    assert (code, output) == (2, "") and error.startswith(sentence)
+    assert (code, output) == (2, "") and error.startswith(f"'{step}': ") and hint in error
     assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")} == before
 
 
@@ -111,34 +129,49 @@ def test_a_damaged_checkpoint_is_rejected(runs, folder):
     shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
     code, _, error = runs("rollback", "1a2b", "10")
     assert code == 2 and "step-00000010 is damaged: shard-00000.safetensors has changed" in error
-    assert CheckpointStore(folder.checkpoints).steps() == [*STEPS]
+    assert steps_of(folder) == [*STEPS]
 
 
-def test_a_running_run_is_rejected(runs, make_run):
-    folder = make_run("gpt", "77f0", state="running")
-    for step in (5, 10):
-        save(CheckpointStore(folder.checkpoints), step)
+def test_a_running_run_is_rejected(runs, shorter):
+    folder = shorter("running")
     code, _, error = runs("rollback", "77f0", "5")
     assert code == 2 and f"process {os.getpid()} on " in error and "is on this run" in error
-    assert CheckpointStore(folder.checkpoints).steps() == [5, 10]
+    assert steps_of(folder) == [5, 10]
 
 
 @pytest.mark.parametrize("state", ["queued", "failed", "preempted", "stale"])
-def test_the_state_of_a_run_that_has_not_ended_well_stays(runs, make_run, state):
+def test_the_state_of_a_run_that_has_not_ended_well_stays(runs, shorter, state):
     """`retry` submits it, and a queued job continues from the step."""
-    folder = make_run("gpt", "77f0", state=state, step=12)
-    for step in (5, 10):
-        save(CheckpointStore(folder.checkpoints), step)
+    folder = shorter(state)
     if state == "queued":
         RunRecord(folder).queue()
     assert runs("rollback", "77f0", "5")[0] == 0
     record = read_record(folder.record_path)
     assert record["state"] == ("failed" if state == "stale" else state) and record["step"] == 5
     if state == "stale":
-        assert (record["attempts"][-1]["outcome"], record["attempts"][-1]["end_step"]) == (
-            "killed",
-            12,
-        )
+        last = record["attempts"][-1]
+        assert (last["outcome"], last["end_step"]) == ("killed", 12)
+
+
+@pytest.mark.parametrize(
+    ("job", "calls", "kept"),
+    [
+        ("PENDING|Priority", "hold 7\nrelease 7\n", [5]),
+        ("PENDING|JobHeldUser", "", [5]),
+        ("SUSPENDED|None", "", [5, 10]),
+        ("COMPLETING|None", "", [5, 10]),
+    ],
+)
+def test_a_job_that_waits_is_on_hold_meanwhile(runs, shorter, slurm, tmp_path, job, calls, kept):
+    """A suspended process gives no sign of life, and goes on."""
+    folder = shorter("preempted")
+    note_job(folder, "/s/job-0.sh", job_id="7")
+    (tmp_path / "calls").touch()
+    slurm(squeue=f"echo '7|{job}||/s/job-0.sh'", scontrol=f"echo $@ >>{tmp_path}/calls")
+    code, output, error = runs("rollback", "77f0", "5")
+    assert (steps_of(folder), (tmp_path / "calls").read_text()) == (kept, calls)
+    assert code == (0 if kept == [5] else 2) and "SLURM job 7" in output + error
+    assert ("scontrol release 7" in output) == (job == "PENDING|JobHeldUser")
 
 
 def test_a_copy_does_not_roll_its_original_back(runs, folder, tmp_path):
@@ -146,13 +179,8 @@ def test_a_copy_does_not_roll_its_original_back(runs, folder, tmp_path):
     folder.checkpoints.symlink_to(tmp_path / "elsewhere")
     copy = shutil.copytree(folder.path, tmp_path / "copy", symlinks=True)
     code, _, error = runs("rollback", copy, "10")
-    assert (code, error) == (
-        2,
-        "'gpt/1a2b': is a copy, and its checkpoints are the original's.\n",
-    )
-    assert CheckpointStore(folder.checkpoints).steps() == [*STEPS]
-    assert runs("rollback", "1a2b", "10")[0] == 0
-    assert CheckpointStore(folder.checkpoints).steps() == [5, 10]
+    assert code == 2 and error.startswith("'gpt/1a2b': is a copy") and steps_of(folder) == [*STEPS]
+    assert runs("rollback", "1a2b", "10")[0] == 0 and steps_of(folder) == [5, 10]
 
 
 def test_the_remote_copy_is_rolled_back_too(runs, make_run, tmp_path):
@@ -168,16 +196,15 @@ def test_the_remote_copy_is_rolled_back_too(runs, make_run, tmp_path):
     assert newest is not None and newest[1].step == 10
 
 
-def test_a_kill_at_any_call_leaves_a_run_that_resumes(folder, outputs, tmp_path, capsys):
+def test_a_kill_at_any_call_leaves_a_run_that_resumes(folder, outputs, tmp_path):
     """And the repeated command does the rest."""
-    template = tmp_path / "template"
-    shutil.copytree(folder.path, template, symlinks=True)
+    shutil.copytree(folder.path, tmp_path / "template", symlinks=True)
     words = ["rollback", "1a2b", "10", "--outputs", str(outputs)]
     kill_at, died, newest = 0, True, set()
     while died:
         kill_at += 1
         shutil.rmtree(folder.path)
-        shutil.copytree(template, folder.path, symlinks=True)
+        shutil.copytree(tmp_path / "template", folder.path, symlinks=True)
         died, _ = killed(lambda: main(words) and None, kill_at)
         store = CheckpointStore(folder.checkpoints)
         store.recover()
@@ -185,14 +212,7 @@ def test_a_kill_at_any_call_leaves_a_run_that_resumes(folder, outputs, tmp_path,
         assert valid is not None and read_record(folder.record_path)
         newest.add(valid[1].step)
         if valid[1].step < 20:
-            assert remaining(config_of(folder), folder) == Train(valid[1].step), kill_at
+            assert what_remains(folder) == Train(valid[1].step), kill_at
         assert main(words) == 0
-        assert store.steps() == [5, 10]
-        for name in ("metrics", "media", "evaluations"):
-            assert steps_in(folder.path / f"{name}.jsonl") == [*range(1, 11)]
-            assert steps_in(folder.path / f"abandoned-{name}.jsonl") == [*range(11, 21)]
-        record = read_record(folder.record_path)
-        assert (record["state"], record["step"], record["loss"]) == ("paused", 10, 10.0)
-        assert remaining(config_of(folder), folder) == Train(10)
-    capsys.readouterr()
+        check_is_at_10(folder)
     assert newest == {10, 15, 20} and kill_at > 20

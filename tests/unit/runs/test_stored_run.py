@@ -24,55 +24,44 @@ def test_a_run_without_a_live_process_is_as_its_job(make_run, job_state, state):
     folder = make_run("gpt", "1a2b0000", state="stale")
     note_job(folder, "/s/job-0.sh", job_id="7")
     run = StoredRun.read(folder.path)
-    join_queue(
-        [run],
-        {}
-        if job_state is None
-        else {"7": QueuedJob("7", job_state, "None", "node1", "/s/job-0.sh")},
-    )
+    jobs = {} if job_state is None else {"7": QueuedJob("7", job_state, "None", "n", "/s/job-0.sh")}
+    join_queue([run], jobs)
     assert run.state == state
 
 
 def test_a_run_that_has_not_started_is_as_it_was_submitted(outputs):
-    config = {"run": {"dir": str(outputs / "gpt" / "1a2b0000")}, "seed": 3}
-    sources = [
-        {"path": "launcher.conf", "provider": "main"},
-        {"path": "/my/conf", "provider": "command-line"},
-    ]
-    hydra = {
-        "overrides": {"task": ["seed=3"]},
-        "runtime": {"choices": {"model": "gpt"}, "config_sources": sources},
-    }
     folder = RunFolder(outputs / "gpt" / "1a2b0000")
+    config = {"run": {"dir": str(folder.path)}, "seed": 3}
+    sources = [{"path": "launcher.conf", "provider": "main"}]
+    sources.append({"path": "/my/conf", "provider": "command-line"})
+    runtime = {"choices": {"model": "gpt"}, "config_sources": sources}
+    hydra = {"overrides": {"task": ["seed=3"]}, "runtime": runtime}
     freeze(folder, config, hydra, JobNote("/s/job-0.sh"))
     for state in ("queued", "failed"):
         run = StoredRun.read(folder.path)
         assert (run.record["state"], run.text("seed"), run.config) == (state, "3", config)
-        assert (run.overrides, run.choices, run.record["config_dir"]) == (
-            ["seed=3"],
-            {"model": "gpt"},
-            "/my/conf",
-        )
+        assert (run.overrides, run.choices) == (["seed=3"], {"model": "gpt"})
+        assert run.record["config_dir"] == "/my/conf"
         RunRecord(folder).revise("failed", "failed", reason="before it began")
 
 
 @pytest.mark.parametrize(
     ("silence", "job", "asked", "state"),
     [
-        (10, None, True, "running"),
-        (20, None, True, "stale"),
-        (20, "RUNNING", True, "running"),
-        (20, None, False, "running"),
-        (40, None, False, "stale"),
+        pytest.param(10, None, True, "running", id="ended"),
+        pytest.param(20, None, True, "stale", id="ended, silent"),
+        pytest.param(20, "RUNNING", True, "running", id="in the queue"),
+        pytest.param(20, None, False, "running", id="SLURM is silent"),
+        pytest.param(40, None, False, "stale", id="all are silent"),
     ],
-    ids=["ended", "ended, silent", "in the queue", "SLURM is silent", "all are silent"],
 )
-def test_a_process_elsewhere_shows_only_by_its_heartbeat(make_run, silence, job, asked, state):
+def test_a_process_elsewhere_shows_only_by_its_heartbeat(
+    make_run, change, silence, job, asked, state
+):
     """Once its job has ended, it is waited for half as long."""
     folder = make_run("gpt", "1a2b0000", state="stale")
-    record = json.loads(folder.record_path.read_text())
-    record["attempts"][-1]["slurm_job_id"] = "7"
-    folder.record_path.write_text(json.dumps(record))
+    (attempt,) = json.loads(folder.record_path.read_text())["attempts"]
+    change(folder, attempts=[attempt | {"slurm_job_id": "7"}])
     holder = replace(Holder.current(), host="node1", slurm_job_id="7")
     folder.lock_path.write_text(json.dumps(asdict(holder)))
     at = time.time() - silence

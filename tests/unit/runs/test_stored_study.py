@@ -1,6 +1,7 @@
-"""A hyperparameter search as it is read from disk, and its report."""
+"""A hyperparameter search as it is read from disk, its pictures and its report."""
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,39 +10,32 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.runs.stored_study import StoredStudy, find_study
+from launcher.runs.study_plot import draw_study
 from support.browser import in_browser, needs_browser
 from support.studies import study_on_disk
+
+TWO = ("val/loss", "val/accuracy")
 
 
 def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
     study = StoredStudy.read(study_on_disk(tmp_path, paused=True))
-    assert [study.state(trial) for trial in study.trials] == [
-        "paused",
-        "paused",
-        "completed",
-        *["paused"] * 3,
-        "invalid",
-    ]
-    assert [round(trial.values(study.goal)[0], 3) for trial in study.trials[:3]] == [
-        1.0,
-        0.4,
-        0.233,
-    ]
+    states = ["paused", "paused", "completed", *["paused"] * 3, "invalid"]
+    assert [study.state(trial) for trial in study.trials] == states
+    values = [round(trial.values(study.goal)[0], 3) for trial in study.trials[:3]]
+    assert values == [1.0, 0.4, 0.233]
     assert [trial.number for trial in study.front] == [2]
     assert [round(y, 3) for y in study.best_so_far() if math.isfinite(y)] == [0.233] * 5
     assert study.common_step == 10
 
 
-def test_the_parameter_that_decides_is_the_important_one(tmp_path: Path) -> None:
-    for paused in (False, True):
-        study = StoredStudy.read(study_on_disk(tmp_path / str(paused), paused=paused))
-        shares = study.importances()
-        assert shares["optimizer.lr"] > 0.7
-        assert sum(shares.values()) == pytest.approx(1)
+@pytest.mark.parametrize("paused", [False, True])
+def test_the_parameter_that_decides_is_the_important_one(tmp_path: Path, paused: bool) -> None:
+    shares = StoredStudy.read(study_on_disk(tmp_path, paused=paused)).importances()
+    assert shares["optimizer.lr"] > 0.7 and sum(shares.values()) == pytest.approx(1)
 
 
 def test_the_front_of_two_objectives(tmp_path: Path) -> None:
-    folder = study_on_disk(tmp_path, ("val/loss", "val/accuracy"))
+    folder = study_on_disk(tmp_path, TWO)
     assert len(StoredStudy.read(folder).front) == 6, "none is better in both"
     study = StoredStudy.read(folder)
     for trial in study.trials[:2]:
@@ -64,14 +58,56 @@ def test_a_study_without_a_run_is_a_sentence(tmp_path: Path) -> None:
         StoredStudy.read(folder)
 
 
+# --------------------------------------------------------------------------------------- pictures
+def test_pictures_of_one_objective_have_all_trials_with_a_value(tmp_path: Path) -> None:
+    study = StoredStudy.read(study_on_disk(tmp_path, paused=True))
+    study.trials.insert(0, study.trials.pop())  # the invalid one
+    titles, curves = {}, 0
+    for name, figure in draw_study(study):
+        titles[name] = figure.axes[0].get_title()
+        curves += len(figure.axes[0].lines) if name == "curves" else 0
+        if name == "history":
+            assert figure.axes[0].collections[0].get_offsets()[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert [*titles] == ["history", "curves", "importances", "parallel"]
+    assert (titles["importances"], curves) == ("Importances for the value at step 10", 6)
+
+
+def test_pictures_of_several_objectives_have_a_front(tmp_path: Path) -> None:
+    study = StoredStudy.read(study_on_disk(tmp_path, TWO))
+    labels = {name: figure.axes[0].get_ylabel() for name, figure in draw_study(study)}
+    assert [*labels] == ["history", "front", "importances", "parallel"]
+    assert (labels["history"], labels["front"]) == TWO
+
+
+def test_pictures_of_one_trial_are_drawn_without_warnings(tmp_path: Path) -> None:
+    study = StoredStudy.read(study_on_disk(tmp_path))
+    invalid, study.trials = study.trials[-1:], study.trials[:1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # What other tests have left open is collected at any time.
+        warnings.simplefilter("ignore", ResourceWarning)
+        assert len(list(draw_study(study))) == 4
+    study.trials = invalid
+    with pytest.raises(ConfigError, match="no trial has a value of val/loss yet"):
+        next(draw_study(study))
+
+
+def test_plot_writes_pngs(runs: Any, outputs: Path) -> None:
+    folder = study_on_disk(outputs)
+    names = ("history", "curves", "importances", "parallel")
+    files = [folder / f"plot-{name}.png" for name in names]
+    assert runs("plot", "0123abcd") == (0, "".join(f"{file}\n" for file in files), "")
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+
+
+# ------------------------------------------------------------------------------ export and report
 def test_the_study_in_a_storage_of_optuna(runs: Any, outputs: Path, tmp_path: Path) -> None:
     folder = study_on_disk(outputs, paused=True)
     url = f"sqlite:///{tmp_path}/study.db"
     assert runs("report", "0123abcd", f"--optuna={url}") == (0, f"{url}: study {folder.name}\n", "")
     study = optuna.load_study(study_name=folder.name, storage=url)
-    assert [trial.state.name for trial in study.trials] == [
-        *("PRUNED", "PRUNED", "COMPLETE", "PRUNED", "PRUNED", "PRUNED", "FAIL")
-    ]
+    states = ["PRUNED", "PRUNED", "COMPLETE", "PRUNED", "PRUNED", "PRUNED", "FAIL"]
+    assert [trial.state.name for trial in study.trials] == states
     assert study.best_trial.params == {"optimizer.lr": 0.01, "model.width": "16"}
     assert [*study.best_trial.intermediate_values] == [10, 30]
     assert study.best_trial.user_attrs == {"run": "toy/00000002"}
@@ -81,7 +117,7 @@ def test_the_study_in_a_storage_of_optuna(runs: Any, outputs: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("word", "url", "message"),
     [
-        ("0123abcd", "sqlite:///{}/two.db", "has a study toy-0123abcd already; choose another URL"),
+        ("0123abcd", "sqlite:///{}/two.db", "has a study toy-0123abcd already"),
         ("0123abcd", "no such thing", "--optuna=no such thing: "),
         ("0123abcd", "sqlite:////no/such/folder/study.db", "--optuna=sqlite:////no/such"),
         ("state=completed", "sqlite:///{}/new.db", "needs the folder, name or id of one search"),
@@ -101,7 +137,6 @@ document.body.dataset.result = JSON.stringify({
   history: element("history").data.map(trace => `${trace.name}:${trace.x.length}`),
   front: element("front-part").hidden ? null : element("front").data[1].x.length,
   bars: element("importances").data.map(trace => trace.y[0]),
-  hint: element("importances-hint").textContent,
   parallel: element("parallel").data[0].dimensions.map(dimension => dimension.label),
 });
 """
@@ -109,13 +144,9 @@ document.body.dataset.result = JSON.stringify({
 
 @needs_browser
 def test_the_report_in_a_browser(runs: Any, outputs: Path, tmp_path: Path) -> None:
-    folder = study_on_disk(outputs, ("val/loss", "val/accuracy"))
+    folder = study_on_disk(outputs, TWO)
     assert runs("report", "0123abcd") == (0, f"{folder}/report.html\n", "")
     result = in_browser(folder / "report.html", tmp_path, ACTIONS)
-    assert result["history"] == ["completed:6", "best:7"]
-    assert result["front"] == 6
+    assert result["history"] == ["completed:6", "best:7"] and result["front"] == 6
     assert result["bars"] == ["optimizer.lr"] * 2
-    assert result["hint"].startswith(
-        "Importance of each parameter for the value of completed trials"
-    )
     assert result["parallel"] == ["optimizer.lr", "model.width", "val/loss"]

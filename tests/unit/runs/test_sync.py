@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,138 +10,110 @@ from support.tracked import WrittenRun
 FILES = {"files": {"_target_": "support.file_tracker.FileTracker"}}
 
 
-def written(path: Path, tracker=None, outcome: str = "completed") -> WrittenRun:
-    run = WrittenRun(path, tracker=tracker)
-    run.log(0, 10)
-    run.end(outcome)
-    return run
+@pytest.fixture
+def written(tmp_path):
+    """Makes a run that has logged steps 0 and 10."""
+
+    def make(tracker=None, outcome="completed", id="aaaa1111") -> WrittenRun:
+        run = WrittenRun(tmp_path / "n" / id, tracker=tracker)
+        run.log(0, 10)
+        run.end(outcome)
+        return run
+
+    return make
+
+
+@pytest.fixture
+def sync(tmp_path, capsys):
+    """Runs the verb; gives (exit code, standard output, standard error)."""
+
+    def call(*words):
+        return main(["--outputs", str(tmp_path), "sync", *words]), *capsys.readouterr()
+
+    return call
 
 
 def steps(run: WrittenRun) -> list[int]:
     path = run.folder.path / "tracked.jsonl"
-    return (
-        [json.loads(line)["step"] for line in path.read_text().splitlines()]
-        if path.exists()
-        else []
-    )
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line)["step"] for line in lines]
 
 
-def sync(outputs: Path, *words: str) -> int:
-    return main(["--outputs", str(outputs), "sync", *words])
-
-
-def test_all_runs_that_have_a_tracker(tmp_path, capsys):
-    first, second = (
-        written(tmp_path / "n" / "aaaa1111", FILES),
-        written(tmp_path / "n" / "bbbb2222"),
-    )
-    assert sync(tmp_path) == 0
+def test_all_runs_that_have_a_tracker(written, sync):
+    first, second = written(FILES), written(id="bbbb2222")
+    assert sync() == (0, "n/aaaa1111: files has all steps up to 10\n", "")
     assert (steps(first), steps(second)) == ([0, 10], [])
-    assert capsys.readouterr().out == "n/aaaa1111: files has all steps up to 10\n"
 
 
-def test_a_tracker_added_later_gets_the_whole_run(tmp_path, capsys):
-    run = written(tmp_path / "n" / "aaaa1111")
-    assert sync(tmp_path, "aaaa") == 2
-    assert (
-        "n/aaaa1111: has no tracker; name one, e.g. tracker=tensorboard." in capsys.readouterr().err
-    )
-    assert sync(tmp_path, "aaaa", "tracker=tensorboard", "tracker.tensorboard.path=here") == 0
+def test_a_tracker_added_later_gets_the_whole_run(written, sync):
+    run = written()
+    code, _, error = sync("aaaa")
+    assert code == 2 and error.startswith("n/aaaa1111: has no tracker; name one")
+    code, _, error = sync("aaaa", "tracker.tensorboard.path=two")
+    assert code == 2 and error.startswith("tracker.tensorboard.path=two: the run has no tracker")
+    assert sync("aaaa", "tracker=tensorboard", "tracker.tensorboard.path=here")[0] == 0
     assert (run.folder.path / "here" / ".position.json").exists()
 
 
-def test_an_option_of_the_runs_own_tracker_is_changed(tmp_path, capsys):
-    node = {"_target_": "launcher.trackers.tensorboard.TensorBoardTracker", "path": "one"}
-    run = written(tmp_path / "n" / "aaaa1111", {"tensorboard": node})
-    assert sync(tmp_path, "aaaa", "tracker.tensorboard.path=two") == 0
+def test_an_option_of_the_runs_own_tracker_is_changed(written, sync):
+    target = "launcher.trackers.tensorboard.TensorBoardTracker"
+    run = written({"tensorboard": {"_target_": target, "path": "one"}})
+    assert sync("aaaa", "tracker.tensorboard.path=two")[0] == 0
     assert (run.folder.path / "two").exists() and not (run.folder.path / "one").exists()
 
 
-def test_overrides_need_a_tracker(tmp_path, capsys):
-    written(tmp_path / "n" / "aaaa1111")
-    assert sync(tmp_path, "aaaa", "tracker.tensorboard.path=two") == 2
-    assert (
-        capsys.readouterr().err
-        == "tracker.tensorboard.path=two: the run has no tracker; choose one too, e.g."
-        " tracker=wandb.\n"
-    )
-
-
-def test_a_tracker_that_fails(tmp_path, capsys):
-    run = written(
-        tmp_path / "n" / "aaaa1111", {"files": FILES["files"] | {"fails_while": str(tmp_path)}}
-    )
-    assert sync(tmp_path, "aaaa") == 1
-    assert capsys.readouterr().err.startswith(
-        "n/aaaa1111: files: ConnectionError: the server is down"
-    )
+def test_a_tracker_that_fails(written, sync, tmp_path):
+    run = written({"files": FILES["files"] | {"fails_while": str(tmp_path)}})
+    code, _, error = sync("aaaa")
+    assert code == 1 and error.startswith("n/aaaa1111: files: ConnectionError: the server is down")
     assert not FollowerLock(run.folder).path.exists()
 
 
-@pytest.mark.parametrize(
-    ("node", "message"),
-    [
-        (
-            {"_target_": "no_such_library.Tracker"},
-            r"tracker\.x \(no_such_library\.Tracker\) cannot be loaded: .*no_such_l",
-        ),
-        (
-            {"_target_": "support.file_tracker.FileTracker", "a": 1},
-            r"tracker\.x \(.*\) cannot be loaded: .*argument 'a'",
-        ),
-        ({"path": 1}, r"tracker\.x \(None\) cannot be loaded"),
-        ("text", r"tracker\.x \(text\) cannot be loaded"),
-        (
-            {"_target_": "support.file_tracker.Gone"},
-            r"tracker\.x \(support\.file_tracker\.Gone\) cannot be loaded: ",
-        ),
-    ],
-)
-def test_a_tracker_that_cannot_be_loaded_is_a_sentence(tmp_path, capsys, node, message):
-    run = written(tmp_path / "n" / "aaaa1111", {"x": node})
-    before = sorted(run.folder.path.rglob("*"))
-    assert sync(tmp_path, "aaaa") == 2
-    error = capsys.readouterr().err
-    assert re.search(message, error) and error.count("\n") == 1, error
-    assert sorted(run.folder.path.rglob("*")) == before
+FILE_TRACKER = "support.file_tracker.FileTracker"
+STORED = "only the stored configuration"
 
 
 @pytest.mark.parametrize(
-    ("node", "message"),
+    ("node", "is_own", "message"),
     [
-        ({"x": {"_target_": "numpy.load"}}, r"^tracker\.x\._target_=numpy\.load: only the stored"),
-        ({"x": {"url": "http://evil/${oc.env:HOME}"}}, r"^tracker\.x\.url=.*: only the stored"),
+        ({"_target_": "no_such_library.Tracker"}, True, r"\(no_such_library\.Tracker\) cannot"),
+        ({"_target_": FILE_TRACKER, "a": 1}, True, r"\(.*\) cannot be loaded: .*argument 'a'"),
+        ({"path": 1}, True, r"tracker\.x \(None\) cannot be loaded"),
+        ("text", True, r"tracker\.x \(text\) cannot be loaded"),
+        ({"_target_": "support.file_tracker.Gone"}, True, r"\(support.*\.Gone\) cannot be loaded"),
+        ({"_target_": "numpy.load"}, False, rf"^tracker\.x\._target_=numpy\.load: {STORED}"),
+        ({"url": "http://evil/${oc.env:HOME}"}, False, rf"^tracker\.x\.url=.*: {STORED}"),
     ],
 )
-def test_a_tracker_of_somebody_else(tmp_path, capsys, monkeypatch, node, message):
-    run = written(tmp_path / "n" / "aaaa1111", node)
-    monkeypatch.setenv("LAUNCHER_KEY", str(tmp_path / "key"))
+def test_a_tracker_that_cannot_be_loaded_is_a_sentence(
+    written, sync, tmp_path, monkeypatch, node, is_own, message
+):
+    """Or may not be: somebody else's."""
+    run = written({"x": node})
+    if not is_own:
+        monkeypatch.setenv("LAUNCHER_KEY", str(tmp_path / "key"))
     before = sorted(run.folder.path.rglob("*"))
-    assert sync(tmp_path, "aaaa") == 2
-    error = capsys.readouterr().err
-    assert re.search(message, error) and error.count("\n") == 1, error
+    code, _, error = sync("aaaa")
+    assert code == 2 and re.search(message, error) and error.count("\n") == 1, error
     assert sorted(run.folder.path.rglob("*")) == before
 
 
-def test_the_names_of_somebody_elses_trackers_lead_nowhere(tmp_path, capsys, monkeypatch):
-    run = written(tmp_path / "n" / "aaaa1111", {"../../evil": {"_target_": "numpy.load"}})
+def test_the_names_of_somebody_elses_trackers_lead_nowhere(written, sync, tmp_path, monkeypatch):
+    run = written({"../../evil": {"_target_": "numpy.load"}})
     monkeypatch.setenv("LAUNCHER_KEY", str(tmp_path / "key"))
-    assert sync(tmp_path, "aaaa", "tracker.wandb.mode=offline") == 2
-    assert "only the stored configuration" in capsys.readouterr().err
-    assert not (run.folder.path / ".trackers").exists()
+    code, _, error = sync("aaaa", "tracker.wandb.mode=offline")
+    assert code == 2 and STORED in error and not (run.folder.path / ".trackers").exists()
 
 
-def test_a_run_with_a_live_follower_is_left_to_it(tmp_path, capsys):
-    run = written(tmp_path / "n" / "aaaa1111", FILES)
+def test_a_run_with_a_live_follower_is_left_to_it(written, sync):
+    run = written(FILES)
     with FollowerLock(run.folder):
-        assert sync(tmp_path, "aaaa") == 0
-    assert capsys.readouterr().out.endswith("keeps its trackers up to date\n")
-    assert steps(run) == []
+        code, output, _ = sync("aaaa")
+    assert code == 0 and output.endswith("keeps its trackers up to date\n") and steps(run) == []
 
 
 @pytest.mark.parametrize("words", [(), ("--follow",)])
-def test_a_preempted_run_keeps_its_newest_line(tmp_path, capsys, words):
-    run = written(tmp_path / "n" / "aaaa1111", FILES, outcome="preempted")
-    assert sync(tmp_path, *words) == 0
-    assert steps(run) == [0]
+def test_a_preempted_run_keeps_its_newest_line(written, sync, words):
+    run = written(FILES, outcome="preempted")
+    assert sync(*words)[0] == 0 and steps(run) == [0]
     assert (run.folder.path / "tracked.state").read_text() == "preempted"

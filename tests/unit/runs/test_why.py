@@ -5,6 +5,7 @@ import json
 import pytest
 
 IDENTITY = {"seed": 0, "optimizer": {"lr": 0.1}, "model": {"_target_": "m.Net", "sizes": [1, 2]}}
+WHY = ("compare", "--why", "aaaa0001")
 
 
 @pytest.mark.parametrize(
@@ -24,19 +25,16 @@ IDENTITY = {"seed": 0, "optimizer": {"lr": 0.1}, "model": {"_target_": "m.Net", 
 def test_the_keys_in_which_identities_differ_are_printed(make_run, runs, other, lines):
     make_run("gpt", "aaaa0001", identity=IDENTITY)
     make_run("gpt", "aaaa0002", identity=IDENTITY | other)
-    code, output, _ = runs("compare", "--why", "aaaa0001", "aaaa0002")
+    code, output, _ = runs(*WHY, "aaaa0002")
     heading, *rows = output.splitlines()
     assert code == 0 and heading.split() == ["identity", "gpt/aaaa0001", "gpt/aaaa0002"]
     assert [" ".join(row.split()) for row in rows] == lines
 
 
 def test_equal_identities_and_runs_without_one_are_named(make_run, runs):
-    make_run("gpt", "aaaa0001", identity=IDENTITY)
-    make_run("gpt", "aaaa0002", identity=IDENTITY)
-    make_run("gpt", "aaaa0003")
-    code, output, _ = runs("compare", "--why", "aaaa0001", "aaaa0002")
-    assert code == 0 and output.startswith("Their identities are equal")
-    code, _, error = runs("compare", "--why", "aaaa0001", "aaaa0003")
+    for number, identity in enumerate((IDENTITY, IDENTITY, None), 1):
+        make_run("gpt", f"aaaa000{number}", identity=identity)
+    assert runs(*WHY, "aaaa0002")[1].startswith("Their identities are equal")
+    assert json.loads(runs(*WHY, "aaaa0002", "--json")[1])["identity"] == {}
+    code, _, error = runs(*WHY, "aaaa0003")
     assert code == 2 and error.startswith("'gpt/aaaa0003': run.json has no identity")
-    code, output, _ = runs("compare", "--why", "aaaa0001", "aaaa0002", "--json")
-    assert json.loads(output) == {"runs": ["gpt/aaaa0001", "gpt/aaaa0002"], "identity": {}}

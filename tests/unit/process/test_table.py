@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.runs.table import Table
+from launcher.process.table import Table
 
 
 def test_columns_are_as_wide_as_their_longest_cell():
