@@ -23,7 +23,5 @@ def test_a_version_that_is_not_tested_is_rejected(
     monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    with pytest.raises(
-        ConfigError, match=f"^strategy=deepspeed: DeepSpeed {version} .*{process.TESTED}"
-    ):
+    with pytest.raises(ConfigError, match=f"DeepSpeed {version} .*deepspeed{process.TESTED}"):
         process.require()
