@@ -100,6 +100,7 @@ class _SummedLoss(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, target: Tensor, size: int, dtype: torch.dtype
     ) -> Tensor:
         compiled = torch.compiler.is_compiling()
+        loss: Tensor
         loss, of_x, of_weight = _loss_and_gradients(x, weight, target, size, dtype, compiled)
         ctx.save_for_backward(of_x, of_weight)
         ctx.weight_dtype = weight.dtype
