@@ -20,7 +20,6 @@ LATEST, BEST = "latest", "best"
 NOTES = "checkpointing"
 """The key of the checkpointing hook's state, within the states of all hooks."""
 TEMPORARY, REPLACED, CORRUPT, ABANDONED = ".tmp-", ".replaced-", "corrupt-", "abandoned-"
-COPY = "copy-of-"
 
 
 class CheckpointStore:
@@ -214,13 +213,14 @@ class CheckpointStore:
         self.link(BEST, step_name(step))
 
     def linked(self, name: str) -> int | None:
-        """Return the step that the link `latest` or `best` names, if there is such a checkpoint."""
+        """Return the step that `latest` or `best`, or a copy in its place, names."""
+        link = self.root / name
         try:
-            match = STEP.match(os.readlink(self.root / name).rstrip("/").rpartition("/")[2])
+            match = STEP.match(os.readlink(link).rstrip("/").rpartition("/")[2])
+            step = int(match.group(1)) if match else None
         # There is no link.
         except OSError:
-            return None
-        step = int(match.group(1)) if match else None
+            step = _step_of_copy(link)
         return step if step is not None and self.path(step).is_dir() else None
 
     def best(self) -> int | None:
@@ -243,12 +243,20 @@ class CheckpointStore:
         return best["step"] if best else None
 
     def relink(self) -> None:
-        """Rebuild links that are missing or wrong; after `cp -rL` they are folders, set aside."""
+        """Rebuild links that are missing, wrong or, after `cp -rL`, folders."""
         newest, best = max(self.steps(), default=None), self.best()
         for name, step in ((LATEST, newest), (BEST, best)):
             link = self.root / name
             if link.is_dir() and not link.is_symlink():
-                self._rename_aside(link, COPY)
+                copied = _step_of_copy(link)
+                if copied is None:
+                    self._rename_aside(link, CORRUPT)
+                elif self.path(copied).exists():
+                    self._delete(link)
+                else:
+                    os.rename(link, self.path(copied))
+                    # It may be the newest or the best one, so both links are chosen again.
+                    return self.relink()
             if step is not None and self.linked(name) != step:
                 self.link(name, step_name(step))
             elif step is None:
@@ -357,6 +365,13 @@ class CheckpointStore:
         os.rename(folder, target)
         fsync_folder(self.root)
         return target
+
+
+def _step_of_copy(folder: Path) -> int | None:
+    try:
+        return Manifest.read(folder).step
+    except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
+        return None
 
 
 def noted(folder: Path) -> dict[str, object] | None:

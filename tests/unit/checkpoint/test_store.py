@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.checkpoint.manifest import CorruptCheckpoint, is_small, verify
+from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import SaveFailed, Saver
 from launcher.checkpoint.shards import write_tensors
@@ -131,6 +131,18 @@ def test_recovery_after_a_writer_that_died(tmp_path: Path, killed: str) -> None:
     verify(store.path(5))
 
 
+def test_pruning_spares_the_best(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1, best=True, keep=1)
+    for step in (2, 3, 4):
+        save(store, step, keep=1)
+    assert sorted(os.listdir(tmp_path)) == [
+        "best",
+        "latest",
+        *(f"step-0000000{step}" for step in (1, 3, 4)),
+    ]
+
+
 def test_retention_deletes_nothing_for_a_checkpoint_that_has_lost_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,6 +217,19 @@ def test_all_files_of_one_that_was_set_aside_are_verified(tmp_path: Path) -> Non
     assert newest is not None and newest[1].step == 5
 
 
+def test_a_newer_format_version_is_rejected_and_nothing_renamed(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    for step in (5, 10):
+        save(store, step)
+        change_manifest(store.path(step), format_version=2)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(
+        UnsupportedCheckpoint, match="format version 2, and this version of Launcher reads up to 1"
+    ):
+        store.newest_valid()
+    assert sorted(os.listdir(tmp_path)) == before
+
+
 @pytest.mark.parametrize(
     "damage", [{"format_version": "1"}, {"step": None}, {"files": {}}, {"files": [1]}, "deep", "[]"]
 )
@@ -230,14 +255,22 @@ def test_a_copy_in_which_links_became_folders(tmp_path: Path) -> None:
     copy = CheckpointStore(tmp_path / "there")
     assert not (copy.root / "latest").is_symlink() and copy.best() == 5
     copy.recover()
-    copies = {"copy-of-latest", "copy-of-best"}
-    assert set(os.listdir(copy.root)) == {*os.listdir(store.root), *copies}
+    assert sorted(os.listdir(copy.root)) == sorted(os.listdir(store.root))
     assert (
         os.readlink(copy.root / "best") == "step-00000005"
         and os.readlink(copy.root / "latest") == "step-00000015"
     )
     save(copy, 20)
     assert copy.linked("latest") == 20
+
+
+def test_the_only_checkpoint_is_a_copy_under_the_name_of_a_link(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    (tmp_path / "latest").unlink()
+    store.path(5).rename(tmp_path / "latest")
+    store.recover()
+    assert store.steps() == [5] and store.linked("latest") == 5
 
 
 @pytest.mark.parametrize(
@@ -263,7 +296,7 @@ def test_links_are_rebuilt(tmp_path: Path, wrong: str) -> None:
         "step-00000015",
         "step-00000010",
     )
-    assert (tmp_path / "copy-of-best").is_dir() == (wrong == "a folder")
+    assert (tmp_path / "corrupt-best").is_dir() == (wrong == "a folder")
     store.remove(10)
     assert store.best() == 5
 
