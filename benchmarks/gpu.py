@@ -1,7 +1,7 @@
 """One GPU: steps, checkpoints, and the end of a run, next to a hand-written loop and others.
 
-    python -m benchmarks gpu                  # all sections; some minutes
-    python -m benchmarks gpu 124m save        # some of them
+    python -m benchmarks gpu                  # 124m, wide, save, process; meant for six minutes
+    python -m benchmarks gpu save small       # sections by name; the others are 1b, small, logits
     python -m benchmarks gpu --device cpu --quick      # tiny sizes: to see that it runs
 
 All contenders of a section train the same compiled model over the same batches in bf16 (or fp8),
@@ -67,6 +67,8 @@ class Shape:
 LAUNCH_BOUND = Shape(128, 4, 4, 128, 16, vocab_size=1024, window=50)
 GPT_124M = Shape(768, 12, 12, 1024, 16)
 GPT_1B = Shape(2048, 18, 16, 4096, 4, window=4)
+GPT_WIDE = replace(GPT_1B, num_layers=9)
+"""Half as many layers, which are compiled in half the time."""
 QUICK = Shape(32, 2, 2, 32, 2, vocab_size=256, window=2)
 
 
@@ -322,15 +324,35 @@ def small(bench: Bench) -> None:
 
 
 def gpt_124m(bench: Bench) -> None:
-    all_logits = {"Launcher, all logits at once": launched("hooks=[]", "model.logits_chunk=0")}
-    bench.measure("124M, 16 x 1024", bench.shape(GPT_124M), LOOPS | all_logits, "precision=bf16")
+    bench.measure("124M, 16 x 1024", bench.shape(GPT_124M), LOOPS, "precision=bf16")
+
+
+def logits(bench: Bench) -> None:
+    loops = {
+        "Launcher, chunks of logits": launched("hooks=[]"),
+        "Launcher, all logits at once": launched("hooks=[]", "model.logits_chunk=0"),
+    }
+    bench.measure("124M, 16 x 1024", bench.shape(GPT_124M), loops, "precision=bf16")
 
 
 def gpt_1b(bench: Bench) -> None:
-    shape = bench.shape(GPT_1B)
     loops = {name: LOOPS[name] for name in list(LOOPS)[:2]}
-    bench.measure("1B, 4 x 4096, bf16", shape, loops, "precision=bf16")
-    bench.measure("1B, 4 x 4096, fp8", shape, loops, "precision=fp8")
+    for precision in ("bf16", "fp8"):
+        title = f"1B, 4 x 4096, {precision}"
+        bench.measure(title, bench.shape(GPT_1B), loops, f"precision={precision}")
+
+
+def wide(bench: Bench) -> None:
+    loops = {
+        "hand-written loop, bf16": hand,
+        "Launcher, bf16": launched("hooks=[]"),
+        "Launcher, fp8": launched(
+            "hooks=[]",
+            "precision=fp8",
+            f"precision.emulate={'true' if bench.device == 'cpu' else 'false'}",
+        ),
+    }
+    bench.measure("2048 x 9, 4 x 4096", bench.shape(GPT_WIDE), loops, "precision=bf16")
 
 
 def save(bench: Bench) -> None:
@@ -471,7 +493,16 @@ def compare(folder: Path) -> tuple[str, str]:
     )
 
 
-SECTIONS = {"124m": gpt_124m, "1b": gpt_1b, "small": small, "save": save, "process": process}
+SECTIONS = {
+    "124m": gpt_124m,
+    "wide": wide,
+    "save": save,
+    "process": process,
+    "1b": gpt_1b,
+    "small": small,
+    "logits": logits,
+}
+DEFAULT = ("124m", "wide", "save", "process")
 
 
 def main() -> None:
@@ -481,7 +512,10 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; default: all"
+        "sections",
+        nargs="*",
+        metavar="SECTION",
+        help=f"of {', '.join(SECTIONS)}; default: {' '.join(DEFAULT)}",
     )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: to see that it runs")
@@ -492,7 +526,7 @@ def main() -> None:
         parser.error("no CUDA GPU was found; --device cpu --quick shows that it runs.")
     bench = Bench(arguments.device, arguments.quick)
     started = time.perf_counter()
-    for name in arguments.sections or SECTIONS:
+    for name in arguments.sections or DEFAULT:
         SECTIONS[name](bench)
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
     print(

@@ -98,6 +98,8 @@ def run(benchmark: Benchmark, quick: bool = False, repeats: int | None = None) -
             if row.not_run is None:
                 try:
                     row.add(run_one(benchmark, row.contender, quick))
+                    done = f"{row.contender}: {row.values[-1]:.4g} {benchmark.unit}"
+                    print(done, file=sys.stderr, flush=True)
                 except NotRun as reason:
                     row.not_run = str(reason)
     yardstick = next(iter(rows.values()))

@@ -124,18 +124,24 @@ def write_model(
     settings = {key: value for key, value in model.items() if key != "_target_"}
     with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
         settings = write(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
-        files = sorted(path for path in Path(temporary_folder).rglob("*") if path.is_file())
-        (probe := Path(temporary_folder) / ".mode").touch()
-        for file in files:
-            # Safetensors makes files that only their owner can read.
-            file.chmod(probe.stat().st_mode)
-            fsync_file(file)
-            destination = folder / file.relative_to(temporary_folder)
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            file.replace(destination)
+        names = _move(Path(temporary_folder), folder)
     for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
-        if old.name not in {file.name for file in files}:
+        if old.name not in names:
             # These are shards of an earlier export.
             old.unlink()
     fsync_folder(folder)
     return target if target.exists() else folder, {"_target_": model["_target_"], **settings}
+
+
+def _move(source: Path, folder: Path) -> set[str]:
+    """Move files durably into a folder; return their names."""
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    (probe := source / ".mode").touch()
+    for file in files:
+        # Safetensors makes files that only their owner can read.
+        file.chmod(probe.stat().st_mode)
+        fsync_file(file)
+        destination = folder / file.relative_to(source)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(destination)
+    return {file.name for file in files}

@@ -181,17 +181,10 @@ class RemoteStore(CheckpointStore):
             for step, name in reversed(self._listed()):
                 if newest is not None and step <= newest[1].step:
                     break
+                if self._is_abandoned(name):
+                    self._abandon_copy(name)
+                    continue
                 try:
-                    if self._is_abandoned(name):
-                        self._rename(name, f"{ABANDONED}{name}")
-                        self.logger.warning(
-                            "%s has %s from before the run was rolled back: set aside as %s%s.",
-                            self.url,
-                            name,
-                            ABANDONED,
-                            name,
-                        )
-                        continue
                     self._check_own(self._manifest(name), f"{self.url}/{name}")
                     return self._fetch(name, step)
                 except CorruptCheckpoint as error:
@@ -210,6 +203,13 @@ class RemoteStore(CheckpointStore):
         if newest is None and problem is not None:
             raise problem
         return newest
+
+    def _abandon_copy(self, name: str) -> None:
+        aside = f"{ABANDONED}{name}"
+        self._rename(name, aside)
+        self.logger.warning(
+            "%s has %s from before the run was rolled back: set aside as %s.", self.url, name, aside
+        )
 
     def _is_abandoned(self, name: str) -> bool:
         """Return whether this machine has set the checkpoint aside, by a rollback.

@@ -215,18 +215,13 @@ def _recomputed(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     # AOT autograd lets a block that is recomputed repeat its dropout.
     if not isinstance(backend, str) or backend.startswith(("aot_", "inductor", "cudagraphs")):
         return
-    for key, off in {
-        "trainer.activation_checkpointing": "none",
-        "model.gradient_checkpointing": False,
-    }.items():
-        if (value := get(tree, key)) not in (None, off):
-            value, off = (show(setting).strip("'") for setting in (value, off))
-            text = (
-                f"with {key}={value} a block that is recomputed draws other dropout masks than"
-                " before, so the gradient is wrong; use trainer.compile.backend=aot_eager, or"
-                f" {key}={off}."
-            )
-            yield _issue(tree, "trainer.compile.backend", text)
+    key = "trainer.activation_checkpointing"
+    if (value := get(tree, key)) not in (None, "none"):
+        text = (
+            f"with {key}={value} a block that is recomputed draws other dropout masks than before,"
+            f" so the gradient is wrong; use trainer.compile.backend=aot_eager, or {key}=none."
+        )
+        yield ConfigIssue("trainer.compile.backend", backend, text)
 
 
 def _parts(tree: dict[str, object]) -> Iterator[ConfigIssue]:

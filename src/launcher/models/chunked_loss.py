@@ -99,32 +99,63 @@ class _SummedLoss(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, target: Tensor, size: int, dtype: torch.dtype
     ) -> Tensor:
-        matrix = weight.to(dtype)
-        tokens = torch.arange(weight.shape[0], device=x.device)
-        losses, of_x = [], []
-        of_weight: Tensor | None = None
-        for part, targets in zip(x.split(size), target.split(size), strict=True):
-            rows = part.to(dtype)
-            logits, normalizer, loss = _scores(rows, matrix, targets)
-            losses.append(loss)
-            slope = logits.sub_(normalizer).exp_()
-            # A compiler fuses a comparison with the rest, but not writes to single elements.
-            if torch.compiler.is_compiling():
-                slope.add_(tokens == targets[:, None], alpha=-1)
-            else:
-                slope[torch.arange(len(targets), device=x.device), targets.clamp(min=0)] -= 1
-            slope = slope.masked_fill_((targets == IGNORED)[:, None], 0.0).to(dtype)
-            of_x.append(slope @ matrix)
-            product = slope.t() @ rows
-            if of_weight is None:
-                of_weight = product.to(torch.promote_types(dtype, torch.float32))
-            else:
-                of_weight.add_(product)
-        ctx.save_for_backward(torch.cat(of_x).to(x.dtype), of_weight)
+        compiled = torch.compiler.is_compiling()
+        loss: Tensor
+        loss, of_x, of_weight = _loss_and_gradients(x, weight, target, size, dtype, compiled)
+        ctx.save_for_backward(of_x, of_weight)
         ctx.weight_dtype = weight.dtype
-        return torch.stack(losses).sum()
+        return loss
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         of_x, of_weight = ctx.saved_tensors
         return of_x * slope, (of_weight * slope).to(ctx.weight_dtype), None, None, None
+
+
+@torch.library.custom_op("launcher::loss_and_gradients", mutates_args=())
+def _loss_and_gradients(
+    x: Tensor, weight: Tensor, target: Tensor, size: int, dtype: torch.dtype, compiled: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the summed loss, and its gradients by x and by the weight.
+
+    It is an operator, into which a compiler does not look: in a graph of all chunks, inductor may
+    compute the logits of each before it uses the first. So only a chunk's own work is compiled.
+    """
+    compute = _compiled_chunk if compiled else _chunk
+    matrix, gradient = weight.to(dtype), torch.empty_like(x)
+    of_weight = torch.zeros_like(weight, dtype=torch.promote_types(dtype, torch.float32))
+    losses = []
+    with torch.no_grad():
+        for part, targets, of_x in zip(
+            x.split(size), target.split(size), gradient.split(size), strict=True
+        ):
+            rows = part.to(dtype)
+            loss, slope = compute(rows, matrix, targets)
+            losses.append(loss)
+            of_x.copy_(slope @ matrix)
+            of_weight.add_(slope.t() @ rows)
+    return torch.stack(losses).sum(), gradient, of_weight
+
+
+@_loss_and_gradients.register_fake
+def _(
+    x: Tensor, weight: Tensor, target: Tensor, size: int, dtype: torch.dtype, compiled: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    of_weight = torch.empty_like(weight, dtype=torch.promote_types(dtype, torch.float32))
+    return of_weight.new_empty(()), torch.empty_like(x), of_weight
+
+
+def _chunk(rows: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the summed loss of a chunk, and its gradients by the logits, [N, vocab_size]."""
+    logits, normalizer, loss = _scores(rows, weight, target)
+    slope = logits.sub_(normalizer).exp_()
+    # A compiler fuses a comparison with the rest, but not writes to single elements.
+    if torch.compiler.is_compiling():
+        tokens = torch.arange(weight.shape[0], device=rows.device)
+        slope.add_(tokens == target[:, None], alpha=-1)
+    else:
+        slope[torch.arange(len(target), device=rows.device), target.clamp(min=0)] -= 1
+    return loss, slope.masked_fill_((target == IGNORED)[:, None], 0.0).to(rows.dtype)
+
+
+_compiled_chunk = torch.compile(_chunk)

@@ -39,7 +39,6 @@ class HuggingFaceModel(Model):
         num_labels: classes of a classifier. If the pretrained model has another number, its last
             layer is replaced.
         lora: train adapters instead of all weights, with `pretrained` only.
-        gradient_checkpointing: recompute activations in the backward pass instead of storing them.
         liger: in training, compute the loss of a causal_lm by liger-kernel, without the logits of
             all tokens. It needs a GPU.
     Raises:
@@ -63,7 +62,6 @@ class HuggingFaceModel(Model):
         seq_len: PositiveInt | None = None,
         num_labels: PositiveInt | None = None,
         lora: Lora | None = None,
-        gradient_checkpointing: bool = False,
         liger: bool = False,
     ):
         super().__init__()
@@ -72,29 +70,8 @@ class HuggingFaceModel(Model):
         self.task, self.has_pretrained_weights = task, pretrained is not None
         self.is_language_model = task in WRITES_TEXT
         labels = num_labels if task.endswith("classification") else None
-        self.model: Any
-        if pretrained is None:
-            if config is None:
-                raise ConfigError(
-                    "model.pretrained: set a folder or a name, e.g. model.pretrained=gpt2; or, for"
-                    " new weights, model.config.model_type."
-                )
-            self.model = transformers_models.from_config(
-                task, transformers_models.plain(config), vocab_size, labels
-            )
-        else:
-            self.model = transformers_models.from_pretrained(
-                task, str(pretrained), _changes(config), labels
-            )
+        self.model = _built(task, pretrained, config, vocab_size, labels)
         self._check_data(vocab_size, seq_len)
-        if gradient_checkpointing:
-            # Re-entrant checkpointing loses gradients under DDP and FSDP.
-            enable = getattr(
-                self.model,
-                "activation_checkpointing_enable",
-                self.model.gradient_checkpointing_enable,
-            )
-            enable({"use_reentrant": False})
         self.liger = liger
         if liger:
             liger_kernels.apply(self.model)
@@ -236,9 +213,7 @@ class HuggingFaceModel(Model):
         else:
             with torch.device("meta"):
                 model = _without_weights(settings)
-            options["state_dict"] = {
-                name.removeprefix("model."): tensor for name, tensor in tensors.items()
-            }
+            options["state_dict"] = {k.removeprefix("model."): t for k, t in tensors.items()}
         with transformers_models.quiet():
             model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size, **options)
         if pretrained is not None:
@@ -253,6 +228,20 @@ class HuggingFaceModel(Model):
         names = set(getattr(self.model, "_no_split_modules", None) or ())
         layers = [part for part in self.model.modules() if type(part).__name__ in names]
         return layers or longest_list(self.model)
+
+
+def _built(
+    task: str, pretrained: str | None, config: Any, vocab_size: int | None, labels: int | None
+) -> Any:
+    if pretrained is not None:
+        return transformers_models.from_pretrained(task, str(pretrained), _changes(config), labels)
+    if config is None:
+        raise ConfigError(
+            "model.pretrained: set a folder or a name, e.g. model.pretrained=gpt2; or, for new"
+            " weights, model.config.model_type."
+        )
+    settings = transformers_models.plain(config)
+    return transformers_models.from_config(task, settings, vocab_size, labels)
 
 
 def _without_weights(settings: Mapping[str, Any]) -> object:

@@ -48,24 +48,7 @@ def from_config(
         num_labels: the classes, for settings without them.
     """
     transformers = library()
-    class_name, table = CLASSES[task]
-    settings = dict(settings)
-    model_type = settings.pop("model_type", None)
-    known = getattr(transformers.models.auto.modeling_auto, table)
-    if model_type not in known:
-        raise ConfigError(
-            f"model.config.model_type={model_type}: transformers {transformers.__version__} has no"
-            f" such model for task {task}{_hint(str(model_type), known)}; e.g."
-            f" model.config.model_type={_example(known)}."
-        )
-    default = transformers.AutoConfig.for_model(model_type)
-    names = {*default.to_dict(), *default.attribute_map, "num_labels", "decoder_start_token_id"}
-    _translate(settings, names, transformers.GPT2Config.attribute_map)
-    for key in settings:
-        if key not in names:
-            raise ConfigError(
-                f"model.config.{key}: {model_type} has no such setting{_hint(key, names)}."
-            )
+    model_type, settings, names = _checked(task, dict(settings))
     if "vocab_size" in names:
         if vocab_size is None and "vocab_size" not in settings:
             raise ConfigError(
@@ -84,11 +67,33 @@ def from_config(
             if int(transformers.__version__.split(".")[0]) < 5
             else nullcontext()
         ):
-            return getattr(transformers, class_name).from_config(config)
+            return getattr(transformers, CLASSES[task][0]).from_config(config)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"model.config: {model_type} cannot be built from it: {reason(error)}."
         ) from error
+
+
+def _checked(task: str, settings: dict[str, Any]) -> tuple[str, dict[str, Any], set[str]]:
+    """Return the architecture, its settings by its own names, and all names that it has."""
+    transformers = library()
+    model_type = settings.pop("model_type", None)
+    known = getattr(transformers.models.auto.modeling_auto, CLASSES[task][1])
+    if model_type not in known:
+        raise ConfigError(
+            f"model.config.model_type={model_type}: transformers {transformers.__version__} has no"
+            f" such model for task {task}{_hint(str(model_type), known)}; e.g."
+            f" model.config.model_type={_example(known)}."
+        )
+    default = transformers.AutoConfig.for_model(model_type)
+    names = {*default.to_dict(), *default.attribute_map, "num_labels", "decoder_start_token_id"}
+    _translate(settings, names, transformers.GPT2Config.attribute_map)
+    for key in settings:
+        if key not in names:
+            raise ConfigError(
+                f"model.config.{key}: {model_type} has no such setting{_hint(key, names)}."
+            )
+    return model_type, settings, names
 
 
 def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[str, str]) -> None:

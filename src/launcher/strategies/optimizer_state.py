@@ -91,16 +91,7 @@ def load_optimizer(
             " had it when the checkpoint was written, but not both."
         )
     names = _names(model, optimizer)
-    keys: dict[str, list[str]] = {}
-    for full in saved.names():
-        if full.startswith(prefix):
-            name, key = full.removeprefix(prefix).rsplit("/", 1)
-            keys.setdefault(name, []).append(key)
-    values: dict[str, dict[str, Any]] = {}
-    for entry in groups:
-        for full, value in entry["values"].items():
-            name, key = full.rsplit("/", 1)
-            values.setdefault(name, {})[key] = value
+    keys, values = stored_keys(saved, prefix), stored_values(groups)
     _check_parameters(optimizer, names, groups, keys.keys() | values.keys())
     # Settings like `fused` belong to this machine and are kept.
     kept = [
@@ -115,12 +106,11 @@ def load_optimizer(
         optimizer.state.clear()
     with saved.concurrent_reads():
         for group, entry, own in zip(optimizer.param_groups, groups, kept, strict=True):
-            group.update(_portable(entry["settings"]) | own)
+            group.update(portable(entry["settings"]) | own)
             for p in group["params"]:
-                name = names[id(p)]
-                state = {
-                    key: _to_device(value, p.device) for key, value in values.get(name, {}).items()
-                }
+                name, state = names[id(p)], {}
+                for key, value in values.get(name, {}).items():
+                    state[key] = _to_device(value, p.device)
                 for key in keys.get(name, []):
                     if key == VALUE:
                         read_into(saved, f"{prefix}{name}/{key}", p.detach())
@@ -132,6 +122,25 @@ def load_optimizer(
     if others := stored.get("others"):
         device = next(p.device for group in optimizer.param_groups for p in group["params"])
         optimizer.state.update(_to_device(others, device))
+
+
+def stored_keys(saved: TensorReader, prefix: str) -> dict[str, list[str]]:
+    """Return the keys of the stored state tensors, by parameter."""
+    keys: dict[str, list[str]] = {}
+    for full in saved.names():
+        if full.startswith(prefix):
+            name, key = full.removeprefix(prefix).rsplit("/", 1)
+            keys.setdefault(name, []).append(key)
+    return keys
+
+
+def stored_values(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the stored state that is not tensors, by parameter and key."""
+    values: dict[str, dict[str, Any]] = {}
+    for full, value in (item for entry in groups for item in entry["values"].items()):
+        name, key = full.rsplit("/", 1)
+        values.setdefault(name, {})[key] = value
+    return values
 
 
 def _add_groups(
@@ -148,7 +157,7 @@ def _add_groups(
         for name in entry["params"]:
             parameters[name].requires_grad_(name not in entry["frozen"])
         params = [parameters.pop(name) for name in entry["params"]]
-        optimizer.add_param_group({**_portable(entry["settings"]), "params": params})
+        optimizer.add_param_group({**portable(entry["settings"]), "params": params})
 
 
 def _check_parameters(
@@ -178,7 +187,7 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
     return {key: group[key] for key in sorted(group) if key != "params"}
 
 
-def _portable(settings: dict[str, Any]) -> dict[str, Any]:
+def portable(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in IMPLEMENTATION_SETTINGS}
 
 

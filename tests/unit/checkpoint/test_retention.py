@@ -1,6 +1,5 @@
 """Which checkpoints are deleted once a newer one is durable."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,23 +7,6 @@ from launcher.checkpoint.retention import Retention
 
 STEPS = st.integers(1, 12)
 FEW_STEPS = st.frozensets(STEPS, max_size=2)
-
-
-@pytest.mark.parametrize(
-    ("retention", "protected", "removed"),
-    [
-        (Retention(), (), [10, 20, 30, 40]),
-        (Retention(keep_previous=2), (), [10, 20]),
-        (Retention(keep_interval=20), (), [10, 30]),
-        (Retention(keep_steps=(10,)), (), [20, 30, 40]),
-        (Retention(keep_previous=1), (20,), [10, 30]),
-        (Retention(keep_previous=9), (), []),
-    ],
-)
-def test_retention_keeps_the_examples(
-    retention: Retention, protected: tuple[int, ...], removed: list[int]
-) -> None:
-    assert retention.to_remove([10, 20, 30, 40, 50, 60], newest=50, protected=protected) == removed
 
 
 @settings(max_examples=300)

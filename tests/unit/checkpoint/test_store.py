@@ -217,7 +217,7 @@ def test_all_files_of_one_that_was_set_aside_are_verified(tmp_path: Path) -> Non
     assert newest is not None and newest[1].step == 5
 
 
-def test_a_newer_format_version_is_refused_and_nothing_renamed(tmp_path: Path) -> None:
+def test_a_newer_format_version_is_rejected_and_nothing_renamed(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     for step in (5, 10):
         save(store, step)

@@ -93,7 +93,6 @@ SLURM = "dispatch=slurm dispatch.nodes="
         for key, value, off in (
             ("trainer.activation_checkpointing", "full", "none"),
             ("trainer.activation_checkpointing", 2, "none"),
-            ("model.gradient_checkpointing", "true", "false"),
         )
     ),
     # batches and ranks

@@ -58,15 +58,6 @@ def test_shapes_that_would_be_broadcast_are_rejected():
         Supervised(network(), "mse")((torch.randn(5, 4), torch.randn(5)))
 
 
-def test_weights_drawn_by_the_constructor_stay():
-    model = Supervised(network())
-    model.init_weights()
-    expected = network().state_dict()
-    assert all(
-        torch.equal(tensor, expected[name]) for name, tensor in model.module.state_dict().items()
-    )
-
-
 def test_the_modules_own_init_weights_and_shard_units_are_used():
     class Own(nn.Linear):
         def init_weights(self):

@@ -33,23 +33,6 @@ from launcher.train.build import set_up_strategy
 from support.composition import composed, run_of
 
 
-@given(levels=st.integers(0, 5), seed=st.integers(0, 99), absent=st.sets(st.integers(0, 31)))
-def test_a_binary_counter_adds_as_the_tree_does(levels: int, seed: int, absent: set[int]) -> None:
-    count = 1 << levels
-    leaves = torch.randn(count, 7, generator=torch.Generator().manual_seed(seed))
-    for lane in absent & set(range(count)):
-        leaves[lane] = -0.0  # to which everything can be added without a change
-    sums = PartialSums(count)
-    for lane in range(count):
-        total = sums.add([None if lane in absent else leaves[lane].clone()])
-        assert (total is None) == (lane < count - 1)
-    assert total is not None
-    if total[0] is None:
-        assert absent >= set(range(count))
-    else:
-        assert torch.equal(total[0], tree_sum(leaves))
-
-
 @given(levels=st.integers(0, 4), absent=st.sets(st.integers(0, 15)), is_low=st.booleans())
 def test_gradients_of_autograd_are_added_as_the_tree_does(
     levels: int, absent: set[int], is_low: bool

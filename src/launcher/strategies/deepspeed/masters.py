@@ -65,17 +65,8 @@ def find_slots(
     groups = [
         [name for name in names if is_trained(parameters[name], shapes[name])] for names in members
     ]
-    # These are unsharded masters, which under fp32 are the parameters themselves.
     if stage == 0:
-        masters = [
-            [p for p in group["params"] if is_trained(p, tuple(p.shape))]
-            for group in optimizer.param_groups
-        ]
-        return [
-            MasterSlice(name, number, shapes[name], 0, master, 0, master.numel())
-            for number, names in enumerate(groups)
-            for name, master in zip(names, masters[number], strict=True)
-        ]
+        return _unsharded(optimizer, groups, shapes)
     flats = [flat for group in optimizer.param_groups for flat in group["params"]]
     if stage == 3:
         from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS
@@ -100,6 +91,21 @@ def find_slots(
             flat, at, _ = ranges[i]
             slots.append(MasterSlice(name, group, shapes[name], start, flat, at, count))
     return slots
+
+
+def _unsharded(
+    optimizer: torch.optim.Optimizer, groups: list[list[str]], shapes: dict[str, tuple[int, ...]]
+) -> list[MasterSlice]:
+    """Return unsharded masters, which under fp32 are the parameters themselves."""
+    masters = [
+        [p for p in group["params"] if is_trained(p, tuple(p.shape))]
+        for group in optimizer.param_groups
+    ]
+    return [
+        MasterSlice(name, number, shapes[name], 0, master, 0, master.numel())
+        for number, names in enumerate(groups)
+        for name, master in zip(names, masters[number], strict=True)
+    ]
 
 
 @torch.no_grad()

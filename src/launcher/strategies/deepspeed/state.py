@@ -10,7 +10,12 @@ from launcher.errors import TrainingError
 from launcher.strategies.base import ShardSpec, TensorReader
 from launcher.strategies.deepspeed.masters import MasterSlice, find_slots, is_trained
 from launcher.strategies.native import OPTIMIZER
-from launcher.strategies.optimizer_state import IMPLEMENTATION_SETTINGS, check_groups
+from launcher.strategies.optimizer_state import (
+    check_groups,
+    portable,
+    stored_keys,
+    stored_values,
+)
 from launcher.strategies.weights import EXTRA, MODEL, extra_state, misfits
 
 
@@ -71,15 +76,7 @@ class EngineState:
             else:
                 tensors[name], parts[name] = values, ShardSpec(shape, (start,))
 
-        groups: list[dict[str, Any]] = [
-            {
-                "optimizer": type(self.optimizer).__name__,
-                "settings": {key: value for key, value in group.items() if key != "params"},
-                "params": names,
-                "values": {},
-            }
-            for group, names in zip(self.optimizer.param_groups, self.members, strict=True)
-        ]
+        groups = self._groups()
         for slot in self.slots if self.stage or self.rank == 0 else ():
             put(MODEL + slot.name, slot.of(slot.flat), slot.shape, slot.start)
             for key, value in self.optimizer.state.get(slot.flat, {}).items():
@@ -98,6 +95,17 @@ class EngineState:
         if self.rank == 0:
             tensors |= {MODEL + name: buffer for name, buffer in self._buffers().items()}
         return tensors, parts, groups
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "optimizer": type(self.optimizer).__name__,
+                "settings": {key: value for key, value in group.items() if key != "params"},
+                "params": names,
+                "values": {},
+            }
+            for group, names in zip(self.optimizer.param_groups, self.members, strict=True)
+        ]
 
     def _share(self, name: str) -> tuple[torch.Tensor, int]:
         """Return this rank's share of a frozen parameter, flattened, and its beginning.
@@ -179,41 +187,27 @@ class EngineState:
                 f"The checkpoint's optimizer has no state for the parameter {missing[0]}."
             )
         for group, entry in zip(self.optimizer.param_groups, groups, strict=True):
-            group.update(
-                {
-                    key: value
-                    for key, value in entry["settings"].items()
-                    if key not in IMPLEMENTATION_SETTINGS
-                }
-            )
-        values: dict[str, dict[str, Any]] = {name: {} for name in known}
-        for full, value in (item for entry in groups for item in entry["values"].items()):
-            name, key = full.rsplit("/", 1)
-            values[name][key] = value
-        keys: dict[str, list[tuple[str, str]]] = {name: [] for name in known}
-        for full in (name for name in saved.names() if name.startswith(OPTIMIZER)):
-            name, key = full.removeprefix(OPTIMIZER).rsplit("/", 1)
-            keys.setdefault(name, []).append((full, key))
+            group.update(portable(entry["settings"]))
+        keys, values = stored_keys(saved, OPTIMIZER), stored_values(groups)
         # State that the checkpoint does not have must go.
         self.optimizer.state.clear()
         # The checkpoint's order is kept, so that equal states are equal files.
+        sharded = []
         for slot in self.slots:
             state = self.optimizer.state[slot.flat]
-            state.update(values[slot.name])
-            for full, key in keys[slot.name]:
+            state.update(values.get(slot.name, {}))
+            for key in keys.get(slot.name, []):
+                full = f"{OPTIMIZER}{slot.name}/{key}"
                 if saved.shape(full) != slot.shape:
                     self._load_common(saved, full, key, slot)
-                elif key not in state:
-                    state[key] = torch.zeros_like(
-                        slot.flat, dtype=saved.dtype(full), requires_grad=False
-                    )
+                    continue
+                if key not in state:
+                    dtype = saved.dtype(full)
+                    state[key] = torch.zeros_like(slot.flat, dtype=dtype, requires_grad=False)
+                sharded.append((full, state[key], slot))
         with saved.concurrent_reads():
-            for slot in self.slots:
-                for full, key in keys[slot.name]:
-                    if saved.shape(full) == slot.shape:
-                        saved.read_into(
-                            full, slot.of(self.optimizer.state[slot.flat][key]), (slot.start,)
-                        )
+            for full, flat, slot in sharded:
+                saved.read_into(full, slot.of(flat), (slot.start,))
 
     def _load_common(self, saved: TensorReader, full: str, key: str, slot: MasterSlice) -> None:
         """Load a value that all parameters of a flat tensor share."""

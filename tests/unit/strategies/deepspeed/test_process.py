@@ -23,15 +23,5 @@ def test_a_version_that_is_not_tested_is_rejected(
     monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    with pytest.raises(ConfigError) as rejected:
+    with pytest.raises(ConfigError, match=f"DeepSpeed {version} .*deepspeed{process.TESTED}"):
         process.require()
-    assert rejected.value.messages == [
-        f"strategy=deepspeed: DeepSpeed {version} is not supported; pip install"
-        f" 'deepspeed{process.TESTED}'."
-    ]
-
-
-@pytest.mark.parametrize("version", ["0.18.0", "0.19.8", "0.19.8+abc"])
-def test_a_tested_version_is_accepted(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    process.require()
