@@ -106,11 +106,6 @@ def test_left_over_variables_are_rejected(env: dict[str, str], sentence: str):
         check_ranks(env)
 
 
-@pytest.mark.parametrize("env", [{}, {"WORLD_SIZE": "1"}, {"RANK": "0"}])
-def test_single_process_passes_the_check_of_ranks(env: dict[str, str]):
-    check_ranks(env)
-
-
 def test_torchrun_s_variables_override_slurm_s():
     env = {**STEP, "RANK": "1", "WORLD_SIZE": "2"}
     assert join_ranks(env)

@@ -178,13 +178,6 @@ def test_the_lock_of_a_killed_command_is_taken_over(tmp_path):
     assert not lock.exists()
 
 
-def test_outputs_that_cannot_be_written_are_rejected(tmp_path):
-    (tmp_path / "outputs").write_text("a file")
-    sentence = r"cannot be written \(Not a directory\).*paths\.outputs=DIR"
-    with pytest.raises(ConfigError, match=sentence), one_at_a_time(tmp_path / "outputs"):
-        raise AssertionError
-
-
 def test_a_job_starts_only_in_the_folder_that_was_submitted(
     folder: RunFolder,
     tmp_path: Path,
