@@ -105,7 +105,7 @@ class Run:
         if not self._config.trains:
             raise ConfigError(f"{self._option('job')}: train() needs job=train; leave it out.")
         if hasattr(construct(self.config["dispatch"]), "sweep"):
-            raise ConfigError(self._not_here())
+            raise self._not_here()
         if (line := self._config.continuation) is not None:
             print(line, file=sys.stderr, flush=True)
         with _as_command():
@@ -133,8 +133,9 @@ class Run:
 
         return load_model(self.folder, checkpoint, weights)
 
-    def _not_here(self) -> str:
-        return f"{self._option('dispatch')}: train() trains here; use submit(), or leave it out."
+    def _not_here(self) -> ConfigError:
+        option = self._option("dispatch")
+        return ConfigError(f"{option}: train() trains here; use submit(), or leave it out.")
 
     def _option(self, group: str) -> str:
         return f"{group}={self._config.choices[group]}"
@@ -161,7 +162,7 @@ class Sweep(list[Run]):
                 resumes them.
         """
         if hasattr(construct(self[0].config["dispatch"]), "sweep"):
-            raise ConfigError(self[0]._not_here())
+            raise self[0]._not_here()
         with _as_command():
             try:
                 results = run_jobs(self._jobs)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from omegaconf import DictConfig
 
@@ -189,20 +190,13 @@ def _run_jobs(jobs: Sequence[Job]) -> list[JobResult]:
     dispatch = construct(jobs[0].plain["dispatch"])
     if hasattr(dispatch, "sweep"):
         return list(dispatch.sweep(jobs))
-    is_complete: IsComplete | None = getattr(dispatch, "is_complete", None)
     fail_fast = bool(get(jobs[0].plain, "sweep.fail_fast"))
     slots = min(len(jobs), dispatch.slots()) if hasattr(dispatch, "slots") else 1
-
-    def is_done(job: Job) -> bool:
-        return is_complete is not None and _is_done(job, is_complete)
-
-    return SweepQueue(jobs, slots, is_done, fail_fast).run()
+    is_complete = getattr(dispatch, "is_complete", lambda config: False)
+    return SweepQueue(jobs, slots, partial(_is_done, is_complete), fail_fast).run()
 
 
-IsComplete = Callable[[RunConfig], object]
-
-
-def _is_done(job: Job, is_complete: IsComplete) -> bool:
+def _is_done(is_complete: Callable[[RunConfig], object], job: Job) -> bool:
     """Return whether a job's run is complete, so that the job need not start.
 
     It starts all the same for another package's sweeper, for `job.objective`, and for a user's

@@ -7,7 +7,6 @@ import pytest
 from launcher.cli.help import print_help
 from launcher.cli.topics import topic_text
 from launcher.config.options import groups, main_folder
-from launcher.errors import ConfigError
 
 FOLDERS = [main_folder()]
 
@@ -43,29 +42,18 @@ def test_topics(topic: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "sentence"),
+    ("topic", "meant"),
     [
-        (
-            "optimzer",
-            "--help optimzer: no group or key optimzer; did you mean optimizer? There are data, ",
-        ),
-        (
-            "optimizer=adamx",
-            "--help optimizer=adamx: no option adamx; did you mean adam? optimizer has adam, ",
-        ),
-        (
-            "trainer.max_stps",
-            "--help trainer.max_stps: no key trainer.max_stps; did you mean trainer.max_steps?",
-        ),
+        ("optimzer", "optimizer"),
+        ("optimizer=adamx", "adam"),
+        ("trainer.max_stps", "trainer.max_steps"),
     ],
 )
-def test_an_unknown_topic(topic: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError) as error:
-        topic_text(topic, FOLDERS)
-    assert str(error.value).startswith(sentence)
+def test_an_unknown_topic(topic: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         print_help(["--help", topic])
-    assert capsys.readouterr().err.startswith(sentence)
+    error = capsys.readouterr().err
+    assert error.startswith(f"--help {topic}: ") and f"did you mean {meant}?" in error
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
