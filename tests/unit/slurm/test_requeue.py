@@ -152,10 +152,7 @@ def test_a_refused_requeue_fails_the_run(slurm, folder):
     slurm.reject("Requested operation is presently disabled for job 6")
     assert leave(folder).code == 1
     outcome, reason = state(folder)
-    assert (
-        outcome == "failed"
-        and "could not be requeued: scontrol requeue failed: Requested operation" in reason
-    )
+    assert outcome == "failed" and "could not be requeued: " in reason
 
 
 def test_a_requeue_that_slurm_did_first_is_no_failure(slurm, folder):
@@ -169,11 +166,8 @@ def test_a_budget_that_is_spent_fails_the_run(slurm, folder):
     slurm.answer("preempted, with a grace")
     assert leave(folder, budget=Budget(max_preemptions=0)).code == 1
     outcome, reason = state(folder)
-    assert (
-        outcome == "failed"
-        and "dispatch.max_preemptions=0" in reason
-        and "requeue 6" not in slurm.calls
-    )
+    assert outcome == "failed" and "dispatch.max_preemptions=0" in reason
+    assert "requeue 6" not in slurm.calls
     assert json.loads(folder.record_path.read_text())["attempts"][-1]["exit_code"] == 1
 
 
@@ -226,10 +220,8 @@ def test_preemptions_that_slurm_requeues_by_itself_count(
     with pytest.raises(SystemExit) as end:
         policy.begin()
     assert end.value.code == 1
-    assert (
-        state(folder)[0] == "failed"
-        and "preempted more than 0 times (dispatch.max_preemptions=0)" in state(folder)[1]
-    )
+    outcome, reason = state(folder)
+    assert outcome == "failed" and "(dispatch.max_preemptions=0)" in reason
     assert capsys.readouterr().err.count("max_preemptions=0") <= 1
 
 
@@ -354,15 +346,10 @@ def test_slurm_that_never_answers_leaves_a_preempted_run(slurm, folder, caplog):
     slept: list[float] = []
     policy = Requeue(folder, "6", Budget(), sleep=slept.append)
     assert policy.leave(signals.SignalExit(TERM)).code == 143
-    assert (
-        sum(slept) >= STAY
-        and "requeue 6" not in slurm.calls
-        and caplog.text.count("Asking again") == 1
-    )
-    assert (
-        state(folder)[0] == "preempted"
-        and "SLURM does not answer why: scontrol show failed" in state(folder)[1]
-    )
+    assert sum(slept) >= STAY and "requeue 6" not in slurm.calls
+    assert caplog.text.count("Asking again") == 1
+    outcome, reason = state(folder)
+    assert outcome == "preempted" and "SLURM does not answer why: " in reason
 
 
 @pytest.mark.parametrize(
@@ -430,10 +417,7 @@ def test_restarts_without_progress_end(slurm, folder):
 @pytest.mark.parametrize("outcome", ["preempted", "killed"])
 @pytest.mark.parametrize(
     ("budget", "states"),
-    [
-        (Budget(max_fruitless_restarts=0), ["failed"]),
-        (Budget(), []),
-    ],
+    [(Budget(max_fruitless_restarts=0), ["failed"]), (Budget(), [])],
     ids=["rejected", "preempted"],
 )
 def test_a_launch_that_ends_before_its_attempt_leaves_the_attempt_of_the_launch_before(
