@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 
+from launcher.errors import ConfigError
 from launcher.process import collector, exits, signals
 from launcher.rundir.logs import prepare_output
 
@@ -19,24 +20,14 @@ def main() -> None:
     # As under `python -m`: a package in the current folder can be a `_target_`.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    if sys.argv[1:2] == ["init"]:
-        from launcher.cli.init import main as init
-
-        return init(sys.argv[2:])
-    if sys.argv[1:2] == ["schema"]:
-        from launcher.cli.schema import main as schema
-
-        return schema(sys.argv[2:])
-    if {"-sc", "--shell-completion"} & {word.partition("=")[0] for word in sys.argv[1:]}:
-        from launcher.cli.completion import answer, request_of
-
-        if request := request_of(sys.argv[1:]):
-            return print(answer(request), end="")
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        from launcher.cli.help import print_help
-
-        return print_help()
-    if {"-c", "--cfg", "-i", "--info"} & set(sys.argv[1:]):
+    words = sys.argv[1:]
+    try:
+        if _is_answered(words):
+            return
+    except ConfigError as error:
+        print("\n".join(error.messages), file=sys.stderr)
+        raise SystemExit(2) from None
+    if {"-c", "--cfg", "-i", "--info"} & set(words):
         # A command that only prints ends when the reader of its output ends.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     from launcher.cli.main import main as run
@@ -45,6 +36,32 @@ def main() -> None:
         return run()
     finally:
         exits.begin_exit()
+
+
+def _is_answered(words: list[str]) -> bool:
+    """Serve a command that needs no Hydra; return whether it is one."""
+    if words[:1] == ["init"]:
+        from launcher.cli.init import main as init
+
+        init(words[1:])
+        return True
+    if words[:1] == ["schema"]:
+        from launcher.cli.schema import main as schema
+
+        schema(words[1:])
+        return True
+    if {"-sc", "--shell-completion"} & {word.partition("=")[0] for word in words}:
+        from launcher.cli.completion import answer, request_of
+
+        if request := request_of(words):
+            print(answer(request), end="")
+            return True
+    if {"-h", "--help"} & set(words):
+        from launcher.cli.help import print_help
+
+        print_help(words)
+        return True
+    return False
 
 
 if __name__ == "__main__":

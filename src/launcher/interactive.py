@@ -9,14 +9,13 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 
 from launcher.cli.flags import with_own_folder
@@ -27,7 +26,6 @@ from launcher.config.construct import construct
 from launcher.config.explain import explain
 from launcher.config.grid import GRID
 from launcher.config.hydra_job import as_hydra_job
-from launcher.config.overrides import normalize, parse
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.job import dispatch_run
 from launcher.dispatch.jobs import Job
@@ -50,10 +48,8 @@ class Run:
         overrides: Sequence[str],
         config_dir: str | Path | None,
         config: RunConfig,
-        note: str | None = None,
     ):
-        self._overrides, self._config_dir, self._note = list(overrides), config_dir, note
-        self._config = config
+        self._overrides, self._config_dir, self._config = list(overrides), config_dir, config
         self.config = config.plain
         """The configuration, checked and resolved, as dicts and lists."""
 
@@ -109,9 +105,9 @@ class Run:
         if not self._config.trains:
             raise ConfigError(f"{self._option('job')}: train() needs job=train; leave it out.")
         if hasattr(construct(self.config["dispatch"]), "sweep"):
-            raise ConfigError(self._not_here())
-        if self._note is not None:
-            print(self._note, file=sys.stderr, flush=True)
+            raise self._not_here()
+        if (line := self._config.continuation) is not None:
+            print(line, file=sys.stderr, flush=True)
         with _as_command():
             _start(self._config)
         return self.metrics
@@ -137,8 +133,9 @@ class Run:
 
         return load_model(self.folder, checkpoint, weights)
 
-    def _not_here(self) -> str:
-        return f"{self._option('dispatch')}: train() trains here; use submit(), or leave it out."
+    def _not_here(self) -> ConfigError:
+        option = self._option("dispatch")
+        return ConfigError(f"{option}: train() trains here; use submit(), or leave it out.")
 
     def _option(self, group: str) -> str:
         return f"{group}={self._config.choices[group]}"
@@ -165,7 +162,7 @@ class Sweep(list[Run]):
                 resumes them.
         """
         if hasattr(construct(self[0].config["dispatch"]), "sweep"):
-            raise ConfigError(self[0]._not_here())
+            raise self[0]._not_here()
         with _as_command():
             try:
                 results = run_jobs(self._jobs)
@@ -210,14 +207,8 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
         ConfigError: with a message for each mistake.
     """
     folder = _folder(config_dir)
-    typed = _typed(overrides)
-    with _session(typed, folder, RunMode.RUN) as words:
-        if swept := [word for word in typed if _is_swept(word)]:
-            raise ConfigError(
-                f"{swept[0]}: several values make a sweep; use launcher.sweep([...])."
-            )
-        config = words.run()
-    return Run(overrides, config_dir, config, config.continuation)
+    with _session(_typed(overrides), folder, RunMode.RUN) as words:
+        return Run(overrides, config_dir, words.run())
 
 
 def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:
@@ -267,13 +258,6 @@ def _typed(overrides: Sequence[str]) -> list[str]:
     return list(overrides)
 
 
-def _is_swept(word: str) -> bool:
-    try:
-        return parse(normalize(word)).is_sweep_override()
-    except (HydraException, ConfigError):
-        return False
-
-
 def _folder(config_dir: str | Path | None) -> str | Path | None:
     if config_dir is None:
         arguments = with_own_folder([])
@@ -305,33 +289,31 @@ def _as_command() -> Iterator[None]:
     Signals stop the run, SIGINT as KeyboardInterrupt. Afterwards the previous handlers are
     restored.
     """
-    restore_signals = _signals_installed()
-    try:
-        with without_launcher_logging():
-            yield
-            # This signal came too late to stop anything.
-            signals.check()
-    except signals.SignalExit as stop:
-        if stop.signum == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        restore_signals()
+    with _signals_installed():
+        try:
+            with without_launcher_logging():
+                yield
+                # This signal came too late to stop anything.
+                signals.check()
+        except signals.SignalExit as stop:
+            if stop.signum == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise
 
 
-def _signals_installed() -> Callable[[], None]:
-    """Install the signal handlers; return a function that restores the previous handlers."""
+@contextmanager
+def _signals_installed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         logging.getLogger("launcher").warning("not in the main thread: an interrupt does not save.")
-        return lambda: None
+        yield
+        return
     signals.forget()
     before = signals.install()
     wakeup = signal.set_wakeup_fd(-1)
-
-    def restore() -> None:
+    try:
+        yield
+    finally:
         deadline.disarm()
         signal.set_wakeup_fd(wakeup)
         signals.restore(before)
         signals.forget()
-
-    return restore

@@ -62,8 +62,6 @@ def read(argv: Sequence[str]) -> Namespace:
     parser = FlagParser()
     arguments = parser.parse_intermixed_args(words)
     commands = [name for name in COMMANDS if getattr(arguments, name)]
-    if commands == ["multirun", "cfg"]:
-        parser.error("--cfg prints one configuration; remove --multirun, and use one value per key")
     if len(commands) > 1:
         parser.error(f"--{' and --'.join(commands)} exclude each other")
     if arguments.resolve and not (arguments.cfg or arguments.help):

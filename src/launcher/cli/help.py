@@ -2,7 +2,6 @@
 
 import shutil
 import string
-import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +13,6 @@ from yaml import YAMLError
 
 from launcher.config.options import groups, installed, main_folder, own_folder, searched
 from launcher.config.tree import get
-from launcher.errors import ConfigError
 
 SEARCHPATH = "hydra.searchpath="
 
@@ -55,9 +53,9 @@ def _flags() -> ArgumentParser:
     return parser
 
 
-def print_help(argv: Sequence[str] | None = None) -> None:
-    """Print the help for a command line that requests it; exit with 2 for an unknown topic."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+def print_help(argv: Sequence[str]) -> None:
+    """Print the help for a command line that requests it."""
+    arguments = list(argv)
     folders, (_, rest) = folders_of(arguments), _flags().parse_known_args(arguments)
     asked = next((index for index, word in enumerate(rest) if word in ("-h", "--help")), 0)
     topics = [word for word in rest[asked + 1 :] if not word.startswith(("-", SEARCHPATH))]
@@ -66,10 +64,5 @@ def print_help(argv: Sequence[str] | None = None) -> None:
         return
     from launcher.cli.topics import topic_text
 
-    try:
-        width = min(shutil.get_terminal_size().columns, 120)
-        texts = [topic_text(topic, folders, max(width, 40)) for topic in topics]
-    except ConfigError as error:
-        print("\n".join(error.messages), file=sys.stderr)
-        raise SystemExit(2) from None
-    print("\n".join(texts), end="")
+    width = min(shutil.get_terminal_size().columns, 120)
+    print("\n".join(topic_text(topic, folders, max(width, 40)) for topic in topics), end="")

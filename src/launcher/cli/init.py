@@ -18,7 +18,7 @@ SUFFIX = ".in"
 
 
 def main(argv: Sequence[str]) -> None:
-    """Make a project; exit with 2 if it cannot be written."""
+    """Make a project."""
     parser = Parser(
         "python -m launcher init", description="Make a project of your own that trains at once."
     )
@@ -28,13 +28,9 @@ def main(argv: Sequence[str]) -> None:
         metavar="FOLDER",
         help="a new or empty folder, e.g. my_project",
     )
-    try:
-        folder: Path = parser.parse_args(argv).folder
-        package = make_project(folder)
-        write_schemas(folder)
-    except ConfigError as error:
-        print("\n".join(error.messages), file=sys.stderr)
-        raise SystemExit(2) from None
+    folder: Path = parser.parse_args(argv).folder
+    package = make_project(folder)
+    write_schemas(folder)
     print(f"{folder}: the package {package}, conf/ and tests/. Next:\n")
     print(f"  cd {folder}\n  python -m launcher experiment=first\n  python -m launcher.runs")
 

@@ -4,7 +4,6 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 
 from hydra.types import RunMode
 
@@ -12,9 +11,8 @@ from launcher.cli.flags import read, with_own_folder
 from launcher.config.compose import Command, command
 from launcher.config.explain import explain, report, user_traceback
 from launcher.config.hydra_job import Callbacks
-from launcher.config.options import own_folder
 from launcher.dispatch.environment import join_ranks
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import TrainingError
 from launcher.process import collector
 from launcher.rundir.logs import ending_with_reader
 
@@ -41,27 +39,23 @@ def execute(arguments: Namespace) -> None:
     mode = RunMode.MULTIRUN if arguments.multirun else None
     if arguments.run or arguments.cfg or arguments.info:
         mode = RunMode.RUN
-    words_of = command(arguments.overrides, arguments.config_dir, arguments.config_name, mode)
-    try:
-        with words_of as words:
-            if arguments.cfg:
-                from launcher.cli.show import show
+    with command(arguments.overrides, arguments.config_dir, arguments.config_name, mode) as words:
+        if arguments.cfg:
+            from launcher.cli.show import show
 
-                return show(words, arguments)
-            if not (arguments.info or words.is_sweep):
-                return _start(words)
-            if arguments.info:
-                words.config()
-            else:
-                from launcher.cli.sweep import sweep
+            return show(words, arguments)
+        if arguments.info:
+            words.config()
+        elif not words.is_sweep:
+            return _start(words)
+        else:
+            from launcher.cli.sweep import sweep
 
-                # Thousands of jobs may be composed.
-                collector.resume()
-                if sweep(words):
-                    return None
-            explicit = words.explicit()
-    except ConfigError as error:
-        raise ConfigError(*error.messages, *_hidden(error.messages, arguments)) from error
+            # Thousands of jobs may be composed.
+            collector.resume()
+            if sweep(words):
+                return None
+        explicit = words.explicit()
     from launcher.cli.door import enter
 
     enter(explicit, arguments)
@@ -78,22 +72,6 @@ def _start(words: Command) -> None:
     callbacks = Callbacks(config)
     with callbacks.notified("run", run, config_name=words.composer.config_name) as result:
         result.return_value = start_run(run)
-
-
-def _hidden(messages: Sequence[str], arguments: Namespace) -> list[str]:
-    """Return a message if an option may be in `conf/`, in whose place the command uses another."""
-    hidden = own_folder() if arguments.config_dir is not None else None
-    if (
-        hidden is None
-        or Path(arguments.config_dir).resolve() == hidden.resolve()
-        or not any(": no option " in message for message in messages)
-    ):
-        return []
-    return [
-        f"--config-dir={arguments.config_dir}: takes the place of {hidden.name}/, whose options"
-        " are not used; for both, leave it out and add"
-        f" hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]."
-    ]
 
 
 def _is_later_rank() -> bool:

@@ -46,7 +46,7 @@ PROJECT = """\
 
 
 def main(argv: Sequence[str]) -> None:
-    """Write the schemas; exit with 2 if the files cannot be written."""
+    """Write the schemas."""
     parser = Parser(
         "python -m launcher schema",
         description=(
@@ -62,12 +62,8 @@ def main(argv: Sequence[str]) -> None:
         default=Path(),
         help="of the project (.)",
     )
-    try:
-        folder: Path = parser.parse_args(argv).folder
-        count = write_schemas(folder)
-    except ConfigError as error:
-        print("\n".join(error.messages), file=sys.stderr)
-        raise SystemExit(2) from None
+    folder: Path = parser.parse_args(argv).folder
+    count = write_schemas(folder)
     print(f"{folder / FOLDER}: {count} schemas, mapped in {CODE} and {JETBRAINS}")
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -14,14 +15,26 @@ def show(words: Command, arguments: Namespace) -> None:
     """Print the configuration of a command."""
     # The interpolations ${hydra:...} read it.
     HydraConfig.instance().cfg = words.config()  # type: ignore[assignment]
-    config, package = words.config(), arguments.package
-    node = config if package in (None, "_global_") else OmegaConf.select(config, package)
-    if arguments.resolve and OmegaConf.is_config(node):
+    config = words.config()
+    package = None if arguments.package == "_global_" else arguments.package
+    if arguments.resolve and OmegaConf.is_config(node := _select(config, package)):
         # Before the part is cut out, since the run's name needs Hydra's node.
         OmegaConf.resolve(node)
-    _print(_part(config, arguments.cfg), arguments)
+    node = _select(_part(config, arguments.cfg), package)
+    if node is None:
+        raise ConfigError(f"--package={package}: the configuration has no such key.")
+    if not OmegaConf.is_config(node):
+        print(node)
+    else:
+        if package is not None:
+            print(f"# @package {package}")
+        sys.stdout.write(OmegaConf.to_yaml(node))
     sys.stdout.flush()
     words.check(words.config())
+
+
+def _select(config: DictConfig, package: str | None) -> Any:
+    return config if package is None else OmegaConf.select(config, package)
 
 
 def _part(config: DictConfig, which: str) -> DictConfig:
@@ -34,16 +47,3 @@ def _part(config: DictConfig, which: str) -> DictConfig:
             for key in ("hydra_help", "help"):
                 del config.hydra[key]
     return config
-
-
-def _print(config: DictConfig, arguments: Namespace) -> None:
-    package = None if arguments.package == "_global_" else arguments.package
-    node = config if package is None else OmegaConf.select(config, package)
-    if node is None:
-        raise ConfigError(f"--package={package}: the configuration has no such key.")
-    if not OmegaConf.is_config(node):
-        print(node)
-        return
-    if package is not None:
-        print(f"# @package {package}")
-    sys.stdout.write(OmegaConf.to_yaml(node))

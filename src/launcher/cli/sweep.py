@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from omegaconf import DictConfig
 
@@ -33,8 +34,6 @@ from launcher.runs.stored_run import StoredRun
 
 Mistaken = tuple[int, list[str]]
 """The number of a job with an error, and the overrides that not all jobs share."""
-MAX_REPEATS = 3
-"""Maximum number of pairs of jobs with one id in a message."""
 
 
 def sweep(words: Command) -> bool:
@@ -117,7 +116,7 @@ def check_jobs(
         raise ConfigError(
             *words.issues,
             *(_located(message, of, len(overrides)) for message, of in issues.items()),
-            *_same_runs(repeats),
+            *(_same_run(*pair) for pair in repeats[:1]),
         )
     _report_continued(jobs)
     return jobs
@@ -149,14 +148,6 @@ def _located(message: str, jobs: Sequence[Mistaken], count: int) -> str:
         return message
     others = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
     return f"{message.rstrip('.')} (job {index + 1}{others}: {' '.join(overrides)})."
-
-
-def _same_runs(repeats: Sequence[tuple[Job, Job]]) -> list[str]:
-    """Return messages for the first pairs of jobs with one id, and the number of further ones."""
-    messages = [_same_run(*pair) for pair in repeats[:MAX_REPEATS]]
-    if more := len(repeats[MAX_REPEATS:]):
-        messages.append(f"{more} more jobs of the sweep repeat a run.")
-    return messages
 
 
 def _same_run(first: Job, second: Job) -> str:
@@ -199,20 +190,13 @@ def _run_jobs(jobs: Sequence[Job]) -> list[JobResult]:
     dispatch = construct(jobs[0].plain["dispatch"])
     if hasattr(dispatch, "sweep"):
         return list(dispatch.sweep(jobs))
-    is_complete: IsComplete | None = getattr(dispatch, "is_complete", None)
     fail_fast = bool(get(jobs[0].plain, "sweep.fail_fast"))
     slots = min(len(jobs), dispatch.slots()) if hasattr(dispatch, "slots") else 1
-
-    def is_done(job: Job) -> bool:
-        return is_complete is not None and _is_done(job, is_complete)
-
-    return SweepQueue(jobs, slots, is_done, fail_fast).run()
+    is_complete = getattr(dispatch, "is_complete", lambda config: False)
+    return SweepQueue(jobs, slots, partial(_is_done, is_complete), fail_fast).run()
 
 
-IsComplete = Callable[[RunConfig], object]
-
-
-def _is_done(job: Job, is_complete: IsComplete) -> bool:
+def _is_done(is_complete: Callable[[RunConfig], object], job: Job) -> bool:
     """Return whether a job's run is complete, so that the job need not start.
 
     It starts all the same for another package's sweeper, for `job.objective`, and for a user's
@@ -240,11 +224,7 @@ def show_ranking(jobs: Sequence[Job]) -> None:
     folders = [job.config.folder.path for job in jobs if job.config.trains]
     runs = [StoredRun.read(folder) for folder in folders]
     judged = {run.judged_by for run in runs if run.judged_by is not None}
-    if len(runs) < 2 or not judged or any(run.state in ("queued", "running") for run in runs):
-        return
-    if len(judged) > 1:
-        followed = ", ".join(sorted(f"{metric} ({mode})" for metric, mode in judged))
-        print(f"Not ranked, since the runs follow different metrics: {followed}.")
+    if len(runs) < 2 or len(judged) != 1 or any(run.state in ("queued", "running") for run in runs):
         return
     ((metric, mode),) = judged
     print(f"Ranked by {metric}:")

@@ -26,9 +26,6 @@ from launcher.runs.format import number as short
 from launcher.runs.listing import COLORS
 from launcher.runs.stored_run import StoredRun
 
-PRINTED = 20
-"""Number of last lines of a job whose run has no log."""
-
 
 class InProcess:
     """Runs one job at a time in this process."""
@@ -94,7 +91,7 @@ class Processes(Pool):
         """Append what an ended job has printed to a log of its run, or return its last lines."""
         logs = job.config.folder.logs
         if not logs.is_dir():
-            return last_lines(self.log(number), PRINTED)
+            return last_lines(self.log(number), 20)
         kept = logs / "output.log"
         with suppress(OSError):
             if not kept.is_symlink():

@@ -20,14 +20,8 @@ def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> s
     listed = group_options(folders, part)
     tops = [key for key in top_keys(folders[0]) if part in (key.name, key.name.partition(".")[0])]
     if not listed and not tops:
-        known = [
-            *groups(folders),
-            *dict.fromkeys(key.name.partition(".")[0] for key in top_keys(folders[0])),
-        ]
-        raise ConfigError(
-            f"--help {topic}: no group or key {part}{hint(part, known)} There are"
-            f" {', '.join(known)}."
-        )
+        sections = dict.fromkeys(key.name.partition(".")[0] for key in top_keys(folders[0]))
+        raise _unknown(topic, part, [*groups(folders), *sections])
     if dot:
         return _keys_text(
             name,
@@ -36,11 +30,7 @@ def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> s
             width,
         )
     if option and option not in [choice.name for choice in listed]:
-        names = [choice.name for choice in listed]
-        raise ConfigError(
-            f"--help {topic}: no option {option}{hint(option, names)} {part} has"
-            f" {', '.join(names)}."
-        )
+        raise _unknown(topic, option, [choice.name for choice in listed])
     parts = [
         "\n".join(_option_lines(choice, width)) for choice in listed if option in ("", choice.name)
     ]
@@ -57,9 +47,14 @@ def _keys_text(
         if chosen := [key for key in keys if key.name == name or key.name.startswith(f"{name}.")]:
             lines += [*([heading] if heading else []), *_key_lines(chosen, width)]
     if not lines:
-        names = [key.name for _, keys in groups for key in keys]
-        raise ConfigError(f"--help {topic}: no key {name}{hint(name, names)}")
+        raise _unknown(topic, name, [key.name for _, keys in groups for key in keys])
     return "\n".join(lines) + "\n"
+
+
+def _unknown(topic: str, name: str, known: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"--help {topic}: there is no {name}{hint(name, known)} There are {', '.join(known)}."
+    )
 
 
 def _option_lines(option: Option, width: int) -> Iterator[str]:

@@ -36,7 +36,8 @@ def submit(
     folder of a snapshot.
     """
     folders, now = [run.folder for run in runs], iso(time.time())
-    jobs = shared_job.groups(folders, script.runs_per_job)
+    size = script.runs_per_job
+    jobs = [folders[start : start + size] for start in range(0, len(folders), size)]
     text = script.text(path, len(jobs) if is_array else None, parallelism)
     notes = []
     for index, job in enumerate(jobs):
@@ -45,7 +46,7 @@ def submit(
         notes += [note] * len(job)
     with submission.undone_on_failure(folders):
         submission.write_script(path, text, folders)
-        if script.runs_per_job > 1:
+        if size > 1:
             for index, job in enumerate(jobs):
                 shared_job.write_runs(job_folder(path, index), job)
         # In threads, since each write waits for a shared file system.

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -443,17 +443,11 @@ class SlurmDispatch:
         count = min(num_jobs, 1000) if num_jobs > 1 else None
         text = script.text(folder / "job-0.sh", count, self._jobs_at_once)
         print(text, flush=True)
-        messages = (*self._problems(script, runs[0]), *test_only(text))
-        problems = [f"! {message}" for message in messages]
+        problems = [f"! {message}" for message in (*findings(script), *test_only(text))]
         print("\n".join(problems or ["# No problems found."]), flush=True)
 
     def warn(self, due: Sequence[Job]) -> None:
         """Print the problems of submitted runs that `dry_run` shows."""
         for run in due[:1]:
-            for message in self._problems(self._script([run], []), run):
+            for message in findings(self._script([run], [])):
                 print(f"! {message}", file=sys.stderr, flush=True)
-
-    def _problems(self, script: Script, run: Job) -> Iterator[str]:
-        newest = run.folder.checkpoints / "latest"
-        files = [*newest.iterdir()] if newest.is_dir() else []
-        return findings(script, sum(file.stat().st_size for file in files) if files else None)

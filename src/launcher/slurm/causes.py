@@ -123,13 +123,6 @@ def decide(cause: Cause, budget: Budget, before: int) -> Decision:
     return Decision(
         "fail",
         cause,
-        f"{cause} for the {_ordinal(before + 1)} time (dispatch.{key}={limit}): it is not requeued;"
+        f"{cause} more than {limit} times (dispatch.{key}={limit}): it is not requeued;"
         " the same command resumes it",
     )
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(
-        number % 10 if number % 100 not in (11, 12, 13) else 0, "th"
-    )
-    return f"{number}{ending}"

@@ -1,6 +1,5 @@
 """The sbatch script of a job or array and its problems."""
 
-import math
 import re
 import shlex
 import shutil
@@ -20,8 +19,6 @@ SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
 """Values of sbatch's --signal that the run handles. (B: would reach only the script.)"""
 DEFAULT_DELAY = 60
 """SLURM's default, in seconds, for a --signal without a time."""
-DISK_SPEED = 200e6
-"""Assumed speed of a save to a shared file system, in bytes per second."""
 
 SCRIPT = "LAUNCHER_SCRIPT"
 """The variable with the script of the job that a process belongs to."""
@@ -156,11 +153,8 @@ def seconds(time: str | int | None) -> float | None:
     return parts[0] * 60.0 + (parts[1] if len(parts) == 2 else 0)
 
 
-def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
-    """Yield a message for each problem of a submission that SLURM does not reject.
-
-    `state_bytes` is the size of a checkpoint of the run, or None if it has none.
-    """
+def findings(script: Script) -> Iterator[str]:
+    """Yield a message for each problem of a submission that SLURM does not reject."""
     flags = script.flags
     delay = int(str(flags["signal"]).partition("@")[2] or DEFAULT_DELAY)
     limit = seconds(flags.get("time"))
@@ -170,26 +164,11 @@ def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
             " the warning comes at the start; use a longer time."
         )
     values = scheduler.partition_values(flags.get("partition"))
-    config = scheduler.config_values("KillWait", "PreemptMode", "JobRequeue", "MaxArraySize")
-    grace = int(values.get("GraceTime", 0))
-    kill = int(config.get("KillWait", "30").split()[0])
-    if state_bytes is not None:
-        save = state_bytes / DISK_SPEED
-        if save > delay:
-            yield (
-                f"dispatch.signal_delay={delay}: a checkpoint of {state_bytes / 1e9:.1f} GB may"
-                f" take {math.ceil(save)} s; use a longer one."
-            )
-        if values and save > grace + kill:
-            yield (
-                f"dispatch.partition: its grace of {grace} s and KillWait of {kill} s are shorter"
-                f" than a save of {state_bytes / 1e9:.1f} GB may take ({math.ceil(save)} s); lower"
-                " hooks.checkpointing.interval."
-            )
-    if values and grace == 0 and values.get("PreemptMode", "OFF") not in ("OFF", ""):
+    preempts = values.get("PreemptMode", "OFF") not in ("OFF", "")
+    if preempts and values.get("GraceTime", "0") == "0":
         yield (
             "dispatch.partition: it preempts without a grace (GraceTime=0), so a save has only"
-            f" {kill} s (KillWait); keep hooks.checkpointing.interval short."
+            f" {scheduler.kill_wait():g} s (KillWait); keep hooks.checkpointing.interval short."
         )
     if names := scheduler.leaked():
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

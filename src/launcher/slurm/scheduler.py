@@ -209,9 +209,7 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
     if shutil.which("squeue") is None:
         return None
     try:
-        lines = call(
-            ["squeue", "--noheader", "--array", _users(notes), "--format=%i|%T|%r|%N|%o"]
-        ).splitlines()
+        lines = _squeue(notes, "%i|%T|%r|%N|%o")
     except SchedulerError:
         return None
     rows = (line.strip().split("|", 4) for line in lines if line.count("|") >= 4)
@@ -226,9 +224,7 @@ def with_times(jobs: Mapping[str, QueuedJob], notes: Iterable[Path] = ()) -> dic
     if not jobs:
         return dict(jobs)
     try:
-        lines = call(
-            ["squeue", "--noheader", "--array", _users(notes), "--format=%i|%S|%e"]
-        ).splitlines()
+        lines = _squeue(notes, "%i|%S|%e")
     except SchedulerError:
         return dict(jobs)
     times = {line[0]: line[1:3] for line in (line.strip().split("|") for line in lines)}
@@ -253,9 +249,7 @@ def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
     """
     states: dict[str, str] = {}
     try:
-        for line in call(
-            ["squeue", "--noheader", "--array", "--states=all", _users(notes), "--format=%i|%T"]
-        ).splitlines():
+        for line in _squeue(notes, "%i|%T", "--states=all"):
             job, _, states[job] = line.strip().partition("|")
     except SchedulerError:
         return set()
@@ -286,12 +280,15 @@ def _tasks(job: str) -> Iterator[str]:
             yield from (f"{array}_{task}" for task in range(int(first), int(last or first) + 1))
 
 
-def _users(notes: Iterable[Path]) -> str:
+def _squeue(notes: Iterable[Path], fields: str, *flags: str) -> list[str]:
+    """Return a line per job of the user and of the owners of `notes`."""
     owners = {os.getuid()}
     for path in notes:
         with suppress(OSError):
             owners.add(path.stat().st_uid)
-    return "--me" if len(owners) == 1 else f"--user={','.join(map(str, sorted(owners)))}"
+    users = "--me" if len(owners) == 1 else f"--user={','.join(map(str, sorted(owners)))}"
+    command = ["squeue", "--noheader", "--array", users, f"--format={fields}", *flags]
+    return call(command).splitlines()
 
 
 def cancel(jobs: Sequence[str]) -> dict[str, str]:

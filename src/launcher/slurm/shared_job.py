@@ -6,7 +6,7 @@ its own: all that it writes is in the run's.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from launcher.rundir.folder import RunFolder
@@ -64,7 +64,3 @@ def state_in(run: RunFolder, script: str | None) -> str | None:
     if is_superseded(run, script):
         return None
     return str(RunOnDisk.read(run).record.get("state", "damaged"))
-
-
-def groups(runs: Sequence[RunFolder], size: int) -> list[Sequence[RunFolder]]:
-    return [runs[start : start + size] for start in range(0, len(runs), size)]

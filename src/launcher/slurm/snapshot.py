@@ -80,15 +80,6 @@ def _untracked(top: Path) -> list[str]:
     ]
 
 
-def _packages(top: Path, folders: set[str]) -> set[str]:
-    """List the folders with tracked Python files, without the top, src/ and the current folder."""
-    return folders - {".", "src", os.path.relpath(Path.cwd().resolve(), top.resolve())}
-
-
-def _code_folders(top: Path) -> set[str]:
-    return {str(Path(name).parent) for name in _listed(top, "ls-files", "-z", "*.py")}
-
-
 def _modules(top: Path) -> list[str]:
     """List the Python modules that git does not track, of the packages that it does.
 
@@ -98,11 +89,9 @@ def _modules(top: Path) -> list[str]:
     copied.
     """
     modules = [name for name in _untracked(top) if name.endswith(MODULES)]
-    folders = _code_folders(top)
-    packages, roots = (
-        _packages(top, folders),
-        {str(parent) for name in folders for parent in Path(name).parents},
-    )
+    folders = {str(Path(name).parent) for name in _listed(top, "ls-files", "-z", "*.py")}
+    roots = {str(parent) for name in folders for parent in Path(name).parents}
+    packages = folders - {".", "src", os.path.relpath(Path.cwd().resolve(), top.resolve())}
     for name in _listed(top, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory"):
         parent = str(Path(name).parent)
         if name.endswith("/") and parent in packages:

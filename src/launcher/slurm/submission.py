@@ -39,10 +39,12 @@ from launcher.slurm.scheduler import QueuedJob, SchedulerError
 from launcher.slurm.size import GUARD
 
 FROZEN = "submission.json"
+PAUSE = 0.2
+"""Seconds between two tries to get the lock of submissions."""
 
 
 @contextmanager
-def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
+def one_at_a_time(outputs: Path) -> Iterator[None]:
     """Hold a lock while SLURM's queue is read and runs are submitted.
 
     The second of two commands then sees the jobs of the first. The lock of a killed command is
@@ -51,7 +53,7 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
     outputs = outputs.absolute()
     existing = {path for path in (outputs, *outputs.parents) if path.exists()}
     lock = RunLock(RunFolder(outputs / ".slurm"))
-    _acquire(lock, pause)
+    _acquire(lock)
     try:
         yield
     finally:
@@ -65,7 +67,7 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
         )
 
 
-def _acquire(lock: RunLock, pause: float) -> None:
+def _acquire(lock: RunLock) -> None:
     """Wait for the lock; say once who holds it."""
     is_reported, vanished = False, 0
     while lock.holder is None:
@@ -91,7 +93,7 @@ def _acquire(lock: RunLock, pause: float) -> None:
                 ):
                     raise
             signals.check()
-            time.sleep(pause)
+            time.sleep(PAUSE)
 
 
 LIMIT = re.compile("MaxSubmit|GrpSubmit|MaxJob")
@@ -133,16 +135,10 @@ class JobNote:
         except (OSError, ValueError, AttributeError, KeyError, TypeError):
             return None
         if note.job_id is None and note.script:
-            note.job_id = note.submitted_id()
+            with suppress(OSError):
+                job = id_path(Path(note.script)).read_text().strip()
+                note.job_id = job if note.task is None else f"{job}_{note.task}"
         return note
-
-    def submitted_id(self) -> str | None:
-        """Read the id next to the job's script, or return None if there is none."""
-        try:
-            job = id_path(Path(self.script)).read_text().strip()
-        except OSError:
-            return None
-        return job if self.task is None else f"{job}_{self.task}"
 
     def find_in(self, queue: Mapping[str, QueuedJob]) -> QueuedJob | None:
         """Return the job in SLURM's queue, unless the job of this id has another script."""

@@ -276,27 +276,6 @@ def seen(lab, outputs, folders):
     return [listed[folder.name]["state"] for folder in folders]
 
 
-def test_a_requeue_that_fails_is_the_jobs_failure(cluster, tmp_path):
-    lab, fakes = cluster, tmp_path / "bin"
-    fakes.mkdir()
-    real = lab.run("bash", "-c", "command -v scontrol").strip()
-    (fakes / "scontrol").write_text(
-        f'#!/bin/bash\n[[ $1 == requeue ]] && {{ echo "no such luck" >&2; exit 1; }}\nexec {real}'
-        ' "$@"\n'
-    )
-    (fakes / "scontrol").chmod(0o755)
-    outputs = tmp_path / "outputs"
-    job = lab.submit(
-        outputs, f"dispatch.setup=['export PATH={fakes}:$PATH']", "dispatch.partition=preempt"
-    )
-    wait_for_step(outputs)
-    lab.preempt(lab.info(job)["NodeList"])
-    assert lab.wait_until_ended(job) == "FAILED"
-    assert record(outputs)["state"] == "failed"
-    assert "could not be requeued: " in record(outputs)["attempts"][-1]["reason"]
-    assert "no such luck" in (run_folders(outputs)[0] / "logs" / f"slurm-{job}.log").read_text()
-
-
 def test_restarts_without_progress_end(cluster, tmp_path):
     """The last one is on another node than the killed process whose lock it finds."""
     lab = cluster

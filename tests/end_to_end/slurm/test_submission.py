@@ -52,6 +52,12 @@ class Sbatch:
         (self.folder / "go").touch()
 
 
+@pytest.fixture
+def slow(plain_cluster, tmp_path):
+    """A cluster, a folder of outputs, and an `sbatch` that waits."""
+    return plain_cluster, tmp_path / "outputs", Sbatch(plain_cluster, tmp_path / "bin")
+
+
 def jobs(lab, outputs):
     """The jobs in SLURM's queue that were submitted from a folder of outputs."""
     lines = lab.run("squeue", "--noheader", "--format=%i|%o").splitlines()
@@ -63,12 +69,8 @@ def verb(lab, name, outputs, *words):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda signum: signum.name)
-def test_a_signal_during_sbatch_loses_no_job(plain_cluster, tmp_path, signum):
-    lab, outputs, sbatch = (
-        plain_cluster,
-        tmp_path / "outputs",
-        Sbatch(plain_cluster, tmp_path / "bin"),
-    )
+def test_a_signal_during_sbatch_loses_no_job(slow, signum):
+    lab, outputs, sbatch = slow
     words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD]
     process = sbatch.start(*words)
     sbatch.wait_for_calls()
@@ -100,12 +102,8 @@ def test_a_signal_during_sbatch_loses_no_job(plain_cluster, tmp_path, signum):
     assert verb(lab, "cancel", outputs, "--all").returncode == 0
 
 
-def test_of_two_commands_at_once_one_submits(plain_cluster, tmp_path):
-    lab, outputs, sbatch = (
-        plain_cluster,
-        tmp_path / "outputs",
-        Sbatch(plain_cluster, tmp_path / "bin"),
-    )
+def test_of_two_commands_at_once_one_submits(slow):
+    lab, outputs, sbatch = slow
     words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD]
     both = [sbatch.start(*words)]
     sbatch.wait_for_calls()
@@ -120,13 +118,9 @@ def test_of_two_commands_at_once_one_submits(plain_cluster, tmp_path):
     assert not (outputs / ".slurm" / "run.lock").exists()
 
 
-def test_a_job_whose_submission_was_repeated_leaves(plain_cluster, tmp_path):
+def test_a_job_whose_submission_was_repeated_leaves(slow):
     """sbatch survives its killed command, and is slower than the command that is run again."""
-    lab, outputs, sbatch = (
-        plain_cluster,
-        tmp_path / "outputs",
-        Sbatch(plain_cluster, tmp_path / "bin"),
-    )
+    lab, outputs, sbatch = slow
     words = [*experiment(outputs, steps=2), *QUICK, "dispatch=slurm", HELD]
     killed = sbatch.start(*words)
     sbatch.wait_for_calls()

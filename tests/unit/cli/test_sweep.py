@@ -44,13 +44,6 @@ def test_every_combination_runs_in_a_folder_of_its_own(
     assert [path.name for path in (project / "outputs").iterdir()] == ["gpt-text"]
 
 
-def test_a_job_of_a_sweep_is_the_run_of_its_overrides_alone(project: Path) -> None:
-    assert sweep("seed=1,2") == 0
-    before = set((project / "outputs" / "gpt-text").iterdir())
-    assert exit_code("--config-dir", "conf", "job=mine", "seed=2") == 0
-    assert set((project / "outputs" / "gpt-text").iterdir()) == before
-
-
 def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,13 +183,3 @@ def test_sweep_starts_no_job_if_any_is_invalid(
     printed = capsys.readouterr()
     assert sentence in printed.err and "running" not in printed.out
     assert not (project / "outputs").exists()
-
-
-def test_additions_and_deletions_are_swept_like_values(project: Path) -> None:
-    assert sweep("model=mine", "model.width=1,2", "+model.depth=3", "~hooks.progress") == 0
-    assert len(list((project / "outputs" / "mine-text").iterdir())) == 2
-
-
-def test_hydras_own_launcher_and_sweeper_work_too(project: Path) -> None:
-    assert sweep("seed=1,2", "hydra/launcher=basic", "hydra/sweeper=basic") == 0
-    assert len(list((project / "outputs" / "gpt-text").iterdir())) == 2

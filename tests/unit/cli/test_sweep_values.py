@@ -136,17 +136,3 @@ def test_a_sweep_that_would_drop_values_is_rejected(
     printed = capsys.readouterr()
     assert sentence in printed.err and "Traceback" not in printed.err
     assert not (project / "outputs").exists()
-
-
-def test_the_first_repeated_jobs_are_reported(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("job=mine", "model=net", "-m", "seed=range(0,100)", "optimizer.lr=0.1,0.1")
-    assert exit_code(*words) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition("jobs ")[2].partition(" of")[0] for line in lines[:3]] == [
-        "1 and 2",
-        "3 and 4",
-        "5 and 6",
-    ]
-    assert lines[3:] == ["97 more jobs of the sweep repeat a run."]

@@ -43,29 +43,16 @@ def test_topics(topic: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "sentence"),
+    ("topic", "meant"),
     [
-        (
-            "optimzer",
-            "--help optimzer: no group or key optimzer; did you mean optimizer? There are data, ",
-        ),
-        (
-            "optimizer=adamx",
-            "--help optimizer=adamx: no option adamx; did you mean adam? optimizer has adam, ",
-        ),
-        (
-            "trainer.max_stps",
-            "--help trainer.max_stps: no key trainer.max_stps; did you mean trainer.max_steps?",
-        ),
+        ("optimzer", "optimizer"),
+        ("optimizer=adamx", "adam"),
+        ("trainer.max_stps", "trainer.max_steps"),
     ],
 )
-def test_an_unknown_topic(topic: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError) as error:
-        topic_text(topic, FOLDERS)
-    assert str(error.value).startswith(sentence)
-    with pytest.raises(SystemExit, match="2"):
+def test_an_unknown_topic(topic: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^--help {topic}: .*did you mean {meant}\?"):
         print_help(["--help", topic])
-    assert capsys.readouterr().err.startswith(sentence)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -273,20 +273,3 @@ def test_a_job_is_found_in_the_queue_with_or_without_its_id(
 )
 def test_a_users_job_trains_if_it_is_a_training(target: str, expected: bool) -> None:
     assert trains({"job": {"_target_": target}}) is expected
-
-
-def test_the_frozen_configuration_is_json(tmp_path: Path) -> None:
-    folder = made(tmp_path / "run", "queued")
-    assert json.loads((folder.path / "submission.json").read_text())["config"] == asked(folder.path)
-
-
-def test_a_training_that_cannot_be_imported_here_is_submitted(tmp_path: Path) -> None:
-    """`retry` is typed in any folder; the nodes may have packages that this machine has not."""
-    for state, expected in (("failed", None), ("completed", "already completed")):
-        folder = made(tmp_path / state, state)
-        assert (
-            why_skipped(
-                asked(folder.path) | {"job": {"_target_": "no.such.Job", "mine": 1}}, folder, {}
-            )
-            == expected
-        )

@@ -93,13 +93,6 @@ def test_budgets_are_apart(before, action):
     assert decide("preempted", Budget(max_timeouts=0), before).action == "requeue"
 
 
-def test_a_refusal_names_the_key():
-    reason = decide("timed out", Budget(max_timeouts=2), before=2).reason
-    assert reason is not None and reason.startswith(
-        "timed out for the 3rd time (dispatch.max_timeouts=2): it is not"
-    )
-
-
 @pytest.mark.parametrize(
     ("steps", "fruitless"),
     [([0], 0), ([0, 0], 1), ([0, 0, 0], 2), ([0, 25], 0), ([0, 25, 25], 1), ([25, 0, 25], 0)],

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -107,14 +108,6 @@ def test_the_end_of_a_job_is_the_end_of_its_open_runs(
     assert states(job) == before | dict.fromkeys(("running", "preempted", "queued"), state)
 
 
-def leave_cancelled(job: RunFolder) -> None:
-    leave(job, "cancelled")
-
-
-def leave_preempted(job: RunFolder) -> None:
-    leave(job, "preempted, with a grace")
-
-
 def leave(job: RunFolder, answer: str) -> None:
     slurm = ScriptedSlurm(job.path.parents[3] / "slurm")
     with pytest.MonkeyPatch.context() as patch:
@@ -149,7 +142,14 @@ def cancel_parts(job: RunFolder) -> None:
 
 @pytest.mark.parametrize(
     "write",
-    [leave_cancelled, leave_preempted, note_failed_start, note_silent_end, close_all, cancel_parts],
+    [
+        partial(leave, answer="cancelled"),
+        partial(leave, answer="preempted, with a grace"),
+        note_failed_start,
+        note_silent_end,
+        close_all,
+        cancel_parts,
+    ],
 )
 @pytest.mark.parametrize("all_newer", [False, True])
 def test_a_job_leaves_runs_alone_that_have_a_newer_job(
@@ -161,8 +161,7 @@ def test_a_job_leaves_runs_alone_that_have_a_newer_job(
 ) -> None:
     monkeypatch.setenv("LAUNCHER_SCRIPT", str(script))
     runs = runs_of(job)
-    newer = runs if all_newer else []
-    for run in newer:
+    for run in runs if all_newer else ():
         freeze(run, {"run": {"dir": str(run.path)}}, None, JobNote("another.sh"))
     before = {run.path: run.record_path.read_bytes() for run in runs}
     write(job)

@@ -122,21 +122,12 @@ def test_submodules_are_copied(repository, tmp_path, monkeypatch):
         git(tmp_path / name, "init", "-q")
         git(tmp_path / name, "add", "-A")
         git(tmp_path / name, "commit", "-qm", "first")
-    add = ("-c", "protocol.file.allow=always", "submodule", "add", "-q")
-    git(tmp_path / "outer", *add, str(tmp_path / "inner"), "deep/inner")
+    submodule = ("-c", "protocol.file.allow=always", "submodule")
+    git(tmp_path / "outer", *submodule, "add", "-q", str(tmp_path / "inner"), "deep/inner")
     git(tmp_path / "outer", "commit", "-qm", "a submodule")
     monkeypatch.chdir(tmp_path / "repository")
-    git(repository, *add, str(tmp_path / "outer"), "lib/outer")
-    git(
-        repository,
-        "-c",
-        "protocol.file.allow=always",
-        "submodule",
-        "update",
-        "-q",
-        "--init",
-        "--recursive",
-    )
+    git(repository, *submodule, "add", "-q", str(tmp_path / "outer"), "lib/outer")
+    git(repository, *submodule, "update", "-q", "--init", "--recursive")
     git(repository, "commit", "-qam", "a submodule")
     clean = take(folder_in(tmp_path, "clean"))
     assert json.loads((clean / "snapshot.json").read_text())["dirty"] is False
