@@ -99,13 +99,9 @@ def _folder(run: str | Path, outputs: Path) -> Path:
             f"load_model('{run}'): names {len(folders)} runs, {names}; write name/id,"
             " or more of the id."
         )
-    if not outputs.is_dir():
-        raise ConfigError(
-            f"load_model('{run}'): there is no such folder, and no folder {outputs} of runs; give"
-            " it with outputs=..."
-        )
     raise ConfigError(
-        f"load_model('{run}'): there is no such folder, and no run of this id in {outputs}."
+        f"load_model('{run}'): there is no such folder, and no run of this id in {outputs}; another"
+        " folder of runs is given with outputs=..."
     )
 
 

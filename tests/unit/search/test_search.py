@@ -54,22 +54,6 @@ def test_trials_follow_a_pruner_that_changed(
     )
 
 
-def test_a_trial_that_was_asked_for_and_not_started_is_started(tmp_path: Path) -> None:
-    class Dies(ToyRunner):
-        def start(self, number: int, config: Any) -> None:
-            if number == 2:
-                raise Killed
-            super().start(number, config)
-
-    enqueue = [{"x": x} for x in (0.1, 0.2, 0.3, 0.4)]
-    with pytest.raises(Killed):
-        search(tmp_path, Dies(tmp_path), n_trials=4, enqueue=enqueue).run()
-    again = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=4, enqueue=enqueue)
-    again.run()
-    assert runner.starts == [2, 3]
-    assert statuses(again) == {"completed": 4}
-
-
 @pytest.mark.parametrize(("pruner", "most"), [("asha", 700), ("hyperband", 1200)])
 def test_halving_trains_few_trials_to_the_end_and_finds_the_best(
     tmp_path: Path, pruner: str, most: int
@@ -92,17 +76,6 @@ def test_halving_trains_few_trials_to_the_end_and_finds_the_best(
     )
     again.run()
     assert (count > len(valid), other.starts) == (True, [])
-
-
-def test_the_best_of_the_highest_rung_is_trained_to_the_end_if_none_is_promoted(
-    tmp_path: Path,
-) -> None:
-    study = search(
-        tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha", enqueue=[{"x": 0.2}, {"x": 0.5}]
-    )
-    study.run()
-    assert sorted(trial.step for trial in study.trials) == [10, 90]
-    assert "is the best of the highest rung, resumes" in "".join(study.lines)
 
 
 def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path: Path) -> None:
@@ -133,6 +106,7 @@ def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path: Pa
     first = search(tmp_path, ToyRunner(tmp_path), n_trials=4, pruner="asha", enqueue=enqueue)
     first.run()
     assert [trial.step for trial in first.trials] == [90, 10, 10, 10]
+    assert "is the best of the highest rung, resumes" in "".join(first.lines)
     more = search(
         tmp_path, runner := ToyRunner(tmp_path), n_trials=9, pruner="asha", enqueue=enqueue
     )
@@ -248,12 +222,6 @@ def test_a_grid_has_all_its_points_besides_those_enqueued(tmp_path: Path) -> Non
     )
     study.run()
     assert {trial.params["x"] for trial in study.trials} == {"0.1", "0.2", "0.4"}
-
-
-def test_no_trial_starts_after_the_timeout(tmp_path: Path) -> None:
-    study = search(tmp_path, ToyRunner(tmp_path), n_trials=9, timeout=1e-9)
-    study.run()
-    assert study.trials == []
 
 
 def test_an_objective_that_is_not_logged_ends_the_search(tmp_path: Path) -> None:

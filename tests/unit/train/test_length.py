@@ -63,10 +63,6 @@ PRESETS = {
             f"trainer.max_steps=20: trainer.max_epochs=3 {BOTH}",
         ),
         (
-            "trainer.max_epochs=0.5 trainer.max_steps=500",
-            f"trainer.max_steps=500: trainer.max_epochs=0.5 {BOTH}",
-        ),
-        (
             "experiment=steps trainer.max_epochs=3",
             f"trainer.max_steps=40: trainer.max_epochs=3 {BOTH}",
         ),
@@ -77,16 +73,11 @@ PRESETS = {
             "experiment=epochs trainer.max_steps=20",
             f"trainer.max_steps=20: trainer.max_epochs=2 {BOTH}",
         ),
-        ("experiment=epochs trainer.max_steps=20 trainer.max_epochs=null", 20),
         ("experiment=both", f"trainer.max_steps=40: trainer.max_epochs=2 {BOTH}"),
         ("experiment=no_steps", None),
         (
             "trainer.max_steps=null",
             "trainer.max_steps=null: a run needs an end; set it, or trainer.max_epochs.",
-        ),
-        (
-            "trainer.max_epochs=x",
-            "trainer.max_epochs='x': should be a number greater than 0 or null.",
         ),
         (
             "trainer.max_epochs=3 hooks.logging.interval=${trainer.max_steps}",
