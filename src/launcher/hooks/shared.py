@@ -249,12 +249,12 @@ def _copied(content: bytes, step: int) -> list[bytes]:
 
 def awaited(folder: Path, leaves: Mapping[int, Sequence[str]]) -> list[int]:
     """Return the steps that a run in the folder of a name will start from, and has not reached."""
-
-    def has_reached(run_id: str, step: int) -> bool:
-        steps = checkpoint_steps(RunFolder(folder / run_id).checkpoints)
-        return max(steps, default=0) >= step
-
-    return [step for step, ids in leaves.items() if not all(has_reached(one, step) for one in ids)]
+    reached = {
+        one: max(checkpoint_steps(RunFolder(folder / one).checkpoints), default=0)
+        for ids in leaves.values()
+        for one in ids
+    }
+    return [step for step, ids in leaves.items() if any(reached[one] < step for one in ids)]
 
 
 def with_states(hooks: States, states: States) -> States:
