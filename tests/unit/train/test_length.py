@@ -104,27 +104,18 @@ def test_a_run_ends_after_steps_or_after_epochs(presets: Path, words: str, expec
 
 def test_unit_of_epochs_is_not_part_of_the_id() -> None:
     """The default is null with epochs, and 500 without them."""
-    words = (
-        "trainer.max_epochs=3",
-        "trainer.max_epochs=3 trainer.max_steps=null",
-        "",
-        "trainer.max_steps=500",
-    )
+    epochs = "trainer.max_epochs=3"
+    words = (epochs, f"{epochs} trainer.max_steps=null", "", "trainer.max_steps=500")
     ids = [composed([*SYNTHETIC, *each.split()]).run.id for each in words]
     assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
 def test_a_stream_without_a_length_is_rejected() -> None:
-    config = composed(
-        [
-            "data=custom",
-            "data.dataset._target_=itertools.count",
-            "model=mlp",
-            "trainer.max_epochs=1",
-            "run.name=a",
-            "run.id=b",
-        ]
+    words = (
+        "data=custom data.dataset._target_=itertools.count model=mlp trainer.max_epochs=1"
+        " run.name=a run.id=b"
     )
+    config = composed(words.split())
     with pytest.raises(
         ConfigError, match=r"trainer\.max_epochs=1.*: the training data have no length"
     ):
