@@ -308,21 +308,11 @@ def test_what_is_not_the_same_is_not_shared(
         assert said in output
 
 
-GPT = (
-    "model=gpt",
-    "model.dim=16",
-    "model.num_layers=1",
-    "model.num_heads=2",
-    "model.dropout=0.1",
-    "data.seq_len=16",
-    "data.batch_size=4",
-    *WSD,
-    "trainer.max_steps=100",
-    "hooks.logging.interval=5",
-    "hooks.evaluation.interval=20",
-    "hooks.evaluation.max_samples=8",
-    "hooks.checkpointing.interval=20",
-    "device=cpu",
+GPT = split(
+    "model=gpt model.dim=16 model.num_layers=1 model.num_heads=2 model.dropout=0.1 data.seq_len=16"
+    " data.batch_size=4 scheduler=wsd scheduler.warmup_steps=3 trainer.max_steps=100 device=cpu"
+    " hooks.logging.interval=5 hooks.evaluation.interval=20 hooks.evaluation.max_samples=8"
+    " hooks.checkpointing.interval=20"
 )
 COOLDOWNS = ("-m", "seed=0,1", "scheduler.decay_ratio=0.08,0.16,0.24,0.32")
 

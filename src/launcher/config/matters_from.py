@@ -23,15 +23,12 @@ class Pair:
     """Two identities, in which `trainer.max_steps` is a number.
 
     Args:
-        lines: reads what the other run has logged, by step. None: it has not begun.
+        lines: reads what the other run has logged, by step; nothing if it has not begun.
     """
 
     one: Node
     other: Node
-    lines: Callable[[], Sequence[Node]] | None = None
-
-    def logged(self) -> Sequence[Node]:
-        return () if self.lines is None else self.lines()
+    lines: Callable[[], Sequence[Node]] = tuple
 
     @property
     def steps_before_an_end(self) -> int:
@@ -50,7 +47,7 @@ def never(one: Node | None, other: Node | None, pair: Pair) -> int:
 
 def before_last_line(one: Node | None, other: Node | None, pair: Pair) -> int:
     """The rule of a key whose effect follows from the logged lines."""
-    lines = pair.logged()
+    lines = pair.lines()
     return int(lines[-1]["step"]) if lines else 0
 
 

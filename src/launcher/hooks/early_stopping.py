@@ -19,7 +19,7 @@ def before_a_stop(one: Node | None, other: Node | None, pair: Pair) -> int:
         for node in (one, other)
         if node is not None
     ]
-    stops = [hook.stop_in(pair.logged()) for hook in hooks]
+    stops = [hook.stop_in(pair.lines()) for hook in hooks]
     return min([before_last_line(one, other, pair), *(stop - 1 for stop in stops)])
 
 

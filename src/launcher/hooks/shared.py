@@ -137,8 +137,8 @@ class SharedStart:
         if manifest.samples not in (None, source.step * batch_size):
             raise Unusable("some of its steps used further samples.")
         for attempt in source.record.get("attempts", []):
-            if source.has_trained(attempt) and (problem := self._rounding(trainer, attempt)):
-                raise Unusable(problem)
+            if source.has_trained(attempt):
+                self._check_rounding(trainer, attempt)
         if changes := environment_changes(path, self.texts):
             raise Unusable(changes[0])
         # Reading the weights twice is better than a start that fails half way.
@@ -167,19 +167,18 @@ class SharedStart:
             raise Unusable("some of its updates were skipped.")
         return states
 
-    def _rounding(self, trainer: TrainerView, attempt: AttemptData) -> str | None:
-        """Return why the steps of an attempt have other last bits than they have here, or None."""
+    def _check_rounding(self, trainer: TrainerView, attempt: AttemptData) -> None:
+        """Check that the steps of an attempt have the same last bits as here."""
         here = described(yaml.safe_load(self.texts[MACHINE]))
         if (machine := attempt.get("machine")) != here:
-            return f"it was trained on another machine: {machine}, and here is {here}."
+            raise Unusable(f"it was trained on another machine: {machine}, and here is {here}.")
         plan, ranks = trainer.strategy.plan, trainer.strategy.ranks
         there = attempt.get("world_size"), attempt.get("micro_batch_size")
         if plan.lanes is None and there != (ranks.world_size, plan.micro_batch_size):
-            return (
+            raise Unusable(
                 f"it was trained on {there[0]} ranks with {there[1]} samples a pass, which differs"
                 " by rounding without trainer.lanes."
             )
-        return None
 
     def data(self) -> SharedData | None:
         """Return what `run.json` records."""
@@ -250,12 +249,12 @@ def _copied(content: bytes, step: int) -> list[bytes]:
 
 def awaited(folder: Path, leaves: Mapping[int, Sequence[str]]) -> list[int]:
     """Return the steps that a run in the folder of a name will start from, and has not reached."""
-
-    def has_reached(run_id: str, step: int) -> bool:
-        steps = checkpoint_steps(RunFolder(folder / run_id).checkpoints)
-        return max(steps, default=0) >= step
-
-    return [step for step, ids in leaves.items() if not all(has_reached(one, step) for one in ids)]
+    reached = {
+        one: max(checkpoint_steps(RunFolder(folder / one).checkpoints), default=0)
+        for ids in leaves.values()
+        for one in ids
+    }
+    return [step for step, ids in leaves.items() if any(reached[one] < step for one in ids)]
 
 
 def with_states(hooks: States, states: States) -> States:

@@ -18,7 +18,7 @@ OWNERS: dict[str, Any] = {"trainer": TrainerSettings, "scheduler": schedulers}
 """The owners of `matters_from` for a section, and for a group with classes of torch."""
 
 
-def common_steps(one: Node, other: Node, lines: Callable[[], Sequence[Node]] | None = None) -> int:
+def common_steps(one: Node, other: Node, lines: Callable[[], Sequence[Node]] = tuple) -> int:
     """Return the number of first steps that two runs have in common, bitwise identical.
 
     It is 0 unless every key in which they differ has a rule (`launcher.config.matters_from`).

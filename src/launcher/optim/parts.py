@@ -119,7 +119,7 @@ def optimizer_parts(
     of_part = dict(modules or {})
     if unknown := of_part.keys() - parts.keys():
         raise ConfigError(_unknown("modules", min(unknown), parts))
-    made, taken = {}, set[int]()
+    made: dict[str, Any] = {}
     for name in order:
         if not callable(parts[name]):
             raise ConfigError(
@@ -129,16 +129,21 @@ def optimizer_parts(
         key = f"optimizer.modules.{name}" if name in of_part else f"optimizer.parts.{name}"
         module = _module(model, of_part.get(name, [name]), key)
         made[name] = call_factory(parts[name], module)
-        if not hasattr(made[name], "param_groups"):
-            continue  # reported by `OptimizerParts`
-        taken |= {id(p) for group in made[name].param_groups for p in group["params"]}
-    left = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in taken]
-    if left:
-        raise ConfigError(
-            f"optimizer.parts: the parameter {left[0]} is in no part ({', '.join(parts)}); add a"
-            " part of its module, or freeze it (requires_grad_(False))."
-        )
-    return OptimizerParts(made, max_grad_norm)
+    optimizer = OptimizerParts(made, max_grad_norm)
+    _check_trained(model, optimizer)
+    return optimizer
+
+
+def _check_trained(model: nn.Module, optimizer: OptimizerParts) -> None:
+    """Check that each trainable parameter is in a part."""
+    taken = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for name, p in model.named_parameters():
+        if p.requires_grad and id(p) not in taken:
+            raise ConfigError(
+                f"optimizer.parts: the parameter {name} is in no part"
+                f" ({', '.join(optimizer.parts)}); add a part of its module, or freeze it"
+                " (requires_grad_(False))."
+            )
 
 
 def _module(model: nn.Module, names: Sequence[str], key: str) -> nn.Module:

@@ -3,10 +3,8 @@
 import json
 import warnings
 from array import array
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain, count, islice
 from typing import Any
 
 import torch
@@ -58,13 +56,23 @@ def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
 def _course(schedule: str, optimizer: str, steps: int) -> tuple[object, torch.Tensor]:
     """Return what a schedule has set once, and a row of what it sets for each step."""
     scheduler = _built(json.loads(schedule), json.loads(optimizer))
-    constants, rows = _constants(scheduler), _rows(scheduler)
-    values = array("d", first := list(next(rows)))
+    constants = [
+        {key: value for key, value in group.items() if key not in ("params", *SCHEDULED)}
+        for group in scheduler.optimizer.param_groups
+    ]
+    # Rates follow from the factors, which need no step.
+    factors = dict.fromkeys(scheduler.lr_lambdas) if isinstance(scheduler, LambdaLR) else None
+    values, row = array("d"), list[float]()
     # It may have no rate after its own last step.
     with suppress(Exception):
-        for row in islice(rows, steps - 1):
+        for step in range(steps):
+            if step and factors is None:
+                scheduler.step()
+            row = _row(scheduler) if factors is None else [factor(step) for factor in factors]
             values.extend(row)
-    return constants, torch.frombuffer(values, dtype=torch.float64).view(-1, len(first))
+    return (type(scheduler), constants), torch.frombuffer(values, dtype=torch.float64).view(
+        -1, len(row)
+    )
 
 
 def _known(node: Node) -> bool:
@@ -83,35 +91,13 @@ def _built(node: Node, optimizer: Node) -> Any:
     return scheduler
 
 
-def _constants(scheduler: LRScheduler) -> tuple[object, ...]:
-    """Return the class of a schedule, and what it has set once in the parameter groups."""
-    return type(scheduler), [
-        {key: value for key, value in group.items() if key not in ("params", *SCHEDULED)}
-        for group in scheduler.optimizer.param_groups
-    ]
-
-
-def _rows(scheduler: LRScheduler) -> Iterator[Iterable[float]]:
-    """Yield the values of each step from the first one on, or the factors that they follow from."""
-    if isinstance(scheduler, LambdaLR):
-        factors = dict.fromkeys(scheduler.lr_lambdas)
-        yield from ([factor(step) for factor in factors] for step in count())
-    while True:
-        yield _row(scheduler)
-        scheduler.step()
-
-
 def _row(scheduler: LRScheduler) -> list[float]:
     """Return the values of the current step."""
-    values = [
-        group[key]
-        for group in scheduler.optimizer.param_groups
-        for key in SCHEDULED
-        if key in group
-    ]
-    return [
-        *chain.from_iterable(value if isinstance(value, tuple) else [value] for value in values)
-    ]
+    row: list[float] = []
+    for group in scheduler.optimizer.param_groups:
+        for value in (group[key] for key in SCHEDULED if key in group):
+            row.extend(value if isinstance(value, tuple) else [value])
+    return row
 
 
 def _common_by_metric(one: Node, other: Node, pair: Pair) -> int:
@@ -123,7 +109,7 @@ def _common_by_metric(one: Node, other: Node, pair: Pair) -> int:
     mode, best = modes[0], None
     both = [_built({**node, "mode": mode}, pair.one["optimizer"]) for node in (one, other)]
     arguments = {key for key in vars(both[0]) if len({str(vars(each)[key]) for each in both}) > 1}
-    for line in pair.logged():
+    for line in pair.lines():
         if metric not in line:
             continue
         latest = float(line[metric])

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import FloatDistribution
 
 from launcher.cli.sweep import check_jobs
-from launcher.config.compose import Command
+from launcher.config.compose import Command, Composer
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import loader
@@ -61,33 +62,30 @@ def sweep(words: Command, master: DictConfig) -> None:
     settings = checked_settings(probe, space)
     display = Display()
     search = make_search(words, probe, settings, space, fixed, display)
-
-    def work() -> None:
-        search.load()
-        known = f", {len(search.trials)} trials so far" if search.trials else ""
-        print(
-            "Study"
-            f" {search.folder}{known}{f', rungs at steps {search.rungs}' if search.rungs else ''}",
-            flush=True,
-        )
-        if settings.warm_start:
-            print(
-                f"hpo.warm_start: {add_known_runs(search)} runs on disk become trials", flush=True
-            )
-        try:
-            with display:
-                search.run()
-        except ConfigError:
-            search.forget_unless_begun()
-            raise
-        conclude(search, words.composer)
-
+    work = partial(_conduct, search, display, words.composer)
     with locked(search.folder):
         try:
             guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
         finally:
             if not search.trials:
                 (search.folder / RESTARTS).unlink(missing_ok=True)
+
+
+def _conduct(search: Search, display: Display, composer: Composer) -> None:
+    """Run a study from its beginning, or from where it was left, to its results."""
+    search.load()
+    known = f", {len(search.trials)} trials so far" if search.trials else ""
+    rungs = f", rungs at steps {search.rungs}" if search.rungs else ""
+    print(f"Study {search.folder}{known}{rungs}", flush=True)
+    if search.settings.warm_start:
+        print(f"hpo.warm_start: {add_known_runs(search)} runs on disk become trials", flush=True)
+    try:
+        with display:
+            search.run()
+    except ConfigError:
+        search.forget_unless_begun()
+        raise
+    conclude(search, composer)
 
 
 def _check_dispatch(dispatch: dict[str, Any]) -> None:

@@ -169,7 +169,6 @@ class Search:
     # --------------------------------------------------------------------------------- what is next
     def _next(self) -> Trial | None:
         """Choose the trial that gets a free slot: an interrupted, a promoted, or a new one."""
-        busy = self.runner.running()
         busy_runs = self._busy_runs()
         for trial in self.trials:
             is_open = trial.status(self.settings) == "open" and trial.run not in busy_runs
@@ -177,21 +176,17 @@ class Search:
                 return trial
         if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
             target = halving.next_rung(promoted.target or 0, self.rungs)
-            return self._promote(
-                promoted,
-                target,
-                f"is among the best 1/{self.settings.reduction_factor} at step {promoted.target}",
-            )
+            share = f"1/{self.settings.reduction_factor}"
+            why = f"is among the best {share} at step {promoted.target}"
+            return self._promote(promoted, target, why)
         while self._asked() < self._max_trials and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and trial.run not in busy_runs:
                 return trial
-        if (
-            not busy
-            and (best := halving.best_paused(self.trials, self.rungs, self.settings)) is not None
-        ):
-            return self._promote(best, None, "is the best of the highest rung")
-        return None
+        best = halving.best_paused(self.trials, self.rungs, self.settings)
+        if best is None or self.runner.running():
+            return None
+        return self._promote(best, None, "is the best of the highest rung")
 
     def _busy_runs(self) -> set[str | None]:
         busy = self.runner.running()
@@ -272,16 +267,16 @@ class Search:
         suggest(str(self.settings.space_function), job.plain, trial)
 
     def _report_new(self, trial: Trial, twin: Trial | None) -> None:
-        text = f"trial {trial.number}: {' '.join(overrides_of(trial.params))}"
         status = trial.status(self.settings)
         if status == "invalid":
-            self.say(f"{text}: is invalid: {trial.refusal}")
+            what = f"is invalid: {trial.refusal}"
         elif twin is not None:
-            self.say(f"{text}: is trial {twin.number} again")
+            what = f"is trial {twin.number} again"
         elif status == "completed":
-            self.say(
-                f"{text}: run {trial.run} is completed already, {described(trial, self.settings)}"
-            )
+            what = f"run {trial.run} is completed already, {described(trial, self.settings)}"
+        else:
+            return
+        self.say(f"trial {trial.number}: {' '.join(overrides_of(trial.params))}: {what}")
 
     # --------------------------------------------------------------------------------- what happens
     def _start(self, trial: Trial) -> None:

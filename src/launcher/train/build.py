@@ -285,12 +285,12 @@ def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Op
     torch's own optimizers take them.
     """
     optimizer: torch.optim.Optimizer = call_factory(_factory(node, "optimizer"), model)
+    key = f"optimizer._target_={node['_target_']}"
     if not hasattr(optimizer, "param_groups"):
         raise ConfigError(
-            f"optimizer._target_={node['_target_']}: should make a torch.optim.Optimizer; it made "
-            f"{described(optimizer)}."
+            f"{key}: should make a torch.optim.Optimizer; it made {described(optimizer)}."
         )
-    check_step(optimizer, f"optimizer._target_={node['_target_']}")
+    check_step(optimizer, key)
     return optimizer
 
 
@@ -321,14 +321,12 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     ):
         options["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
     scheduler: object = _factory(options, "scheduler")(optimizer)
-    name = type(scheduler).__name__
+    name, key = type(scheduler).__name__, f"scheduler._target_={options['_target_']}"
     if not hasattr(scheduler, "step"):
-        target = options["_target_"]
         raise ConfigError(
-            f"scheduler._target_={target}: should make a scheduler of torch.optim; it made "
-            f"{described(scheduler)}."
+            f"{key}: should make a scheduler of torch.optim; it made {described(scheduler)}."
         )
-    check_steps(scheduler, f"scheduler._target_={options['_target_']}")
+    check_steps(scheduler, key)
     if needs_metric(scheduler) and metric is None:
         raise ConfigError(
             f"scheduler.metric: {name} follows a logged metric; e.g. +scheduler.metric=val/loss."

@@ -19,7 +19,6 @@ from launcher.config.construct import instantiate, target_object
 from launcher.config.foreign import read_config
 from launcher.config.run_config import resolved_node
 from launcher.config.session import first_line
-from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.config.tree import get
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.init_from import RenamingReader
@@ -99,13 +98,9 @@ def _folder(run: str | Path, outputs: Path) -> Path:
             f"load_model('{run}'): names {len(folders)} runs, {names}; write name/id,"
             " or more of the id."
         )
-    if not outputs.is_dir():
-        raise ConfigError(
-            f"load_model('{run}'): there is no such folder, and no folder {outputs} of runs; give"
-            " it with outputs=..."
-        )
     raise ConfigError(
-        f"load_model('{run}'): there is no such folder, and no run of this id in {outputs}."
+        f"load_model('{run}'): there is no such folder, and no run of this id in {outputs}; another"
+        " folder of runs is given with outputs=..."
     )
 
 
@@ -151,22 +146,13 @@ def _build(file: Path, trust: bool) -> nn.Module:
 
 
 def _not_importable(file: Path, key: str, target: str, error: Exception) -> ConfigError:
-    """Describe the problem with a class that cannot be imported, and the fix."""
-    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+    while isinstance(error.__cause__, Exception):
         error = error.__cause__
-    problem = first_line(error)
-    try:
-        locate(target)
-    except NotFound as missing:
-        problem = f"there is no {missing.name} in {missing.where}."
-        if not missing.where:
-            problem = (
-                f"there is no module {missing.name}; add the folder that has it to PYTHONPATH or"
-                " sys.path."
-            )
-    except Unresolvable:
-        pass
-    return ConfigError(f"{file}: {key}._target_={target}: {problem}")
+    problem = first_line(error).rstrip(".")
+    return ConfigError(
+        f"{file}: {key}._target_={target}: cannot be imported ({problem}); add the folder that has"
+        " it to PYTHONPATH or sys.path."
+    )
 
 
 class Predictor:

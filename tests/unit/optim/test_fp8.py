@@ -117,19 +117,12 @@ def test_a_model_that_is_not_compiled_is_warned_about(
 
 
 def train(folder: Path, steps: int, *words: str) -> Any:
-    config = run_of(
-        [
-            *("model=gpt", "data=synthetic", "device=cpu", "tracker=[]", "data.batch_size=4"),
-            *(
-                "model.dim=32",
-                "model.num_layers=1",
-                "data.seq_len=16",
-                "model.tie_embeddings=false",
-            ),
-            *("hooks=[checkpointing,ema]", "hooks.checkpointing.interval=2"),
-            *(f"trainer.max_steps={steps}", f"paths.outputs={folder}", *words),
-        ]
+    small = (
+        "model=gpt data=synthetic device=cpu tracker=[] data.batch_size=4 data.seq_len=16"
+        " model.dim=32 model.num_layers=1 model.tie_embeddings=false hooks=[checkpointing,ema]"
+        f" hooks.checkpointing.interval=2 trainer.max_steps={steps}"
     )
+    config = run_of([*small.split(), f"paths.outputs={folder}", *words])
     trainer = build_trainer(config, RunFolder(folder / "run").create())
     trainer.train()
     return trainer

@@ -97,11 +97,6 @@ def test_decay_groups(factory, no_decay, expected):
     }
 
 
-def test_everything_may_decay():
-    model = mixed()
-    assert list(members(model, optimizers.adamw(model, no_decay=[]))) == ["decay"]
-
-
 def test_a_tied_embedding_is_an_embedding_once():
     model = tiny_gpt()
     groups = members(model, optimizers.adamw(model, no_decay=["norms", "embeddings"]))
@@ -199,18 +194,9 @@ class TestHiddenMatrices:
                 lambda a, b, c: nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c), id="sequence"
             ),
             pytest.param(
-                lambda a, b, c: nn.Sequential(nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c)),
-                id="nested",
-            ),
-            pytest.param(
                 lambda a, b, c: nn.Sequential(nn.Sequential(a, nn.ReLU()), b, nn.Sequential(c)),
                 id="head",
             ),
-            pytest.param(
-                lambda a, b, c: Holder(layers=nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c)),
-                id="in one",
-            ),
-            pytest.param(lambda a, b, c: Holder(layers=nn.ModuleList([a, b, c])), id="list"),
             pytest.param(
                 lambda a, b, c: Holder(blocks=nn.Sequential(a, b), head=c), id="blocks, head"
             ),
@@ -264,15 +250,6 @@ class TestMuon:
 
         train(two, Both(), 4)
         assert equal(one, two)
-
-    def test_a_schedule_moves_every_group(self):
-        model = tiny_gpt()
-        optimizer = optimizers.muon(model, **self.OPTIONS)
-        scheduler = schedulers.linear(optimizer, max_steps=4, warmup_steps=0)
-        train(model, optimizer, 1, scheduler=scheduler)
-        assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.015, 0.0075, 0.0075])
-        inner = [g["lr"] for part in optimizer.optimizers for g in part.param_groups]
-        assert inner == [g["lr"] for g in optimizer.param_groups]
 
     @pytest.mark.parametrize("how", ["state_dict", "by_parameter", "deepcopy"])
     def test_muon_resumes_from_its_state(self, how):

@@ -72,23 +72,8 @@ WARMED = [*DECAYING, schedulers.constant_with_warmup]
         ),
         (
             schedulers.wsd,
-            {
-                "max_steps": 8,
-                "warmup_steps": 0,
-                "decay_ratio": 0.5,
-                "decay": "sqrt",
-                "min_lr_ratio": 0.1,
-            },
-            [
-                2,
-                2,
-                2,
-                2,
-                2,
-                0.2 + 1.8 * 0.5,
-                0.2 + 1.8 * (1 - math.sqrt(0.5)),
-                0.2 + 1.8 * (1 - math.sqrt(0.75)),
-            ],
+            {"max_steps": 8, "warmup_steps": 0, "decay_ratio": 0.5, "min_lr_ratio": 0.1},
+            [2] * 5 + [0.2 + 1.8 * (1 - math.sqrt(part)) for part in (0.25, 0.5, 0.75)],
         ),
         (
             schedulers.wsd,

@@ -17,7 +17,7 @@ from launcher.process import signals
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.trials import best_of
 from launcher.search.search import Search
-from support.toy_trials import ToyRunner, composed, loss, search
+from support.toy_trials import SPACE, ToyRunner, composed, loss, search
 
 
 class Killed(BaseException):
@@ -26,6 +26,18 @@ class Killed(BaseException):
 
 def statuses(study: Search) -> Counter[str]:
     return Counter(trial.status(study.settings) for trial in study.trials)
+
+
+def searched(outputs: Path, space: Any = SPACE, **settings: Any) -> Search:
+    """Run a whole search of toys."""
+    study = search(outputs, ToyRunner(outputs), space, **settings)
+    study.run()
+    return study
+
+
+def starts(study: Search) -> list[int]:
+    runner: Any = study.runner
+    return list(runner.starts)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +52,9 @@ def test_trials_follow_a_pruner_that_changed(
     tmp_path: Path, changed: Any, rungs: list[int], steps: set[int]
 ) -> None:
     keys = {"sampler": "random", "n_trials": 5}
-    first = search(
-        tmp_path, ToyRunner(tmp_path), **keys, pruner="asha", min_steps=15, reduction_factor=4
-    )
-    first.run()
+    first = searched(tmp_path, **keys, pruner="asha", min_steps=15, reduction_factor=4)
     assert (first.rungs, statuses(first)["paused"]) == ([15, 60], 3)
-    again = search(tmp_path, ToyRunner(tmp_path), **keys | {"pruner": "asha"} | changed)
-    again.run()
+    again = searched(tmp_path, **keys | {"pruner": "asha"} | changed)
     assert again.rungs == rungs
     assert {trial.step for trial in again.trials if trial.refusal is None} == steps
     assert (
@@ -54,30 +62,11 @@ def test_trials_follow_a_pruner_that_changed(
     )
 
 
-def test_a_trial_that_was_asked_for_and_not_started_is_started(tmp_path: Path) -> None:
-    class Dies(ToyRunner):
-        def start(self, number: int, config: Any) -> None:
-            if number == 2:
-                raise Killed
-            super().start(number, config)
-
-    enqueue = [{"x": x} for x in (0.1, 0.2, 0.3, 0.4)]
-    with pytest.raises(Killed):
-        search(tmp_path, Dies(tmp_path), n_trials=4, enqueue=enqueue).run()
-    again = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=4, enqueue=enqueue)
-    again.run()
-    assert runner.starts == [2, 3]
-    assert statuses(again) == {"completed": 4}
-
-
 @pytest.mark.parametrize(("pruner", "most"), [("asha", 700), ("hyperband", 1200)])
 def test_halving_trains_few_trials_to_the_end_and_finds_the_best(
     tmp_path: Path, pruner: str, most: int
 ) -> None:
-    study = search(
-        tmp_path, runner := ToyRunner(tmp_path), sampler="random", n_trials=20, pruner=pruner
-    )
-    study.run()
+    study = searched(tmp_path, sampler="random", n_trials=20, pruner=pruner)
     assert study.rungs == [10, 30]
     valid = [trial for trial in study.trials if trial.refusal is None]
     (best,) = best_of(study.trials, study.settings)
@@ -86,23 +75,9 @@ def test_halving_trains_few_trials_to_the_end_and_finds_the_best(
         (trial.params["x"] for trial in valid), key=lambda x: abs(x - 0.3)
     )
     assert sum(trial.step for trial in valid) < most < 90 * len(valid)
-    count = len(runner.starts)
-    again = search(
-        tmp_path, other := ToyRunner(tmp_path), sampler="random", n_trials=20, pruner=pruner
-    )
-    again.run()
-    assert (count > len(valid), other.starts) == (True, [])
-
-
-def test_the_best_of_the_highest_rung_is_trained_to_the_end_if_none_is_promoted(
-    tmp_path: Path,
-) -> None:
-    study = search(
-        tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha", enqueue=[{"x": 0.2}, {"x": 0.5}]
-    )
-    study.run()
-    assert sorted(trial.step for trial in study.trials) == [10, 90]
-    assert "is the best of the highest rung, resumes" in "".join(study.lines)
+    count = len(starts(study))
+    again = searched(tmp_path, sampler="random", n_trials=20, pruner=pruner)
+    assert (count > len(valid), starts(again)) == (True, [])
 
 
 def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path: Path) -> None:
@@ -130,15 +105,12 @@ def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path: 
 
 def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path: Path) -> None:
     enqueue = [{"x": x} for x in (0.31, 0.32, 0.33, 0.34, 0.5, 0.51, 0.52, 0.53, 0.54)]
-    first = search(tmp_path, ToyRunner(tmp_path), n_trials=4, pruner="asha", enqueue=enqueue)
-    first.run()
+    first = searched(tmp_path, n_trials=4, pruner="asha", enqueue=enqueue)
     assert [trial.step for trial in first.trials] == [90, 10, 10, 10]
-    more = search(
-        tmp_path, runner := ToyRunner(tmp_path), n_trials=9, pruner="asha", enqueue=enqueue
-    )
-    more.run()
+    assert "is the best of the highest rung, resumes" in "".join(first.lines)
+    more = searched(tmp_path, n_trials=9, pruner="asha", enqueue=enqueue)
     assert [trial.step for trial in more.trials] == [90, 30, 30, 10, 10, 10, 10, 10, 10]
-    assert runner.starts.count(0) == 0
+    assert starts(more).count(0) == 0
 
 
 @pytest.mark.parametrize("pruner", ["median", "percentile"])
@@ -169,11 +141,8 @@ def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(
     study.run()
     assert stopped == [3]
     assert (study.trials[3].pruned, study.trials[3].status(study.settings)) == (10, "pruned")
-    again = search(
-        tmp_path, runner := ToyRunner(tmp_path), pruner="none", enqueue=enqueue, n_trials=4
-    )
-    again.run()
-    assert (runner.starts, again.trials[3].step) == ([3], 90)
+    again = searched(tmp_path, pruner="none", enqueue=enqueue, n_trials=4)
+    assert (starts(again), again.trials[3].step) == ([3], 90)
 
 
 def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path: Path) -> None:
@@ -221,9 +190,8 @@ def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path: Path) -> Non
 
 def test_invalid_and_equal_trials_are_not_run(tmp_path: Path) -> None:
     enqueue = [{"x": 0.95}, {"x": 0.5}, {"x": 0.5}]
-    study = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=3, enqueue=enqueue)
-    study.run()
-    assert runner.starts == [1]
+    study = searched(tmp_path, n_trials=3, enqueue=enqueue)
+    assert starts(study) == [1]
     assert "trial 0: x=0.95: is invalid: x=0.95: is too large." in study.lines
     assert "trial 2: x=0.5: is trial 1 again" in study.lines
     assert math.isclose(
@@ -243,17 +211,8 @@ def test_a_run_that_is_on_disk_is_not_run_again(tmp_path: Path) -> None:
 
 def test_a_grid_has_all_its_points_besides_those_enqueued(tmp_path: Path) -> None:
     space = {"x": CategoricalDistribution(["0.1", "0.2", "0.4"])}
-    study = search(
-        tmp_path, ToyRunner(tmp_path), space, sampler="grid", n_trials=100, enqueue=[{"x": 0.2}]
-    )
-    study.run()
+    study = searched(tmp_path, space, sampler="grid", n_trials=100, enqueue=[{"x": 0.2}])
     assert {trial.params["x"] for trial in study.trials} == {"0.1", "0.2", "0.4"}
-
-
-def test_no_trial_starts_after_the_timeout(tmp_path: Path) -> None:
-    study = search(tmp_path, ToyRunner(tmp_path), n_trials=9, timeout=1e-9)
-    study.run()
-    assert study.trials == []
 
 
 def test_an_objective_that_is_not_logged_ends_the_search(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class Cluster(ScriptedQueue):
 
     def __init__(self, outputs: Path, ends: Callable[[float, int], int] = lambda x, start: 0):
         super().__init__(self.train)
+        self.outputs = outputs
         self.toys, self.ends = ToyRunner(outputs, breaks=lambda number, start: self.code), ends
         self.code = 0
 
@@ -53,6 +54,11 @@ class Cluster(ScriptedQueue):
         self.code = self.ends(config.plain["x"], start)
         self.toys.start(0, config)
         return self.code == 143
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(tmp_path / "outputs").install(monkeypatch, tmp_path)
 
 
 def study(outputs: Path, clock: Callable[[], float] = lambda: 0.0, **settings: Any) -> Search:
@@ -100,13 +106,10 @@ def local_values(folder: Path, **settings: Any) -> list[float]:
 
 
 def test_a_preempted_trial_runs_still_and_ends_as_an_undisturbed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    outputs = tmp_path / "outputs"
-    cluster = Cluster(outputs, lambda x, start: 143 if start < 3 else 0).install(
-        monkeypatch, tmp_path
-    )
-    searched = study(outputs)
+    cluster.ends = lambda x, start: 143 if start < 3 else 0
+    searched = study(cluster.outputs)
     searched.run()
     assert statuses(searched) == ["completed"] * 4
     assert values(searched) == local_values(tmp_path / "local")
@@ -127,10 +130,8 @@ def test_a_preempted_trial_runs_still_and_ends_as_an_undisturbed_one(
 
 @pytest.mark.parametrize(("command", "tick"), KILLS)
 def test_a_search_that_is_killed_adopts_its_jobs_and_submits_none_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, tick: int
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, tick: int
 ) -> None:
-    outputs = tmp_path / "outputs"
-    cluster = Cluster(outputs).install(monkeypatch, tmp_path)
     calls: Counter[str] = Counter()
     original = cluster.call
 
@@ -145,8 +146,8 @@ def test_a_search_that_is_killed_adopts_its_jobs_and_submits_none_twice(
     with monkeypatch.context() as patch, suppress(Killed):
         # A process that is killed.
         patch.setattr(submission, "undone_on_failure", lambda folders: nullcontext())
-        study(outputs).run()
-    again = study(outputs)
+        study(cluster.outputs).run()
+    again = study(cluster.outputs)
     again.run()
     assert statuses(again) == ["completed"] * 4
     assert values(again) == local_values(tmp_path / "local")
@@ -154,30 +155,24 @@ def test_a_search_that_is_killed_adopts_its_jobs_and_submits_none_twice(
     assert cluster.most <= 2
 
 
-def test_a_trial_whose_job_fails_is_submitted_again_by_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs, seen = tmp_path / "outputs", Counter[float]()
+def test_a_trial_whose_job_fails_is_submitted_again_by_budget(cluster: Cluster) -> None:
+    seen = Counter[float]()
 
     def ends(x: float, start: int) -> int:
         seen[x] += 1
         return int(x == 0.1 or (x == 0.4 and seen[x] == 1))
 
-    Cluster(outputs, ends).install(monkeypatch, tmp_path)
-    searched = study(outputs)
+    cluster.ends = ends
+    searched = study(cluster.outputs)
     searched.run()
     assert statuses(searched) == ["failed", "completed", "completed", "completed"]
     assert seen == {0.1: 2, 0.25: 1, 0.4: 2, 0.6: 1}
     assert "trial 0: failed: a toy breaks; it is started again" in searched.lines
 
 
-def test_halving_pauses_and_submits_the_same_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs = tmp_path / "outputs"
+def test_halving_pauses_and_submits_the_same_run_again(cluster: Cluster, tmp_path: Path) -> None:
     enqueue = [{"x": x} for x in (0.31, 0.5, 0.6, 0.7)]
-    cluster = Cluster(outputs).install(monkeypatch, tmp_path)
-    searched = study(outputs, pruner="asha", parallel=1, enqueue=enqueue)
+    searched = study(cluster.outputs, pruner="asha", parallel=1, enqueue=enqueue)
     searched.run()
     assert [trial.step for trial in searched.trials] == [90, 10, 10, 10]
     assert values(searched) == local_values(tmp_path / "local", pruner="asha", enqueue=enqueue)
@@ -185,31 +180,24 @@ def test_halving_pauses_and_submits_the_same_run_again(
     assert any("is being submitted to resume at step 10: toy/" in line for line in searched.lines)
 
 
-def test_a_trial_below_the_others_is_cancelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs = tmp_path / "outputs"
+def test_a_trial_below_the_others_is_cancelled(cluster: Cluster) -> None:
     enqueue = [{"x": x} for x in (0.31, 0.32, 0.33, 0.8)]
-    cluster = Cluster(outputs, lambda x, start: 143 if x == 0.8 else 0).install(
-        monkeypatch, tmp_path
+    cluster.ends = lambda x, start: 143 if x == 0.8 else 0
+    searched = study(
+        cluster.outputs, pruner="median", n_startup_trials=2, parallel=1, enqueue=enqueue
     )
-    searched = study(outputs, pruner="median", n_startup_trials=2, parallel=1, enqueue=enqueue)
     searched.run()
     assert statuses(searched) == ["completed", "completed", "completed", "pruned"]
     assert len(cluster.cancelled) == 1
-    record = RunRecord(RunFolder(outputs / str(searched.trials[3].run)))
+    record = RunRecord(RunFolder(cluster.outputs / str(searched.trials[3].run)))
     assert (record.state, searched.trials[3].pruned) == ("cancelled", 10)
 
 
 @pytest.mark.parametrize(
     "phase", ["is pending as SLURM job 1_1 (Priority)", "runs on node1 as SLURM job 1_1"]
 )
-def test_a_trial_that_somebody_cancels_counts_as_pruned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
-) -> None:
-    outputs = tmp_path / "outputs"
-    cluster = Cluster(outputs).install(monkeypatch, tmp_path)
-    searched = study(outputs, parallel=4)
+def test_a_trial_that_somebody_cancels_counts_as_pruned(cluster: Cluster, phase: str) -> None:
+    searched = study(cluster.outputs, parallel=4)
 
     def say(line: str) -> None:
         searched.lines.append(line)
@@ -220,18 +208,14 @@ def test_a_trial_that_somebody_cancels_counts_as_pruned(
     searched.run()
     assert statuses(searched) == ["completed", "pruned", "completed", "completed"]
     assert "trial 1: was cancelled at step 0; it counts as pruned" in searched.lines
-    again = study(outputs)
+    again = study(cluster.outputs)
     again.run()
     assert statuses(again) == statuses(searched)
     assert len(cluster.submitted) == 4
 
 
-def test_trials_that_were_cancelled_without_a_search_are_taken_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs = tmp_path / "outputs"
-    cluster = Cluster(outputs).install(monkeypatch, tmp_path)
-    killed = study(outputs, parallel=4)
+def test_trials_that_were_cancelled_without_a_search_are_taken_up_again(cluster: Cluster) -> None:
+    killed = study(cluster.outputs, parallel=4)
 
     def say(line: str) -> None:
         if "runs on node1" in line:
@@ -245,17 +229,13 @@ def test_trials_that_were_cancelled_without_a_search_are_taken_up_again(
         cluster.cancelled.append(name)
         job.state, job.was_listed = "COMPLETING", False  # its run saves still
     del cluster.jobs["1_0"]
-    again = study(outputs)
+    again = study(cluster.outputs)
     again.run()
     assert statuses(again) == ["completed"] * 4
 
 
-def test_a_job_that_vanishes_is_a_failure_after_some_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs = tmp_path / "outputs"
-    cluster = Cluster(outputs).install(monkeypatch, tmp_path)
-    searched = study(outputs, n_trials=1)
+def test_a_job_that_vanishes_is_a_failure_after_some_looks(cluster: Cluster) -> None:
+    searched = study(cluster.outputs, n_trials=1)
 
     def say(line: str) -> None:
         searched.lines.append(line)
@@ -269,26 +249,18 @@ def test_a_job_that_vanishes_is_a_failure_after_some_looks(
     assert statuses(searched) == ["completed"]
 
 
-def test_the_first_refusal_ends_the_search_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs = tmp_path / "outputs"
-    cluster = Cluster(outputs).install(monkeypatch, tmp_path)
+def test_the_first_refusal_ends_the_search_and_leaves_nothing(cluster: Cluster) -> None:
     cluster.refusal = "invalid partition specified: nowhere"
-    searched = study(outputs)
+    searched = study(cluster.outputs)
     with pytest.raises(ConfigError, match="dispatch=slurm: invalid partition specified: nowhere"):
         searched.run()
     searched.forget_unless_begun()
-    assert [path for path in outputs.rglob("*") if path.is_file()] == []
+    assert [path for path in cluster.outputs.rglob("*") if path.is_file()] == []
 
 
-def test_later_refusals_and_silence_are_waited_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs = tmp_path / "outputs"
-    cluster = Cluster(outputs).install(monkeypatch, tmp_path)
+def test_later_refusals_and_silence_are_waited_out(cluster: Cluster) -> None:
     times = iter(range(0, 10_000, 10))
-    searched = study(outputs, lambda: float(next(times)), parallel=1)
+    searched = study(cluster.outputs, lambda: float(next(times)), parallel=1)
 
     def say(line: str) -> None:
         searched.lines.append(line)
@@ -314,12 +286,8 @@ def test_later_refusals_and_silence_are_waited_out(
     assert searched.lines.count("SLURM does not answer; the search waits for it.") == 1
 
 
-def test_the_jobs_of_a_search_that_ends_stay_in_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs = tmp_path / "outputs"
-    cluster = Cluster(outputs).install(monkeypatch, tmp_path)
-    searched = study(outputs, parallel=4)
+def test_the_jobs_of_a_search_that_ends_stay_in_the_queue(cluster: Cluster) -> None:
+    searched = study(cluster.outputs, parallel=4)
 
     def say(line: str) -> None:
         searched.lines.append(line)
@@ -337,5 +305,5 @@ def test_the_jobs_of_a_search_that_ends_stay_in_the_queue(
         "pending",
     ]
     assert "Left in SLURM's queue: trial 0, trial 1, trial 2, trial 3." in searched.lines[-1]
-    assert f"cancel run.sweep=toy --outputs={outputs} cancels them" in searched.lines[-1]
-    assert StoredRun.read(outputs / str(searched.trials[0].run)).record["state"] == "queued"
+    assert f"cancel run.sweep=toy --outputs={cluster.outputs} cancels them" in searched.lines[-1]
+    assert StoredRun.read(cluster.outputs / str(searched.trials[0].run)).record["state"] == "queued"

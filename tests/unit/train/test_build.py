@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from omegaconf import OmegaConf
 from launcher import BaseHook
 from launcher.config.sections import TrainerSettings
 from launcher.errors import ConfigError
-from launcher.hooks.base import RunContext, TrainerView
+from launcher.hooks.base import TrainerView
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
@@ -24,52 +25,23 @@ from launcher.train.build import (
     in_steps,
     step_plan,
 )
-from launcher.train.composed import captures_graphs
-from support.composition import composed, run_of
+from launcher.train.composed import Trainer, captures_graphs
+from support.composition import run_of
 from support.toy import Toy
 
 
-class Names(BaseHook):
-    """A user's hook whose attributes have names that a run used to fill in."""
-
-    def __init__(self) -> None:
-        self.loader, self.texts, self.attempt = None, ("a", "b"), "first"
-        self.context: RunContext | None = None
-
-    def on_start(self, trainer: TrainerView) -> None:
-        self.context = trainer.context
-
-
-def test_a_run_gives_its_context_and_leaves_the_attributes_of_hooks_alone(tmp_path: Path) -> None:
-    overrides = [
-        "model=mlp",
-        "data=synthetic",
-        "~hooks.checkpointing",
-        "trainer.max_steps=1",
-        "device=cpu",
-    ]
-    config = composed([*overrides, f"paths.outputs={tmp_path}"])
-    hook = Names()
-    trainer = build_trainer(run_of(config), RunFolder(tmp_path), [hook])
-    trainer.context.attempt = 3
-    trainer.train()
-    assert (hook.loader, hook.texts, hook.attempt) == (None, ("a", "b"), "first")
-    assert hook.context is not None and hook.context.attempt == 3
-    assert "seed" in hook.context.texts["config.yaml"] and hook.context.val_loader is not None
+def build(folder: Path, *overrides: str, **options: Any) -> Trainer:
+    """Build the trainer of a small run."""
+    words = ["model=mlp", "data=synthetic", "trainer.max_steps=1", "device=cpu"]
+    config = run_of([*words, *overrides, f"paths.outputs={folder}"])
+    return build_trainer(config, RunFolder(folder), **options)
 
 
 def test_trackers_add_nothing_to_the_loop(tmp_path: Path) -> None:
     """They follow the file of a hook that every run has."""
-    overrides = [
-        "model=mlp",
-        "data=synthetic",
-        "trainer.max_steps=1",
-        "device=cpu",
-        f"paths.outputs={tmp_path}",
-    ]
     hooks = []
     for choice in ("[]", "[wandb,tensorboard,mlflow]"):
-        trainer = build_trainer(run_of([*overrides, f"tracker={choice}"]), RunFolder(tmp_path))
+        trainer = build(tmp_path, f"tracker={choice}")
         hooks.append([type(hook).__name__ for hook in trainer.hooks])
     assert hooks[0] == hooks[1]
     assert "JsonlHook" in hooks[0]
@@ -95,36 +67,26 @@ def test_trackers_add_nothing_to_the_loop(tmp_path: Path) -> None:
 def test_option_that_follows_validation_needs_validation_data(
     tmp_path: Path, words: str, key: str | None, num_val_samples: int
 ) -> None:
-    overrides = [
-        "model=mlp",
-        "data=synthetic",
-        f"data.num_val_samples={num_val_samples}",
-        "device=cpu",
-    ]
-    config = composed(
-        [*overrides, f"paths.outputs={tmp_path}", "trainer.max_steps=1", *words.split()]
-    )
+    overrides = [f"data.num_val_samples={num_val_samples}", *words.split()]
     if key is None or num_val_samples:
-        build_trainer(run_of(config), RunFolder(tmp_path))
+        build(tmp_path, *overrides)
         return
     with pytest.raises(ConfigError) as error:
-        build_trainer(run_of(config), RunFolder(tmp_path))
+        build(tmp_path, *overrides)
     assert error.value.messages == [
         f"{key}, and the data have none; set data.num_val_samples, or leave it out."
     ]
-    build_trainer(run_of(config), RunFolder(tmp_path), to_train=False)
+    build(tmp_path, *overrides, to_train=False)
 
 
 @pytest.mark.parametrize("mode", [None, "min", "max"])
 def test_a_schedule_of_an_unknown_metric_needs_a_mode(tmp_path: Path, mode: str | None) -> None:
-    words = ["model=mlp", "data=digits", "scheduler=plateau", "scheduler.metric=val/x"]
-    words += ["device=cpu", "trainer.max_steps=1", f"paths.outputs={tmp_path}"]
-    config = composed([*words, *([f"+scheduler.mode={mode}"] if mode else [])])
+    words = ["data=digits", "scheduler=plateau", "scheduler.metric=val/x"]
     if mode is None:
         with pytest.raises(ConfigError, match=r"set scheduler\.mode=min or scheduler\.mode=max"):
-            build_trainer(run_of(config), RunFolder(tmp_path))
+            build(tmp_path, *words)
         return
-    trainer = build_trainer(run_of(config), RunFolder(tmp_path))
+    trainer = build(tmp_path, *words, f"+scheduler.mode={mode}")
     (hook,) = [hook for hook in trainer.hooks if isinstance(hook, MetricScheduleHook)]
     assert hook.metric.mode == mode
 
@@ -184,7 +146,7 @@ def test_a_batch_that_does_not_divide_is_rejected() -> None:
         step_plan(TrainerSettings(1), 12, 5, Precision())
 
 
-def test_a_whole_graph_is_refused_where_the_strategy_breaks_it() -> None:
+def test_a_whole_graph_is_rejected_where_the_strategy_breaks_it() -> None:
     with pytest.raises(ConfigError, match="breaks the graph"):
         compile_options({"fullgraph": True}, DdpStrategy())
 
@@ -248,9 +210,7 @@ def test_options_that_capture_cuda_graphs(options: dict[str, str], expected: boo
 
 def test_cuda_graphs_accumulate_nothing(tmp_path: Path) -> None:
     """The device is only named here, since this is rejected before the model is compiled."""
-    overrides = ["model=mlp", "data=digits", "device=cpu", f"paths.outputs={tmp_path}"]
-    config = composed([*overrides, "data.batch_size=8", "trainer.micro_batch_size=2"])
-    strategy = build_trainer(run_of(config), RunFolder(tmp_path)).strategy
+    strategy = build(tmp_path, "data.batch_size=8", "trainer.micro_batch_size=2").strategy
     strategy.device = torch.device("cuda")
     with pytest.raises(ConfigError, match="each of the step's 4 micro-batches overwrites"):
         compile_options({"mode": "reduce-overhead"}, strategy)
@@ -264,23 +224,13 @@ def test_cuda_graphs_change_no_number(options: str, tmp_path: Path) -> None:
     plain = "{backend:aot_eager}" if "backend" in options else "true"
     written = []
     for number, setting in enumerate((plain, options)):
-        config = composed(
-            [
-                "model=gpt",
-                "data=synthetic",
-                "data.batch_size=8",
-                "data.seq_len=32",
-                "trainer.max_steps=12",
-                "trainer.deterministic=true",
-                "hooks.logging.interval=4",
-                "hooks.evaluation.max_samples=16",
-                f"trainer.compile={setting}",
-                "device=cuda",
-                f"paths.outputs={tmp_path}",
-            ]
+        words = (
+            "model=gpt data.batch_size=8 data.seq_len=32 trainer.max_steps=12 device=cuda"
+            " trainer.deterministic=true hooks.logging.interval=4"
+            f" hooks.evaluation.max_samples=16 trainer.compile={setting}"
         )
-        folder = RunFolder(tmp_path / str(number)).create()
-        trainer = build_trainer(run_of(config), folder)
+        folder = RunFolder(tmp_path / str(number)).create().path
+        trainer = build(folder, *words.split())
         trainer.train()
         written.append([weight.detach().cpu() for weight in trainer.model.parameters()])
         torch.compiler.reset()
@@ -296,29 +246,11 @@ def test_cuda_graphs_change_no_number(options: str, tmp_path: Path) -> None:
         (["data.val_batch_size=6", "trainer.lanes=2"], [3, 3, 3, 1]),
     ],
 )
-@pytest.mark.parametrize("data", ["synthetic", "custom"])
 def test_evaluation_has_a_batch_size_of_its_own(
-    data: str, overrides: list[str], sizes: list[int], tmp_path: Path
+    overrides: list[str], sizes: list[int], tmp_path: Path
 ) -> None:
-    arguments = {"_target_": "launcher.data.synthetic.SyntheticTokens", "size": 10} | {
-        "vocab_size": 8,
-        "seq_len": 4,
-        "seed": 0,
-    }
-    samples = {
-        "synthetic": ["data.num_val_samples=10"],
-        "custom": [
-            "data.vocab_size=8",
-            *(
-                f"++data.{key}.{name}={value}"
-                for key in ("dataset", "val_dataset")
-                for name, value in arguments.items()
-            ),
-        ],
-    }[data]
-    words = ["model=gpt", f"data={data}", "data.seq_len=4", "data.batch_size=4", "device=cpu"]
-    config = composed([*words, *samples, *overrides, f"paths.outputs={tmp_path}"])
-    trainer = build_trainer(run_of(config), RunFolder(tmp_path))
+    words = ["model=gpt", "data.seq_len=4", "data.batch_size=4", "data.num_val_samples=10"]
+    trainer = build(tmp_path, *words, *overrides)
     assert trainer.context.val_loader is not None
     loader = trainer.context.val_loader()
     assert loader is not None

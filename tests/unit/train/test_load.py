@@ -121,7 +121,7 @@ def test_a_word_that_names_no_run(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=message):
         load_model(word)
-    with pytest.raises(ConfigError, match=r"no folder nowhere of runs; give it with outputs="):
+    with pytest.raises(ConfigError, match=r"in nowhere; .* outputs="):
         load_model("zz", outputs="nowhere")
 
 
@@ -130,18 +130,18 @@ def test_a_word_that_names_no_run(
     [
         (
             {"_target_": "no_such.Net"},
-            r"model\._target_=no_such.Net: there is no module no_such; add the folder",
+            r"model\._target_=no_such.Net: cannot be imported \(.*no_such.*\); add the folder",
         ),
-        ({"_target_": "launcher.models.mlp.Nothing"}, r"no Nothing in launcher\.models\.mlp"),
+        (
+            {"_target_": "launcher.models.mlp.Nothing"},
+            r"mlp\.Nothing: cannot be imported",
+        ),
         (
             {
                 "_target_": "launcher.models.supervised.Supervised",
                 "module": {"_target_": "no_such.Net"},
             },
-            (
-                r"model.module\._target_=no_such.Net: there is no module no_such; add the folder"
-                r" that has it to PYTHONPATH"
-            ),
+            r"model.module\._target_=no_such.Net: cannot be imported \(.*; add the folder",
         ),
         (
             {"_target_": "launcher.models.mlp.MLP", "num_features": "${oc.env:NO_SUCH}"},

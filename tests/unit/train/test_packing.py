@@ -38,28 +38,19 @@ OPT = {
 }
 BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 2}
 APART = {
-    "llama": GROUPED, "qwen2": GROUPED, "mistral": GROUPED, "gemma": GROUPED | {"head_dim": 16},
+    "llama": GROUPED, "gemma": GROUPED | {"head_dim": 16},
     "mixtral": GROUPED | {"num_local_experts": 2},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
 }  # fmt: skip
 MIXING = {
     "opt": OPT,
     "bloom": BLOOM,
-    "falcon": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
-    "mpt": {"d_model": 32, "n_heads": 2, "n_layers": 2},
-    "xglm": {"d_model": 32, "num_layers": 2, "attention_heads": 2, "ffn_dim": 32},
-    "biogpt": SIZES,
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2},
-    "mamba2": {
-        "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 16, "n_groups": 1,
-    },
-    "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32},
     "jamba": GROUPED | {
         "use_mamba_kernels": False, "num_experts": 2, "attn_layer_period": 2,
         "attn_layer_offset": 1,
     },
     "bert": SIZES | {"is_decoder": True},
-    "roberta": SIZES | {"is_decoder": True},
 }  # fmt: skip
 
 

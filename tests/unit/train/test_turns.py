@@ -32,17 +32,10 @@ PARTS = [
     f"optimizer.parts={{generator:{ONE},discriminator:{ONE}}}",
     "optimizer.turns=[discriminator,generator]",
 ]
-DIGITS = [
-    "data=digits",
-    "model=mlp",
-    "model._target_=support.dcgan.DCGAN",
-    "data.batch_size=8",
-    "device=cpu",
-    "~scheduler",
-    "trainer.max_grad_norm=null",
-    f"trainer.max_steps={STEPS}",
-    "hooks=[checkpointing]",
-]
+DIGITS = (
+    "data=digits model=mlp model._target_=support.dcgan.DCGAN data.batch_size=8 device=cpu"
+    f" ~scheduler trainer.max_grad_norm=null trainer.max_steps={STEPS} hooks=[checkpointing]"
+).split()
 
 
 class Stop(BaseHook):
