@@ -105,11 +105,16 @@ class NanReportHook(BaseHook):
         grads = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
         bad = [name for name, grad in grads if not local(grad).isfinite().all()]
         strategy.zero_grad()
-        finding = finding or next(iter([*outputs, *gradients]), None)
-        if finding is None and bad:
+        finding = finding or next(iter(outputs), None)
+        # The gradients of the other ranks have this rank's values in them.
+        if ranks.maximum(finding is not None):
+            return finding
+        if gradients:
+            return gradients[0]
+        if bad:
             names = ", ".join(bad[:3])
             return f"the gradient of {names} is not finite; the gradient of every output is."
-        return finding
+        return None
 
 
 @contextmanager

@@ -44,8 +44,8 @@ from launcher.train.build import logger
 from launcher.train.composed import Trainer
 
 LESS_MEMORY = (
-    "Less memory is needed with trainer.micro_batch_size=auto, which halves the samples of a pass"
-    " until they fit; trainer.activation_checkpointing=full; or strategy=fsdp on more ranks."
+    "Less memory is needed with trainer.activation_checkpointing=full, with strategy=fsdp on more"
+    " ranks, or, if you do not use it already, with trainer.micro_batch_size=auto."
 )
 
 
