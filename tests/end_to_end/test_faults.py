@@ -127,7 +127,7 @@ def test_out_of_memory_says_what_needs_less(tmp_path: Path) -> None:
     """A layer of 256 TB, more than a process can address."""
     done = launch(tmp_path, *RUN, "model=mlp", "data=digits", "model.hidden_dim=1000000000000")
     assert done.returncode == 1 and "can't allocate memory" in done.output, done.output
-    assert "Less memory is needed with trainer.micro_batch_size=auto" in done.output
+    assert "Less memory is needed with trainer.activation_checkpointing=full" in done.output
     assert record(tmp_path)["state"] == "failed"
 
 
