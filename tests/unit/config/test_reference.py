@@ -62,23 +62,6 @@ def test_every_key_has_a_type_or_a_comment() -> None:
     assert bare == []
 
 
-def test_defaults_and_comments_are_those_of_the_file() -> None:
-    [adamw] = [option for option in reference()["optimizer"] if option.name == "adamw"]
-    keys = {key.name: key for key in adamw.keys}
-    assert (keys["optimizer.lr"].default, keys["optimizer.lr"].kind) == (
-        "0.003",
-        "a number greater than 0",
-    )
-    assert keys["optimizer.betas"].default == "[0.9,0.95]"
-    assert keys["optimizer.betas"].comment == "decay of the first and second moment"
-    [identity_exclude] = [
-        key for key in top_keys(main_folder()) if key.name == "run.identity_exclude"
-    ]
-    assert identity_exclude.comment.startswith("cannot change a run's numbers"), (
-        "above a list in block style"
-    )
-
-
 def test_the_page_of_the_docs_is_up_to_date() -> None:
     """`make reference` writes it."""
     docs = Path(__file__).parents[3] / "docs"
