@@ -66,10 +66,9 @@ class Simulated:
         return [block * 1000 + number for number in range(1000)]
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_a_resume_within_10_to_the_8_rows_reads_a_few_blocks(tmp_path, world_size):
+def test_a_resume_within_10_to_the_8_rows_reads_a_few_blocks(tmp_path):
     """The index has 10^5 blocks; the encoder alone is not the real one."""
-    count = 10**5
+    count, world_size = 10**5, 3
     blocks = np.arange(count, dtype=np.int64)
     rows = np.full(count, 1000)
     BlockIndex(["a.jsonl"], 0 * blocks, blocks, blocks + 1, rows, ["1"]).save(tmp_path / "i.npz")

@@ -110,7 +110,7 @@ def test_a_job_that_was_cancelled_while_it_waited(
         RunRecord(folder).queue()
     note_job(folder, "/s/job-0.sh", job_id=job)
     in_squeue = f"7_9|PENDING\\n{job}|CANCELLED\\n" if known == "squeue" else ""
-    cancelled = f"7_[0,1-3%2]|CANCELLED by 0\\n{job}|CANCELLED by 0\\n"
+    cancelled = f"7_[0,1-3%%2]|CANCELLED by 0\\n{job}|CANCELLED by 0\\n"
     listed = {"sacct": cancelled, "failed": f"{job}|FAILED\\n"}.get(known, "")
     if record != "queued":  # it has started
         folder.logs.mkdir(exist_ok=True)
