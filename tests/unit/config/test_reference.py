@@ -1,6 +1,7 @@
 """The reference of groups and keys: complete, and true of what a configuration composes to."""
 
 import runpy
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -25,13 +26,8 @@ def test_every_key_of_the_default_configuration_is_in_the_reference() -> None:
         for key in option.keys
     }
     listed |= {key.name: key for key in top_keys(main_folder())}
-    for path in (
-        "optimizer.lr",
-        "trainer.compile",
-        "run.resume",
-        "hooks.checkpointing.interval",
-        "paths.outputs",
-    ):
+    words = "optimizer.lr trainer.compile run.resume hooks.checkpointing.interval paths.outputs"
+    for path in shlex.split(words):
         assert OmegaConf.select(config, path) is not None and path in listed
     nodes = {
         key: node

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 from launcher.rundir.record_format import plain_number, read_record
 
-RECORD: dict[str, Any] = {
-    "id": "a",
-    "name": "b",
-    "state": "running",
-    "step": 3,
-    "loss": "nan",
-    "attempts": [],
-}
+RECORD: dict[str, Any] = {"id": "a", "name": "b", "state": "running", "step": 3, "loss": "nan"}
+RECORD |= {"attempts": []}
 
 
 def read(folder: Path, data: Any) -> dict[str, Any]:
