@@ -13,12 +13,8 @@ from launcher.errors import ConfigError
 STRATEGY = {"_target_": TARGET, "zero_stage": 2, "offload_optimizer": False, "overlap_comm": True}
 RUN: dict[str, Any] = {
     "data": {"batch_size": 16},
-    "trainer": {
-        "max_steps": 100,
-        "micro_batch_size": 4,
-        "max_grad_norm": 1.0,
-        "sync_every_micro_batch": False,
-    },
+    "trainer": {"max_steps": 100, "micro_batch_size": 4, "max_grad_norm": 1.0}
+    | {"sync_every_micro_batch": False},
     "precision": {"name": "fp32"},
     "strategy": STRATEGY,
 }

@@ -20,20 +20,12 @@ MISTAKES = {
     "model=tab data=digits": ["model=tab: The configuration cannot be read as YAML"],
     "model=twice data=digits": ["model=twice: The configuration cannot be read as YAML"],
     "model=bn optimizer.lrr=3": ["model=bn: no option bn", "optimizer.lrr=3: no key optimizer.lrr"],
-    "experiment=keys": [
-        "experiment={model:{dim:64}}: sets model below itself; its file should begin with"
-    ],
-    "experiment=defaults": [
-        "experiment=defaults: experiment/defaults.yaml should begin with `# @package _global_`"
-    ],
+    "experiment=keys": ["experiment={model:{dim:64}}: sets model below itself; its file should"],
+    "experiment=defaults": ["experiment=defaults: experiment/defaults.yaml should begin with `# @"],
     "trainer.max_steps = 3": [
-        "trainer.max_steps: should be KEY=VALUE",
-        "=: should be KEY=VALUE",
-        "3: should be KEY=",
+        f"{word}: should be KEY=" for word in ("trainer.max_steps", "=", "3")
     ],
-    "data.batch_size=16, seed=1": [
-        "data.batch_size=16,: ends with a comma; remove it, or add another value."
-    ],
+    "data.batch_size=16, seed=1": ["data.batch_size=16,: ends with a comma; remove it"],
     "data={a: 3": ["data={a:: cannot be read", "3: should be KEY=VALUE"],
     "scheduler=none tracker=off hooks=[none] optimizer=none": [
         "scheduler=none: no option none; to remove the group, write ~scheduler.",
@@ -42,24 +34,12 @@ MISTAKES = {
         "optimizer=none: no option none; optimizer has",
     ],
     "scheduler={step_size:3} model=mlp data=digits": [
-        (
-            "scheduler={step_size:3}: scheduler has no key step_size; set it alone with"
-            " +scheduler.step_size=..., or make"
-        ),
+        "scheduler={step_size:3}: scheduler has no key step_size; set it alone with +scheduler.st"
     ],
     "model=supervised data=parquet": [
-        (
-            "data.files: needs a value; e.g. data.files=...; python -m launcher --help data=parquet"
-            " describes it"
-        ),
-        (
-            "data.tokenizer: needs a value; e.g. data.tokenizer=...; python -m launcher --help"
-            " data=parquet describes it"
-        ),
-        (
-            "model.module._target_: needs a value; e.g. model.module._target_=...; python -m"
-            " launcher --help model=super"
-        ),
+        "data.files: needs a value; e.g. data.files=...; python -m launcher --help data=parquet",
+        "data.tokenizer: needs a value; e.g. data.tokenizer=...; ",
+        "model.module._target_: needs a value; e.g. model.module._target_=...; ",
     ],
     "hydra.sweeper.params=3 hydra.job.env_copy=3 hydra.sweeper.max_batch_size=x": [
         "hydra.sweeper.params=3: should be a mapping of keys to values; e.g. 'hydra.sweeper.par",

@@ -104,10 +104,6 @@ def test_the_content_of_deepspeeds_file_counts_and_its_path_does_not(
     assert first != written("a.json", '{"zero_optimization": {"stage": 3}}')
 
 
-def test_a_whole_number_and_its_float_are_the_same() -> None:
-    assert id_of("optimizer.lr=1") == id_of("optimizer.lr=1.0") != id_of("optimizer.lr=1.5")
-
-
 def test_a_tag_is_the_same_as_text_and_as_number() -> None:
     assert id_of("run.tag=1") == id_of("run.tag='1'") != id_of("run.tag=2")
 

@@ -7,7 +7,7 @@ from annotated_types import MinLen
 from omegaconf import OmegaConf
 
 from launcher.config.compose import compose
-from launcher.config.fits import describe, fits
+from launcher.config.fits import fits
 from launcher.config.messages import ELSEWHERE, hint, nearest, show
 from launcher.types import (
     Fraction,
@@ -57,20 +57,6 @@ def test_long_values_are_cut() -> None:
 def test_types_are_strict(annotation: Any, good: list[Any], bad: list[Any]) -> None:
     assert [value for value in good if not fits(value, annotation)] == []
     assert [value for value in bad if fits(value, annotation)] == []
-
-
-@pytest.mark.parametrize(("annotation", "text"), [
-    (PositiveInt, "a whole number greater than 0"),
-    (PositiveInt | None, "a whole number greater than 0 or null"),
-    (NonEmptyText | None, "text that is not empty or null"),
-    (Annotated[str, MinLen(2)], "text with a length of at least 2"),
-    (Fraction, "a number from 0 to 1"),
-    (UnitInterval, "a number from 0 to below 1"),
-    (Literal["cos", "linear"], "one of cos, linear"),
-    (list[str], "a list, each item text"),
-])  # fmt: skip
-def test_types_are_described(annotation: Any, text: str) -> None:
-    assert describe(annotation) == text
 
 
 def test_the_nearest_name_is_similar_or_contains_the_other() -> None:

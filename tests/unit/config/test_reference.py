@@ -1,6 +1,7 @@
 """The reference of groups and keys: complete, and true of what a configuration composes to."""
 
 import runpy
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -25,13 +26,8 @@ def test_every_key_of_the_default_configuration_is_in_the_reference() -> None:
         for key in option.keys
     }
     listed |= {key.name: key for key in top_keys(main_folder())}
-    for path in (
-        "optimizer.lr",
-        "trainer.compile",
-        "run.resume",
-        "hooks.checkpointing.interval",
-        "paths.outputs",
-    ):
+    words = "optimizer.lr trainer.compile run.resume hooks.checkpointing.interval paths.outputs"
+    for path in shlex.split(words):
         assert OmegaConf.select(config, path) is not None and path in listed
     nodes = {
         key: node
@@ -60,23 +56,6 @@ def test_every_key_has_a_type_or_a_comment() -> None:
         if not (key.kind or key.comment) and option.target is not None
     ]
     assert bare == []
-
-
-def test_defaults_and_comments_are_those_of_the_file() -> None:
-    [adamw] = [option for option in reference()["optimizer"] if option.name == "adamw"]
-    keys = {key.name: key for key in adamw.keys}
-    assert (keys["optimizer.lr"].default, keys["optimizer.lr"].kind) == (
-        "0.003",
-        "a number greater than 0",
-    )
-    assert keys["optimizer.betas"].default == "[0.9,0.95]"
-    assert keys["optimizer.betas"].comment == "decay of the first and second moment"
-    [identity_exclude] = [
-        key for key in top_keys(main_folder()) if key.name == "run.identity_exclude"
-    ]
-    assert identity_exclude.comment.startswith("cannot change a run's numbers"), (
-        "above a list in block style"
-    )
 
 
 def test_the_page_of_the_docs_is_up_to_date() -> None:

@@ -6,12 +6,11 @@ import shutil
 from importlib.util import find_spec
 
 import pytest
-import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from launcher.errors import ConfigError
-from support.batches import same, take
+from support.batches import take
 from support.paths import ROOT
 from support.tokenizer import SIZE, write_tokenizer
 
@@ -68,33 +67,6 @@ def test_tokens_for_which_there_is_no_room_are_rejected(files, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
     assert not list(tmp_path.iterdir())
     assert len(make_source(files, cache=str(tmp_path)).train_dataset())
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_resumes_at_its_sample(files, workers):
-    source = make_source(files, num_workers=workers)
-    loader = source.train_loader(seed=3)
-    batches = iter(loader)
-    for _ in range(4):
-        next(batches)
-    state = loader.state_dict()
-    expected = [next(batches) for _ in range(4)]
-    batches.close()
-    again = make_source(files).train_loader(seed=3)
-    again.load_state_dict(state)
-    assert all(same(a, b) for a, b in zip(take(again, 4), expected, strict=True))
-    other = make_source(files, seq_len=16).train_loader(seed=3)
-    with pytest.raises(ConfigError, match="rows of 24 packed' when the checkpoint was written"):
-        other.load_state_dict(state)
-
-
-def test_two_ranks_share_the_samples(files):
-    one, *two = [
-        take(make_source(files).train_loader(seed=3, rank=rank, world_size=size), 3)
-        for rank, size in [(0, 1), (0, 2), (1, 2)]
-    ]
-    for whole, *halves in zip(one, *two, strict=True):
-        assert torch.equal(whole["input_ids"], torch.cat([half["input_ids"] for half in halves]))
 
 
 def test_classes(files):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from launcher.data.plain import global_states
-from launcher.data.sampler import LARGE, SampleOrder, mix, shuffled
+from launcher.data.sampler import LARGE, SampleOrder, shuffled
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
@@ -62,12 +62,3 @@ def test_any_window_is_a_part_of_the_whole(start, count):
     assert order.epochs(start, count).tolist() == [
         position // 7 for position in range(start, start + count)
     ]
-
-
-def test_mix_spreads_its_values():
-    values = mix(7, np.arange(4096), 3)
-    assert len(set(values.tolist())) == 4096
-    bits = np.unpackbits(values.view(np.uint8)).reshape(4096, 64).mean(axis=0)
-    assert abs(bits - 0.5).max() < 0.05
-    assert mix(7, np.array([5]), 3)[0] == values[5]
-    assert mix(7, 5, 3) != mix(5, 7, 3)

@@ -130,12 +130,6 @@ def test_text_of_one_file_holds_its_end_out(tmp_path):
     assert text(source.val_dataset())[0] == bytes(range(150, 195))
 
 
-def test_too_little_text_is_a_sentence(tmp_path):
-    (tmp_path / "one.txt").write_text("short")
-    with pytest.raises(ConfigError, match=r"^data\.seq_len=128: the files of data\.files"):
-        TextData(batch_size=2, files=str(tmp_path / "one.txt")).train_dataset()
-
-
 def test_default_text_is_the_standard_library():
     source = TextData(batch_size=32)
     assert {"argparse.py", "typing.py"} <= {

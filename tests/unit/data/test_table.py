@@ -10,7 +10,6 @@ import torch
 from launcher.data.table import TableData
 from launcher.errors import ConfigError
 from support.composition import composed, validate
-from support.runner import launch, metrics
 
 COLUMNS = ["rooms", "area", "price"]
 ROWS = [[index % 5, 10.5 * index, index % 3] for index in range(20)]
@@ -75,18 +74,6 @@ def test_mistakes_name_the_place(tmp_path: Path, mistake: str) -> None:
     with pytest.raises(ConfigError) as error:
         source(path, **settings).train_dataset()
     assert said in str(error.value)
-
-
-def test_one_line_trains_on_a_table(tmp_path: Path) -> None:
-    """The number of features is counted."""
-    path = write(tmp_path, "csv")
-    done = launch(
-        tmp_path / "outputs", "model=mlp", "data=table", f"data.files={path}",
-        "data.target=price", "data.features=[area,rooms]", "data.num_classes=3",
-        "data.batch_size=4", "trainer.max_steps=3",
-    )  # fmt: skip
-    assert done.returncode == 0, done.output
-    assert metrics(tmp_path / "outputs")[-1]["step"] == 3
 
 
 def test_features_that_are_not_named_are_one_sentence() -> None:

@@ -108,16 +108,6 @@ def test_a_metric_that_is_logged_late_is_no_error(tmp_path: Path, make: Any) -> 
     Toy(hooks(), 3, tmp_path).train()  # has nothing left to log
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_rounding_is_no_improvement(mode: Any) -> None:
-    """169 of 180, as means over batches: the same count with another order of the errors."""
-    best = Best("val/acc", mode)
-    low, high = 0.9388888822661505, 0.9388888862397936
-    first, second = (low, high) if mode == "max" else (high, low)
-    assert updated(best, first, 1) and not updated(best, second, 2)
-    assert best.value == first and best.step == 1
-
-
 def test_a_plateau_is_not_left_by_rounding(tmp_path: Path) -> None:
     """With threshold=0, torch counts any gain."""
 
@@ -152,16 +142,3 @@ def test_other_metrics_and_other_groups_are_no_error(tmp_path: Path) -> None:
     hook = CheckpointingHook(9, best_metric="val/accuracy")
     Toy([LoggingHook(1), own, evaluation, hook], 3, tmp_path).train()
     assert hook.best is not None and (hook.best.value, hook.best.step) == (0.5, 2)
-
-
-def test_the_best_is_logged_and_kept_by_the_metrics_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    values = Values(
-        {step: {"accuracy": value} for step, value in enumerate([0.1, 0.4, 0.9, 0.8], start=1)}
-    )
-    Toy([values, CheckpointingHook(9, best_metric="val/accuracy")], 4, tmp_path).train()
-    assert (tmp_path / "checkpoints" / "best").resolve().name == "step-00000003"
-    assert caplog.text.count("is the best so far") == 3
-    assert "(before: 0.40000 at step 2)" in caplog.text

@@ -59,14 +59,6 @@ class ResumedValues(Values):
         (3, 8, 5, "interrupted"),
         (4, 7, 6, "at once"),
     ],
-    ids=[
-        "removed, extended",
-        "removed",
-        "more patience, extended",
-        "more patience",
-        "extended",
-        "a little more",
-    ],
 )
 def test_a_run_that_stopped_early_trains_on_where_early_stopping_allows_it(
     tmp_path: Path, patience: int | None, max_steps: int, end: int, stops: str

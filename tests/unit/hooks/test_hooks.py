@@ -1,7 +1,6 @@
 """Checkpoints that an attempt rejects."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -83,9 +82,3 @@ def test_checkpoint_that_does_not_fit_is_rejected_before_the_attempt(
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before, (
         "nothing was abandoned"
     )
-
-
-@pytest.mark.parametrize("bad", [{"interval": 0}, {"interval": 1, "exit_code": "none"}])
-def test_bad_checkpointing_arguments(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
-        CheckpointingHook(**bad)

@@ -50,7 +50,7 @@ def load(source: Path, strict: bool = True) -> nn.Module:
     return trainer.model
 
 
-@pytest.mark.parametrize("prefix", ["", "model.", "whole.model."])
+@pytest.mark.parametrize("prefix", ["", "model.", "whole.model.", "net."])
 def test_a_file_whatever_is_around_its_names(tmp_path: Path, prefix: str) -> None:
     save_file(weights(prefix), tmp_path / "w.safetensors")
     assert all(bool((p == 7).all()) for p in load(tmp_path / "w.safetensors").parameters())
@@ -239,12 +239,6 @@ def test_weights_that_the_model_ties_and_the_file_does_not_are_reported(
         load_tied(tmp_path, tensors)
     assert bool((load_tied(tmp_path, tensors, strict=False).head.weight == 1).all())
     assert "head.weight: the model ties it to embedding.weight" in caplog.text
-
-
-def test_a_file_with_another_prefix_than_the_model(tmp_path: Path) -> None:
-    """Lightning writes `net.0.weight`, and `model=supervised` has `module.0.weight`."""
-    save_file(weights("net."), tmp_path / "w.safetensors")
-    assert all(bool((p == 7).all()) for p in load(tmp_path / "w.safetensors").parameters())
 
 
 @pytest.mark.parametrize(

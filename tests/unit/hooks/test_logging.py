@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from launcher import BaseHook, LoggingHook
+from launcher import LoggingHook
 from support.toy import GOOD, Recorder, Toy
 
 
@@ -62,13 +62,3 @@ def test_logging_has_means_and_the_rate_before_the_step(tmp_path: Path) -> None:
         "step 2 ran at 0.1 * 0.5"
     )
     assert train["aux"]["l"] == pytest.approx(train["loss"])
-
-
-def test_the_largest_memory_that_a_hook_has_measured(tmp_path: Path) -> None:
-    class Memory(BaseHook):
-        def on_after_step(self, trainer: Any) -> None:
-            trainer.step_info["max_memory"] = 0.5 * trainer.step
-
-    logged = Recorder()
-    Toy([Memory(), LoggingHook(interval=2), logged], 4, tmp_path).train()
-    assert [records["train"]["max_memory"] for _, records in logged.records] == [1.0, 2.0]

@@ -48,18 +48,6 @@ def test_a_line_of_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         assert word in lines[0]
 
 
-def test_the_most_important_comes_first_and_keeps_its_digits() -> None:
-    parts = ProgressHook().parts(STATS, None)
-    assert parts == ["loss 1.230e-05", "lr 0.001", "20 steps/s", "grad_norm 0.5000", "data 0.0010s"]
-    assert ProgressHook(show_units=False).parts(STATS, None)[2:] == [
-        "speed 20",
-        "grad_norm 0.5000",
-        "data 0.0010",
-    ]
-    slow = Stats(1, 1.0, None, 2.5, 0.0, 0.0, None, {}, {"a": 1e-3, "b": 0.5}, 0)
-    assert ProgressHook().parts(slow, None)[1:4] == ["lr/a 0.001", "lr/b 0.5", "2.5 s/step"]
-
-
 @given(step=st.integers(0, 10**6), more=st.integers(0, 10**6), width=st.integers(10, 150))
 def test_a_bar_never_exceeds_its_width(step: int, more: int, width: int) -> None:
     total = max(1, step + more)
@@ -85,7 +73,7 @@ def train(folder: Path, hooks: list[BaseHook]) -> None:
     Toy([ProgressHook(clock=lambda: float(next(clock))), *hooks], 3, folder).train()
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+@pytest.mark.parametrize("width", [40, 80])
 def test_the_bar_fits_and_is_erased(tmp_path: Path, width: int) -> None:
     code, output = in_terminal(lambda: train(tmp_path, []), width)
     assert code == 0, output

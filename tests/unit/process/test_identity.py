@@ -18,11 +18,8 @@ def test_only_a_running_process_has_a_start_time():
 
 
 def test_a_container_on_this_machine_is_another_space():
-    words = [
-        sys.executable,
-        "-c",
-        "from launcher.process.identity import process_space; print(process_space())",
-    ]
+    code = "from launcher.process.identity import process_space; print(process_space())"
+    words = [sys.executable, "-c", code]
     assert space_of(words) == process_space()
     inside = ["unshare", "--pid", "--fork", "--mount-proc"]
     if (

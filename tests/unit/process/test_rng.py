@@ -20,13 +20,11 @@ from launcher.process.rng import (
 
 
 def draw() -> list[Any]:
-    return [
-        random.random(),
-        random.gauss(0, 1),
-        np.random.rand(),
-        np.random.randn(),
-        torch.rand(2).tolist(),
-    ]
+    of_python, of_numpy = (
+        (random.random(), random.gauss(0, 1)),
+        (np.random.rand(), np.random.randn()),
+    )
+    return [*of_python, *of_numpy, torch.rand(2).tolist()]
 
 
 def test_equal_seeds_equal_numbers_and_ranks_differ() -> None:
@@ -78,13 +76,8 @@ def test_a_new_rank_starts_alike_at_each_try() -> None:
     """Its numbers depend on the seed, the rank and the step, not on what was drawn while it
     started."""
     drawn = []
-    for seed, rank, step, early in (
-        (5, 2, 10, 0),
-        (5, 2, 10, 3),
-        (5, 2, 11, 0),
-        (5, 3, 10, 0),
-        (6, 2, 10, 0),
-    ):
+    others = (5, 2, 11, 0), (5, 3, 10, 0), (6, 2, 10, 0)
+    for seed, rank, step, early in ((5, 2, 10, 0), (5, 2, 10, 3), *others):
         seed_all(seed, rank)
         for _ in range(early):
             draw()

@@ -1,6 +1,5 @@
 """The course of a run, and its small pictures."""
 
-import io
 import json
 import math
 
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.process.printable import encodable
 from launcher.rundir.history import BARS, Curve, History, sampled, sparkline
 
 ROWS = [
@@ -84,8 +82,3 @@ def test_a_large_file_is_read_in_places(tmp_path, monkeypatch):
         sampled(path, "train/loss", 16) == [2.0]
         and sampled(tmp_path / "none", "train/loss", 16) == []
     )
-
-
-def test_an_ascii_terminal_has_no_bars():
-    assert not encodable(BARS, io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    assert encodable(BARS, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))

@@ -36,14 +36,8 @@ MORE = {
 
 def write(folder) -> None:
     """The files of a run that has logged, and saved a checkpoint."""
-    row = {
-        "step": 10,
-        "time": 1.8e9,
-        "attempt": 1,
-        "samples": 8,
-        "train/loss": 1.0,
-        "val/loss": 1.0,
-    }
+    row = {"step": 10, "time": 1.8e9, "attempt": 1, "samples": 8}
+    row |= {"train/loss": 1.0, "val/loss": 1.0}
     folder.metrics_path.write_text(json.dumps(row) + "\n")
     image = {"step": 10, "time": 1.8e9, "kind": "image", "key": "a", "path": "images/10/a.png"}
     (folder.path / "media.jsonl").write_text(json.dumps(image) + "\n")

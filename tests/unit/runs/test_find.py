@@ -1,9 +1,7 @@
-import gc
-
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.runs.find import find_run, find_runs, uncollected
+from launcher.runs.find import find_run, find_runs
 
 IDS = ["1a2b0000", "1a3c0000", "7f000000", "99000000"]
 
@@ -45,10 +43,3 @@ def test_the_first_that_began_comes_first_and_runs_are_not_searched(four, output
     inner.mkdir(parents=True)
     (inner / "run.json").write_text("{}")
     assert [run.id for run in find_runs(outputs)] == IDS
-
-
-def test_python_collects_garbage_again_after_a_listing():
-    with pytest.raises(KeyError), uncollected():
-        assert not gc.isenabled()
-        raise KeyError
-    assert gc.isenabled()

@@ -266,10 +266,3 @@ def test_damaged_runs_are_listed_too(runs, make_run, change):
     states = {line[1]: line[2] for line in rows(output)[1:]}
     assert code == 0 and states == {"aaaa0001": "damaged", "aaaa0002": "completed"}
     assert runs("show", "aaaa0001")[0] == 0
-
-
-@pytest.mark.parametrize("words", ["list --sort=train/loss", "list --columns=train/loss", "show a"])
-def test_a_number_larger_than_any_float_is_no_error(runs, make_run, words):
-    folder = make_run("gpt", "aaaa0001")
-    folder.metrics_path.write_text(f'{{"step": 1, "train/loss": 1{"0" * 400}}}\n')
-    assert runs(*words.split())[0] == 0

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from launcher.rundir.history import Curve
-from launcher.runs.over import spread
 from launcher.runs.series import band
 
 LOSSES = {"adamw": [0.2, 0.3, 0.4], "sgd": [0.6, 0.5]}
@@ -73,14 +72,6 @@ def test_over_another_key(sweep: None, runs: Any) -> None:
 def test_bad_keys_are_rejected(sweep: None, runs: Any, key: str, hint: str) -> None:
     code, out, err = runs("list", "--over", key)
     assert (code, out) == (2, "") and f"--over={key}" in err and hint in err
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [([], "-"), ([0.5], "0.5"), ([0.1832, 0.2], "0.1916 ± 0.012"), ([1.0, 1.0], "1 ± 0")],
-)
-def test_spread(values: list[float], text: str) -> None:
-    assert spread(values) == text
 
 
 def test_a_band_is_where_all_curves_have_values() -> None:

@@ -97,12 +97,6 @@ def test_metric_and_direction_are_those_of_the_same_runs(make_run, outputs):
     assert [report_data(found, name)["mode"] for name in ("val/f1", "val/loss")] == ["max", "min"]
 
 
-def test_report_holds_the_lines_of_one_run_at_a_time(sweep, outputs):
-    found = find_runs(outputs)
-    assert report_data(found)["metrics"] == ["val/accuracy", "train/loss"]
-    assert not any("history" in vars(run) for run in found)
-
-
 def test_report_loads_nothing_from_elsewhere_and_no_text_ends_a_script(runs, sweep, outputs):
     runs("report")
     page = (outputs / "report.html").read_text()
@@ -281,16 +275,12 @@ def test_a_cell_is_blank_only_for_a_default(make_run, reported):
         choices = {"model": model, "experiment": "png" if model == "cnn" else None}
         steps, rows = {"trainer": {"max_steps": steps}}, [{"step": 1, "time": 1, "train/loss": 1.0}]
         make_run("gpt", id, config=steps, overrides=words, choices=choices, rows=rows)
-    assert {run["id"]: sorted(run["blank"]) for run in reported()["runs"]} == {
-        "1": [],
-        "2": [],
-        "3": ["experiment"],
-        "4": ["experiment", "model"],
-        "5": ["experiment", "trainer.max_steps"],
-    }, "a run with only defaults keeps them"
+    assert [" ".join(sorted(run["blank"])) for run in reported()["runs"]] == [
+        *("", "", "experiment", "experiment model", "experiment trainer.max_steps")
+    ], "a run with only defaults keeps them"
 
 
-@pytest.mark.parametrize("text", ["{{data}}", "{{title}}", "{{plotly}}", "{{", "{{other}}"])
+@pytest.mark.parametrize("text", ["{{data}}", "{{"])
 def test_a_text_that_looks_like_the_template_is_shown(make_run, change, reported, outputs, text):
     rows = [{"step": 1, "time": 1.0, "train/loss": 1.0}]
     change(make_run("gpt", "aaaa0001", config={"note": text}, rows=rows), name=text)

@@ -19,18 +19,11 @@ def time_of(seconds: float) -> str:
 
 def attempt(begin: float, end: float, steps: tuple[int, int], **more: Any) -> dict[str, Any]:
     return {
-        "number": 1,
-        "host": "h",
-        "pid": 1,
-        "world_size": 1,
-        "outcome": "preempted",
-        "start_step": steps[0],
-        "end_step": steps[1],
-        "started": time_of(begin),
-        "launched": time_of(begin),
-        "ended": time_of(end),
+        "number": 1, "host": "h", "pid": 1, "world_size": 1, "outcome": "preempted",
+        "start_step": steps[0], "end_step": steps[1],
+        "started": time_of(begin), "launched": time_of(begin), "ended": time_of(end),
         **more,
-    }
+    }  # fmt: skip
 
 
 def spent_by(*attempts: dict[str, Any]) -> Spent:

@@ -65,14 +65,13 @@ def test_it_prints_once_where_there_is_no_terminal(some_runs, outputs, capsys):
     assert "--every 0: should be 0.1 to 3600 seconds." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("width", [100, 30])
-def test_ctrl_c_leaves_a_restored_terminal(some_runs, outputs, width):
+def test_ctrl_c_leaves_a_restored_terminal(some_runs, outputs):
     words = [sys.executable, "-m", "launcher.runs", "watch", "--every", "0.1"]
 
     def watch():
         os.execv(sys.executable, [*words, "--outputs", str(outputs)])
 
-    code, output = in_terminal(watch, width, {"NO_COLOR": "1"}, type_at=("3 runs", b"\x03"))
+    code, output = in_terminal(watch, 100, {"NO_COLOR": "1"}, type_at=("3 runs", b"\x03"))
     assert code == 130 and "Traceback" not in output
     entered, left, shown = (output.rfind(f"\x1b[{mode}") for mode in ("?1049h", "?1049l", "?25h"))
     assert 0 <= entered < left and shown > output.rfind("\x1b[?25l") >= 0

@@ -1,3 +1,4 @@
+import shlex
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -37,23 +38,9 @@ def test_numbers_are_those_of_the_metrics():
 
 
 def test_a_run_as_trackers_see_it(tmp_path: Path):
-    overrides = [
-        "model=mlp",
-        "optimizer.lr=0.1",
-        "+data.own=x",
-        "seed=3",
-        "run.tag=b",
-        "tracker=wandb",
-        "~hooks",
-    ]
-    run = WrittenRun(
-        tmp_path / "name" / "abcd1234",
-        overrides=overrides,
-        seed=3,
-        model={"a": 1},
-        optimizer={"lr": 0.1},
-        data={"own": "x"},
-    )
+    words = "model=mlp optimizer.lr=0.1 +data.own=x seed=3 run.tag=b tracker=wandb ~hooks"
+    config = {"seed": 3, "model": {"a": 1}, "optimizer": {"lr": 0.1}, "data": {"own": "x"}}
+    run = WrittenRun(tmp_path / "name" / "abcd1234", overrides=shlex.split(words), **config)
     seen = run.tracked(FileTracker())
     assert seen.label == "name/abcd1234"
     assert seen.sweep is None

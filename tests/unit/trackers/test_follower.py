@@ -208,11 +208,3 @@ def test_the_process_survives_signals_and_ends_with_the_run(run):
     lines = (run.folder.path / "tracked.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 10, 20]
     assert not (run.folder.path / "tracker.lock").exists()
-
-
-def test_the_process_imports_no_torch():
-    command = "import sys, launcher.trackers.follower, hydra.utils; print('torch' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", command], capture_output=True, text=True).stdout
-        == "False\n"
-    )

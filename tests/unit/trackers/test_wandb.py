@@ -51,12 +51,8 @@ def run(tmp_path: Path):
 
 
 def tracker_of(run: WrittenRun, server: WandbServer, **options) -> WandbTracker:
-    settings = {
-        "base_url": server.url,
-        "init_timeout": 20,
-        "finish_timeout": 20,
-        **options.pop("settings", {}),
-    }
+    settings = {"base_url": server.url, "init_timeout": 20, "finish_timeout": 20}
+    settings |= options.pop("settings", {})
     tracker = WandbTracker(settings=settings, **{"system_metrics": False, **options})
     run.tracked(tracker)
     return tracker
@@ -89,19 +85,12 @@ def test_everything_of_a_run_arrives(run, server, monkeypatch):
     (run.folder.export / "model.safetensors").write_bytes(b"weights")
     run.record.data["best"] = {"metric": "val/loss", "value": 0.5, "step": 30}
     run.end()
-    arrived = mirror(
-        run,
-        server,
-        name="mine",
-        group="g",
-        job_type="j",
-        tags=["a", "b"],
-        notes="n",
-        image_format="jpeg",
-        config_exclude=["paths.outputs"],
-        artifacts=["export"],
-        init={"save_code": False},
-    )
+    options = {
+        "name": "mine", "group": "g", "job_type": "j", "tags": ["a", "b"], "notes": "n",
+        "image_format": "jpeg", "config_exclude": ["paths.outputs"], "artifacts": ["export"],
+        "init": {"save_code": False},
+    }  # fmt: skip
+    arrived = mirror(run, server, **options)
     assert [line["_step"] for line in arrived["history"]] == [0, 10, 20, 30]
     assert [line["_timestamp"] for line in arrived["history"]] == [1000, 1010, 1020, 1030]
     assert math.isnan(arrived["history"][3]["train/loss"])
