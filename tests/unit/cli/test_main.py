@@ -1,6 +1,7 @@
 """The command line, as a user types it."""
 
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,11 @@ class Net(Model):
 """
 
 
+NET = """class Net:
+    def __init__(self, **settings): ...
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "why"),
     [
@@ -243,9 +249,9 @@ def test_broken_code_of_a_user_is_one_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Another name for each case, since Python imports a name once.
-    package = f"of_{folder.name}"
+    package = f"package_{zlib.crc32(code.encode())}"
     write_project(folder, package=package)
-    (folder / package / "broken.py").write_text(code)
+    (folder / package / "broken.py").write_text(f"{code}\n{NET if code != HALF else ''}")
     monkeypatch.syspath_prepend(folder)
     words = (
         "model=mlp",
