@@ -45,18 +45,18 @@ class Watch(BaseHook):
         if trainer.step == SAVED_AT:
             trainer.optimizer.zero_grad(set_to_none=True)
             self.before = self.peak = anonymous_memory()
-            self._ended, self._start = threading.Event(), time.perf_counter()
+            self._add_end, self._start = threading.Event(), time.perf_counter()
             self._thread = threading.Thread(target=self._look)
             self._thread.start()
 
     def _look(self) -> None:
-        while not self._ended.wait(0.02):
+        while not self._add_end.wait(0.02):
             self.peak = max(self.peak, anonymous_memory())
 
     def on_before_step(self, trainer: Any) -> None:
         if trainer.step > SAVED_AT and not self.seconds:
             self.seconds = time.perf_counter() - self._start
-            self._ended.set()  # what the next step needs does not count
+            self._add_end.set()  # what the next step needs does not count
             self._thread.join()
 
 

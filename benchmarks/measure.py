@@ -120,7 +120,7 @@ def run_in_turn(benchmark: Benchmark, quick: bool) -> list[Row]:
                 row.add(run_one(benchmark, row.contender, quick, ring.environment(number)))
             except NotRun as reason:
                 row.not_run = str(reason)
-            ring.leave(number)
+            ring.exit_after_signal(number)
 
         with ThreadPoolExecutor(len(rows)) as pool:
             list(pool.map(contend, range(len(rows)), rows))

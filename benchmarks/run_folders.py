@@ -16,10 +16,10 @@ import yaml
 from hydra.types import RunMode
 
 from launcher.cli.sweep import check_jobs
-from launcher.config.command import command_record
-from launcher.config.compose import command, configure
+from launcher.config.compose.composer import command, configure
+from launcher.config.identity.record_entry import command_record
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.metrics import summary
+from launcher.rundir.metrics_summary import summary
 from launcher.rundir.provenance import VERSIONED, code_state
 from launcher.rundir.record_format import Attempt, iso
 

@@ -26,8 +26,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from launcher.rundir.history import Curve
 from launcher.runs.trials import Trial
 from launcher.search.sampling import Sampling
-from launcher.search.settings import Settings
-from launcher.search.space import Space
+from launcher.search.search_space import Space
+from launcher.search.study_settings import Settings
 
 OTHER = 1000
 FIXED = (

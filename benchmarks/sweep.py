@@ -20,8 +20,8 @@ GROUPS = ["model=mlp", "data=digits", "dispatch=slurm"]
 def hydra(quick: bool) -> float:
     from hydra import compose
 
-    from launcher.config import identity  # noqa: F401 - registers the resolvers
-    from launcher.config.session import session
+    from launcher.config.compose.session import session
+    from launcher.config.identity import run_id  # noqa: F401 - registers the resolvers
 
     with session(None):
         start, count = time.process_time(), 3 if quick else 10
@@ -34,7 +34,7 @@ def checked(count: int, quick: bool) -> float:
     from hydra.types import RunMode
 
     from launcher.cli.sweep import check_jobs
-    from launcher.config.compose import command
+    from launcher.config.compose.composer import command
     from launcher.process import collector
 
     count = count // 50 if quick else count
@@ -102,7 +102,7 @@ def study(what: str, count: int, quick: bool) -> float:
     from launcher.runs.trials import Trial
     from launcher.search.sampling import Sampling
     from launcher.search.search import Search
-    from launcher.search.settings import Settings
+    from launcher.search.study_settings import Settings
 
     count = count // 50 if quick else count
     settings = Settings(("val/loss",), ("minimize",), n_trials=count)

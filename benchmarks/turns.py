@@ -35,7 +35,7 @@ class Ring:
     def environment(self, number: int) -> Mapping[str, str]:
         return {VARIABLE: f"{self.folder}:{number}:{self.contenders}"}
 
-    def leave(self, number: int) -> None:
+    def exit_after_signal(self, number: int) -> None:
         """This contender has ended: its turns go to the next one."""
         for pipes in self.pipes:
             mine, after = pipes[number], pipes[(number + 1) % self.contenders]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import launcher
 from launcher.config.options import main_folder
-from launcher.config.reference import Key, all_groups, top_keys
+from launcher.config.schema.reference import Key, all_groups, top_keys
 
 HEAD = """\
 # Reference: groups and keys

@@ -75,12 +75,12 @@ def signals_as_they_were() -> Iterator[None]:
     """A command that runs in the test's own process installs handlers, which a real one keeps until
     it exits."""
     before = {signum: signal.getsignal(signum) for signum in signals.HANDLED}
-    installed_before = signals.installed()
+    installed_before = signals.handled_signals()
     yield
     signals.restore(
         {
             signum: before[signum]
-            for signum in signals.installed() - installed_before
+            for signum in signals.handled_signals() - installed_before
             if signum in before
         }
     )

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from launcher.errors import ConfigError
-from launcher.process import collector, exits, signals
+from launcher.process import collector, signals, user_exits
 from launcher.rundir.logs import prepare_output
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     try:
         return run()
     finally:
-        exits.begin_exit()
+        user_exits.begin_exit()
 
 
 def _is_answered(words: list[str]) -> bool:

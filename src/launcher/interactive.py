@@ -21,14 +21,14 @@ from hydra.types import RunMode
 from launcher.cli.flags import with_own_folder
 from launcher.cli.sweep import check_jobs, run_jobs
 from launcher.cli.sweep_queue import reason
-from launcher.config.compose import Command, command
+from launcher.config.compose.composer import Command, command
+from launcher.config.compose.grid import GRID
+from launcher.config.compose.hydra_job import as_hydra_job
 from launcher.config.construct import construct
 from launcher.config.explain import explain
-from launcher.config.grid import GRID
-from launcher.config.hydra_job import as_hydra_job
 from launcher.config.run_config import RunConfig
-from launcher.dispatch.job import dispatch_run
 from launcher.dispatch.jobs import Job
+from launcher.dispatch.run_job import dispatch_run
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import deadline, signals
 from launcher.rundir.logs import without_launcher_logging
@@ -207,7 +207,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
         ConfigError: with a message for each mistake.
     """
     folder = _folder(config_dir)
-    with _session(_typed(overrides), folder, RunMode.RUN) as words:
+    with _session(_check_overrides(overrides), folder, RunMode.RUN) as words:
         return Run(overrides, config_dir, words.run())
 
 
@@ -221,7 +221,7 @@ def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Swe
         ConfigError: with a message for each mistake in any of them.
     """
     folder = _folder(config_dir)
-    with _session(_typed(overrides), folder, RunMode.MULTIRUN) as words:
+    with _session(_check_overrides(overrides), folder, RunMode.MULTIRUN) as words:
         jobs = check_jobs(words, words.expand())
         if (sweeper := words.choice("hydra/sweeper")) != GRID:
             raise ConfigError(f"hydra/sweeper={sweeper}: a search runs on the command line.")
@@ -244,7 +244,7 @@ def _session(
         HydraConfig.instance().cfg = before
 
 
-def _typed(overrides: Sequence[str]) -> list[str]:
+def _check_overrides(overrides: Sequence[str]) -> list[str]:
     """Check that overrides are texts, and that the program does not use Hydra itself."""
     if GlobalHydra.instance().is_initialized():
         raise ConfigError(
@@ -289,7 +289,7 @@ def _as_command() -> Iterator[None]:
     Signals stop the run, SIGINT as KeyboardInterrupt. Afterwards the previous handlers are
     restored.
     """
-    with _signals_installed():
+    with _install_signals():
         try:
             with without_launcher_logging():
                 yield
@@ -302,7 +302,7 @@ def _as_command() -> Iterator[None]:
 
 
 @contextmanager
-def _signals_installed() -> Iterator[None]:
+def _install_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         logging.getLogger("launcher").warning("not in the main thread: an interrupt does not save.")
         yield

@@ -10,27 +10,27 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from launcher.checkpoint.changes import changes_since, stored_fingerprint, stored_sources
-from launcher.checkpoint.find import checkpoint_path, has_checkpoints, has_no_checkpoint
+from launcher.checkpoint.drift import changes_since, read_fingerprint, read_sources
+from launcher.checkpoint.find_checkpoint import checkpoint_path, has_checkpoints, has_no_checkpoint
 from launcher.checkpoint.store import CheckpointStore
-from launcher.config.checks import has_checkpointing
-from launcher.config.command import command_record
-from launcher.config.difference import diff, in_a_line
-from launcher.config.length import with_steps
-from launcher.config.lookup import is_same
-from launcher.config.run_config import RunConfig, resolved_node
-from launcher.config.tree import get, nested
+from launcher.config.identity.difference import diff, in_a_line
+from launcher.config.identity.lookup import is_same
+from launcher.config.identity.record_entry import command_record
+from launcher.config.run_config import RunConfig, resolve_node
+from launcher.config.schema.checks import has_checkpointing
+from launcher.config.schema.run_length import with_steps
+from launcher.config.tree import get, nest
 from launcher.errors import ConfigError
 from launcher.rundir.data_files import check_fingerprint, state_of_files
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder, is_held, read_holder, rejection
+from launcher.rundir.imported_sources import digest_imported_sources
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import VERSIONED, code_state, is_restart
 from launcher.rundir.run_on_disk import RunOnDisk
-from launcher.rundir.sources import imported_sources
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.shared_job import is_open
-from launcher.slurm.submission import JobNote, frozen
+from launcher.slurm.submission import Submission, read_frozen
 from launcher.trackers.base import is_tracker
 
 logger = logging.getLogger("launcher")
@@ -103,7 +103,7 @@ def remaining(
     with folder.being_read():
         run = RunOnDisk.load(folder)
         is_busy = is_held(folder)
-    done = None if run is None else _done(with_known_steps(config, run), folder, run)
+    done = None if run is None else _why_done(with_known_steps(config, run), folder, run)
     if run is not None and done is not None and not (is_busy and done.reason == "past"):
         _check_data(config, folder, run)
         return done
@@ -154,7 +154,7 @@ def _advice(run: RunConfig, stored: RunOnDisk, done: Done) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------------------------------- done
-def _done(config: Mapping[str, Any], folder: RunFolder, run: RunOnDisk) -> Done | None:
+def _why_done(config: Mapping[str, Any], folder: RunFolder, run: RunOnDisk) -> Done | None:
     """Return why a run has nothing left to do, or None, as for a run without a checkpoint."""
     if mode(config) == "never":
         return None
@@ -188,7 +188,7 @@ def _asks_for_more(config: Mapping[str, Any], run: RunOnDisk) -> bool:
 def _is_changed(config: Mapping[str, Any], run: RunOnDisk) -> bool:
     """Return whether the newest attempt's configuration, as far as it counts, was another one."""
     before, now = run.settings, command_record(config, None)["config"]
-    return bool(before) and not is_same(nested(before), nested(now))
+    return bool(before) and not is_same(nest(before), nest(now))
 
 
 def _counts_epochs(config: Mapping[str, Any]) -> bool:
@@ -219,7 +219,7 @@ def find_queued(
     config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob]
 ) -> Queued | None:
     """Find the newest job of a folder in SLURM's queue."""
-    note = JobNote.read(folder)
+    note = Submission.read(folder)
     if note is None or (note.is_shared and not is_open(folder, note.script)):
         return None
     job = note.find_in(queue)
@@ -228,7 +228,7 @@ def find_queued(
 
 def _differences(config: Mapping[str, Any], folder: RunFolder) -> str:
     try:
-        before, _ = frozen(folder)
+        before, _ = read_frozen(folder)
     except (OSError, ValueError, KeyError):
         return ""
     now = json.loads(json.dumps({key: config[key] for key in config if key in before}, default=str))
@@ -274,12 +274,14 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
         return []
-    stored = stored_sources(newest)
-    imported = {name: digest for name, digest in imported_sources().items() if name in stored}
+    stored = read_sources(newest)
+    imported = {
+        name: digest for name, digest in digest_imported_sources().items() if name in stored
+    }
     return changes_since(newest, config, _code(), imported)
 
 
-def counted_data(config: Mapping[str, Any]) -> dict[str, object]:
+def data_that_counts(config: Mapping[str, Any]) -> dict[str, object]:
     """Return the settings of the data, without those that cannot change a run's numbers."""
     excluded = config["run"]["identity_exclude"]
     return {key: value for key, value in config["data"].items() if f"data.{key}" not in excluded}
@@ -287,12 +289,12 @@ def counted_data(config: Mapping[str, Any]) -> dict[str, object]:
 
 def _check_data(config: Mapping[str, Any], folder: RunFolder, run: RunOnDisk) -> None:
     """Reject changed training data, as a resume does. They are read only if a file has changed."""
-    before, now = run.record.get("data_files"), state_of_files(counted_data(config))
+    before, now = run.record.get("data_files"), state_of_files(data_that_counts(config))
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None or before is None or now in (None, before):
         return
-    if (stored := stored_fingerprint(newest)) is not None:
-        node = json.dumps(counted_data(config), default=str)
+    if (stored := read_fingerprint(newest)) is not None:
+        node = json.dumps(data_that_counts(config), default=str)
         check_fingerprint(stored, _fingerprint(node, now))
 
 
@@ -300,10 +302,10 @@ def _check_data(config: Mapping[str, Any], folder: RunFolder, run: RunOnDisk) ->
 def _fingerprint(node: str, files: str | None) -> str | None:
     """Read the training data of a node, once for each state of its files."""
     from launcher.config.construct import instantiate
-    from launcher.config.schema import without_own_keys
+    from launcher.config.schema.validate import without_own_keys
     from launcher.data.iterable import fingerprint
 
-    data = instantiate(without_own_keys(resolved_node({"data": json.loads(node)}, "data")))
+    data = instantiate(without_own_keys(resolve_node({"data": json.loads(node)}, "data")))
     data.check()
     return fingerprint(data.train_dataset())
 

@@ -1,7 +1,7 @@
 """Bounded types for constructor signatures.
 
-A constructor's signature is its configuration schema (see `launcher.config.signature`), so bounds
-are written at the argument, as in `lr: PositiveFloat`. Nothing heavy is imported here.
+A constructor's signature is its configuration schema (see `launcher.config.schema.signature`), so
+bounds are written at the argument, as in `lr: PositiveFloat`. Nothing heavy is imported here.
 """
 
 from typing import Annotated, Literal

@@ -83,7 +83,10 @@ def test_commands_print_what_the_page_shows(
 
 PRELOADED = dict.fromkeys(("fine_tuning", "lora", "gpt124m"), python.TRANSFORMERS)
 """Modules that a page's commands import."""
-CHILDREN = {"prove": (("launcher.dispatch.child", 4),), "search": (("launcher.dispatch.child", 8),)}
+CHILDREN = {
+    "prove": (("launcher.dispatch.child_job", 4),),
+    "search": (("launcher.dispatch.child_job", 8),),
+}
 """Processes that each of a page's commands starts."""
 
 

@@ -12,7 +12,7 @@ from shlex import split
 import pytest
 import torch
 
-from launcher.checkpoint.files import write_file
+from launcher.checkpoint.durable_files import write_file
 from launcher.checkpoint.manifest import Manifest, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
@@ -184,7 +184,7 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
     ballast.unlink()
     writer.save(payload(3, torch.ones(50_000)), wait=False)
     writer.finish()
-    assert store.linked("latest") == 3 and store.steps() == [3]
+    assert store.resolve_link("latest") == 3 and store.steps() == [3]
 
 
 def test_a_disk_that_is_full_at_the_start(small_disk: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from launcher.runs.__main__ import main
-from launcher.runs.find import find_run
-from launcher.runs.fork import fork_command
+from launcher.runs.act.fork import fork_command
+from launcher.runs.find_runs import find_run
 from support import python, runner
 
 SHORT = [

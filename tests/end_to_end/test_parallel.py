@@ -27,7 +27,7 @@ def sweep(outputs: Path, *overrides: str) -> tuple[str, ...]:
 
 def start(command: tuple[str, ...], folder: Path) -> Any:
     """Start a sweep, whose jobs are forked too."""
-    children = (("launcher.dispatch.child", 3),)
+    children = (("launcher.dispatch.child_job", 3),)
     return python.start(*command, env=ENVIRONMENT, cwd=folder, children=children)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from shlex import split
 
-from launcher.checkpoint.files import FileEntry, hash_file
+from launcher.checkpoint.durable_files import FileEntry, hash_file
 from launcher.checkpoint.manifest import Manifest
 from support.runner import run_folder, start
 

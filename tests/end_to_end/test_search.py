@@ -28,7 +28,7 @@ FIXED = split(
 SEARCH = split(
     "hydra/sweeper=optuna optimizer.lr=tag(log,interval(1e-4,1e-1)) hpo.pruner=asha hpo.n_trials=4"
 )
-CHILD = "launcher.dispatch.child"
+CHILD = "launcher.dispatch.child_job"
 ON_LINUX = pytest.mark.skipif(not python.CAN_FORK, reason="children end by a call of Linux")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import launcher.hooks
-from launcher.checkpoint.files import write_json
+from launcher.checkpoint.durable_files import write_json
 from launcher.checkpoint.manifest import Manifest
 from launcher.rundir.folder import checkpoint_steps
 from support import python, runner
@@ -189,7 +189,7 @@ def test_a_shared_run_equals_the_run_trained_alone(
 
 
 def declared() -> Iterator[str]:
-    from launcher.config.sections import TrainerSettings
+    from launcher.config.settings import TrainerSettings
     from launcher.data.mixture import MixtureData
     from launcher.optim import schedulers
 
@@ -214,8 +214,8 @@ def test_each_declared_key_is_compared() -> None:
 PLANTED = """
 import sys
 import time
-from launcher.config.matters_from import never
-from launcher.config.sections import TrainerSettings
+from launcher.config.schema.matters_from import never
+from launcher.config.settings import TrainerSettings
 from launcher.cli.main import main
 TrainerSettings.matters_from["max_grad_norm"] = never
 main(sys.argv[1:])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.checkpoint.files import hash_file
+from launcher.checkpoint.durable_files import hash_file
 from launcher.checkpoint.manifest import Manifest
 from launcher.config.tree import flat
 from support import python

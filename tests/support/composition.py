@@ -12,15 +12,15 @@ from typing import Any
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from launcher.config.compose import Command, Composer
-from launcher.config.lookup import Runs
+from launcher.config.compose.composer import Command, Composer
+from launcher.config.compose.session import session
+from launcher.config.identity.lookup import RunIndex
 from launcher.config.run_config import RunConfig, check, read
-from launcher.config.session import session
 from launcher.errors import ConfigError
 
 
 def composed(overrides: Sequence[str] = (), config_dir: Path | None = None) -> DictConfig:
-    """Compose as `launcher.config.compose.compose` does."""
+    """Compose as `launcher.config.compose.composer.compose` does."""
     with session(config_dir, overrides):
         command = Command(overrides, mode=RunMode.RUN)
         command.composer = _composer(config_dir)
@@ -49,7 +49,7 @@ def mistakes(
     return []
 
 
-def run_of(config: DictConfig | Sequence[str], runs: Runs | None = None) -> RunConfig:
+def run_of(config: DictConfig | Sequence[str], runs: RunIndex | None = None) -> RunConfig:
     """The configuration of a run, which need not be valid."""
     return read(config if isinstance(config, DictConfig) else composed(config), runs)[0]
 

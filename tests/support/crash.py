@@ -43,9 +43,9 @@ class Calls:
     def install(self) -> None:
         write = os.write
         for name in CALLS:
-            setattr(os, name, self._counted(name, getattr(os, name), write))
+            setattr(os, name, self._count(name, getattr(os, name), write))
 
-    def _counted(
+    def _count(
         self, name: str, real: Callable[..., Any], write: Callable[[int, bytes], int]
     ) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -210,8 +210,8 @@ def _problems(scenario: Scenario, root: Path, died: bool) -> list[str]:
             verify(store.path(step))
         except CorruptCheckpoint as error:
             wrong.append(str(error))
-    if newest is not None and store.linked("latest") != newest[1].step:
-        wrong.append(f"latest is {store.linked('latest')}")
+    if newest is not None and store.resolve_link("latest") != newest[1].step:
+        wrong.append(f"latest is {store.resolve_link('latest')}")
     save(root, 100)  # saving still works
     if store.newest_valid() is None:
         wrong.append("no save works any more")

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from launcher.config.run_config import RunConfig
-from launcher.jobs.attempt import AttemptLog
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
-from launcher.slurm.requeue import guarded
+from launcher.slurm.requeue import run_guarded
 from launcher.strategies.step import StepPlan
+from launcher.train.attempt_record import AttemptLog
 
 LONGER = 0.2
 MAIN_FIRST = ("its end is being recorded", "its end is recorded")
@@ -71,7 +71,7 @@ def watch_calls() -> None:
 
 def reach_record() -> None:
     """Called just before run.json is replaced."""
-    if signals.received():
+    if signals.first_signal():
         is_main = threading.current_thread() is threading.main_thread()
         reach("its end is being recorded" if is_main else "its end is being recorded, forced")
 
@@ -101,7 +101,7 @@ def work() -> None:
     trainer: Any = SimpleNamespace(strategy=strategy, step=0, hooks=[], device=cpu)
     log.trainer = trainer
     try:
-        with log.recorded():
+        with log.record_end():
             log.begin()
             at_forced_exit("it begins")
             deadline.arm(None, seconds_left)
@@ -125,4 +125,4 @@ config = RunConfig(tree, tree)
 if point in CALLS or point == DISARMED:
     threading.Thread(target=watch_calls, daemon=True).start()
 at_forced_exit("the job is left")
-guarded(work, folder, Budget())
+run_guarded(work, folder, Budget())

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from launcher.config.command import command_record
+from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import RunConfig
 from launcher.rundir.record import RunRecord
 from support.composition import run_of

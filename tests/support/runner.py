@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONPATH": str(TESTS),  # the hooks in `support`
 }
-CHILD, NPROC = "launcher.dispatch.child", "dispatch.nproc="
+CHILD, NPROC = "launcher.dispatch.child_job", "dispatch.nproc="
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 """The fields of metrics in which two equal runs may differ."""
 

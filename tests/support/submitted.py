@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from launcher.rundir.folder import RunFolder
-from launcher.slurm.submission import FROZEN, JobNote
+from launcher.slurm.submission import FROZEN, Submission
 
 
 def note_job(
@@ -18,7 +18,7 @@ def note_job(
         json.dumps(
             saved
             | {
-                "job": asdict(JobNote(*script_and_task, job_id=job_id, runs=runs)),
+                "job": asdict(Submission(*script_and_task, job_id=job_id, runs=runs)),
                 "folder": str(folder.path),
             }
         )

@@ -13,10 +13,10 @@ from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
-from launcher.search.local import Runner
+from launcher.search.local_runner import Runner
 from launcher.search.rungs import rungs_of
 from launcher.search.search import Search
-from launcher.search.settings import Settings
+from launcher.search.study_settings import Settings
 
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
 MAX_STEPS, EVERY = 90, 10
@@ -73,7 +73,7 @@ class ToyRunner(Runner):
     def running(self) -> set[int]:
         return set(self.codes)
 
-    def ended(self) -> dict[int, int]:
+    def reap(self) -> dict[int, int]:
         codes, self.codes = self.codes, {}
         return codes
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launcher.config.command import command_record
+from launcher.config.identity.record_entry import command_record
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord

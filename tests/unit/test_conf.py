@@ -9,7 +9,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.options import groups, main_folder
-from launcher.config.signature import signature
+from launcher.config.schema.signature import signature
 from support.composition import composed, validate
 
 FOLDER = Path(str(main_folder()))

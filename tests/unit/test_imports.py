@@ -47,7 +47,7 @@ ORDER = [
 # What a process starts with is at the top, wherever its file is.
 ENTRIES = {
     "launcher.__main__",
-    "launcher.dispatch.child",
+    "launcher.dispatch.child_job",
     "launcher.dispatch.freeze",
     "launcher.runs.__main__",
 }
@@ -67,8 +67,8 @@ STRANGERS = {
 # What a configuration error, `--help` or a look at the runs loads.
 TORCH_FREE = [
     *("__main__", "cli", "config", "errors", "runs", "slurm", "trackers", "types"),
-    *("checkpoint.changes", "checkpoint.manifest", "checkpoint.retention", "checkpoint.store"),
-    *("dispatch.local", "dispatch.slurm", "dispatch.job", "dispatch.waiting"),
+    *("checkpoint.drift", "checkpoint.manifest", "checkpoint.retention", "checkpoint.store"),
+    *("dispatch.local", "dispatch.slurm", "dispatch.run_job", "dispatch.slurm.waiting"),
     *("jobs.train", "remaining"),
     *("certify", "proof.replay"),
     *(
@@ -76,7 +76,7 @@ TORCH_FREE = [
         "rundir.folder",
         "rundir.lock",
         "rundir.logs",
-        "process.identity",
+        "process.process_id",
         "rundir.provenance",
         "rundir.record",
         "process.signals",

@@ -19,7 +19,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
-    from launcher.config.compose import Command
+    from launcher.config.compose.composer import Command
 
 
 @dataclass
@@ -39,14 +39,14 @@ class InstalledOptions(SearchPathPlugin):
     """
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        from launcher.config.options import ENTRY_POINTS, config_path, installed
+        from launcher.config.options import ENTRY_POINTS, config_path, find_installed
         from launcher.errors import ConfigError
 
         main = [
             element.path or "" for element in search_path.get_path() if element.provider == "main"
         ]
         if main and main[0].removeprefix("file://") == config_path():
-            for name, folder in installed().items():
+            for name, folder in find_installed().items():
                 if folder is None:
                     raise ConfigError(
                         f"{ENTRY_POINTS}={name}: an installed package names this folder of options,"
@@ -104,7 +104,7 @@ class OptunaSweeper:
 
 def command_of(config: DictConfig) -> "Command":
     """Return the command that Hydra has composed, in Hydra's session."""
-    from launcher.config.compose import Command
+    from launcher.config.compose.composer import Command
 
     overrides = config.hydra.overrides
     return Command([*overrides.hydra, *overrides.task], config.hydra.job.config_name)

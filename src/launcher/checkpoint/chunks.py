@@ -16,10 +16,10 @@ from typing import Any
 
 CHUNK = 2 << 20
 """Bytes of a chunk. All fit in the processor's cache, from which the disk reads them."""
-READ = 4 << 20
+READ_BYTES = 4 << 20
 """Bytes that are read and hashed at a time. They fit in the processor's cache."""
 WRITERS = 2
-SMALL = 16 << 20
+MIN_DIRECT_BYTES = 16 << 20
 """Bytes below which a file gets ordinary writes only."""
 DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -33,7 +33,7 @@ class ChunkWriter:
     """
 
     def __init__(self, fd: int, size: int):
-        self.fd, self.size, self.is_small = fd, size, size < SMALL
+        self.fd, self.size, self.is_small = fd, size, size < MIN_DIRECT_BYTES
         self._flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         self._full: SimpleQueue[tuple[mmap.mmap, int] | None] = SimpleQueue()
         self._empty: SimpleQueue[mmap.mmap] = SimpleQueue()
@@ -156,7 +156,7 @@ def read_bytes(path: Path, start: int, view: memoryview, digest: Any = None) -> 
     fd = os.open(path, os.O_RDONLY)
     try:
         while view:
-            count = os.preadv(fd, [view[:READ]], start)
+            count = os.preadv(fd, [view[:READ_BYTES]], start)
             if count <= 0:
                 raise ValueError(f"{path} ends too early.")
             if digest is not None:

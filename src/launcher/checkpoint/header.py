@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import xxhash
 
-from launcher.checkpoint.manifest import CorruptCheckpoint, changed
+from launcher.checkpoint.manifest import CorruptCheckpoint, checksum_problem
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -20,8 +20,8 @@ DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
-PARTS = "launcher.parts"
-OTHER_DTYPES = "launcher.dtypes"
+PARTS_KEY = "launcher.parts"
+OTHER_DTYPES_KEY = "launcher.dtypes"
 """Dtypes that safetensors does not have, stored as bytes with one more dimension."""
 
 
@@ -37,7 +37,7 @@ def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any]
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         text = file.read(min(length, size))
     if checksum not in (None, xxhash.xxh3_128_hexdigest(start + text)):
-        raise CorruptCheckpoint(path.parent.name, changed(path.name))
+        raise CorruptCheckpoint(path.parent.name, checksum_problem(path.name))
     if issue := _header_fault(text, size, length):
         raise CorruptCheckpoint(f"{path.name} is not a complete safetensors file: {issue}")
     return json.loads(text), 8 + length

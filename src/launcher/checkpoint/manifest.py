@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-from launcher.checkpoint.files import FileEntry, hash_file, write_json
+from launcher.checkpoint.durable_files import FileEntry, hash_file, write_json
 from launcher.errors import ConfigError
 
 NAME = "manifest.json"
@@ -170,10 +170,12 @@ def issues(
             lambda entry: hash_file(folder / entry.name, entry.name, entry.pieces), to_read
         )
         wrong += [
-            changed(entry.name) for entry, now in zip(to_read, entries, strict=True) if now != entry
+            checksum_problem(entry.name)
+            for entry, now in zip(to_read, entries, strict=True)
+            if now != entry
         ]
     return wrong
 
 
-def changed(name: str) -> str:
+def checksum_problem(name: str) -> str:
     return f"{name} has changed since it was written (checksum)"

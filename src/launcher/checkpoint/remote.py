@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from launcher.checkpoint.files import FileEntry
+from launcher.checkpoint.durable_files import FileEntry
 from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, CheckpointStore
 from launcher.errors import ConfigError
-from launcher.rundir.files import fsync_file
+from launcher.process.files import fsync_file
 from launcher.rundir.folder import STEP, run_name, step_name
 
 CHUNK = 8 << 20
@@ -74,7 +74,7 @@ class RemoteStore(CheckpointStore):
         if not self.fs.exists(f"{remote}/{NAME}"):
             for name in [*(entry.name for entry in manifest.files), NAME]:
                 self._put(final / name, f"{remote}/{name}", check)
-        for step, old in self._listed():
+        for step, old in self._list_folders():
             if step == manifest.step and old != PurePosixPath(remote).name:
                 self._remove(old)
 
@@ -90,14 +90,14 @@ class RemoteStore(CheckpointStore):
         super().tidy(step, retention, is_best)
         try:
             best = self._best()
-            folders = self._listed()
+            folders = self._list_folders()
             kept = () if best is None else (best,)
             old = retention.to_remove({at for at, _ in folders}, step, kept)
             for name in [name for at, name in folders if at in old]:
                 if self._is_own(self._manifest(name)):
                     self._remove(name)
             # Interrupted uploads have left these.
-            for _, name in self._listed(complete=False):
+            for _, name in self._list_folders(complete=False):
                 self.fs.rm(f"{self.base}/{name}", recursive=True)
         except Exception as error:
             # Each file system has its own errors. The checkpoint is already copied.
@@ -139,12 +139,12 @@ class RemoteStore(CheckpointStore):
 
     # ------------------------------------------------------------------------------------- download
     def remote_steps(self) -> list[int]:
-        return sorted({step for step, _ in self._listed()})
+        return sorted({step for step, _ in self._list_folders()})
 
     def _manifest(self, name: str) -> Manifest:
         return Manifest.parse(Path(name), self.fs.cat_file(f"{self.base}/{name}/{NAME}"))
 
-    def _listed(self, complete: bool = True) -> list[tuple[int, str]]:
+    def _list_folders(self, complete: bool = True) -> list[tuple[int, str]]:
         """List step and name of each remote folder with (or without) a manifest."""
         # fsspec caches listings, and another machine may have written here since.
         self.fs.invalidate_cache()
@@ -178,7 +178,7 @@ class RemoteStore(CheckpointStore):
         except CorruptCheckpoint as error:
             problem = error
         try:
-            for step, name in reversed(self._listed()):
+            for step, name in reversed(self._list_folders()):
                 if newest is not None and step <= newest[1].step:
                     break
                 if self._is_abandoned(name):
@@ -229,7 +229,7 @@ class RemoteStore(CheckpointStore):
 
     def abandon_copies(self, after: int) -> None:
         try:
-            for step, name in reversed(self._listed()):
+            for step, name in reversed(self._list_folders()):
                 if step > after:
                     self._rename(name, f"{ABANDONED}{name}")
         except Exception as error:  # each file system has its own errors

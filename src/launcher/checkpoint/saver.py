@@ -9,13 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from launcher.checkpoint.files import FileEntry, write_file, write_json
+from launcher.checkpoint.durable_files import FileEntry, write_file, write_json
 from launcher.checkpoint.host import HostBuffers
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.shards import why_not_stored, write_tensors
+from launcher.checkpoint.state_tree import encode
 from launcher.checkpoint.store import CheckpointStore
-from launcher.checkpoint.tree import encode
 from launcher.checkpoint.writing import Writing, gather
 from launcher.errors import ConfigError
 from launcher.process.deadline import progress

@@ -22,9 +22,9 @@ import torch
 import xxhash
 
 from launcher.checkpoint.chunks import read_bytes
-from launcher.checkpoint.files import FileEntry, nothing, write_file
-from launcher.checkpoint.header import DTYPES, OTHER_DTYPES, PARTS, TORCH, read_header
-from launcher.checkpoint.manifest import CorruptCheckpoint, changed
+from launcher.checkpoint.durable_files import FileEntry, nothing, write_file
+from launcher.checkpoint.header import DTYPES, OTHER_DTYPES_KEY, PARTS_KEY, TORCH, read_header
+from launcher.checkpoint.manifest import CorruptCheckpoint, checksum_problem
 from launcher.strategies.base import ShardSpec
 from launcher.strategies.sharded import is_sharded
 
@@ -67,11 +67,11 @@ def write_tensors(
         described = {
             name: {"shape": part.shape, "offset": part.offset} for name, part in parts.items()
         }
-        metadata[PARTS] = json.dumps(described)
+        metadata[PARTS_KEY] = json.dumps(described)
     if others := {
         n: str(t.dtype).removeprefix("torch.") for n, t in tensors.items() if t.dtype not in DTYPES
     }:
-        metadata[OTHER_DTYPES] = json.dumps(others)
+        metadata[OTHER_DTYPES_KEY] = json.dumps(others)
     if metadata:
         header["__metadata__"] = metadata
     end = 0
@@ -136,7 +136,9 @@ class ShardReader:
                 end - length: checksum for end, (length, checksum) in zip(ends, pieces, strict=True)
             }
             metadata = header.pop("__metadata__", {})
-            parts, others = (json.loads(metadata.get(key, "{}")) for key in (PARTS, OTHER_DTYPES))
+            parts, others = (
+                json.loads(metadata.get(key, "{}")) for key in (PARTS_KEY, OTHER_DTYPES_KEY)
+            )
             for name, entry in header.items():
                 shape, dtype = tuple(entry["shape"]), TORCH[entry["dtype"]]
                 if name in others:
@@ -235,7 +237,7 @@ class ShardReader:
         digest = None if checksum is None else xxhash.xxh3_128()
         read_bytes(shard.file, start, view, digest)
         if digest is not None and digest.hexdigest() != checksum:
-            raise CorruptCheckpoint(shard.file.parent.name, changed(shard.file.name))
+            raise CorruptCheckpoint(shard.file.parent.name, checksum_problem(shard.file.name))
 
     def _read_overlap(self, shard: _Shard, target: torch.Tensor, offset: tuple[int, ...]) -> int:
         """Copy the overlap of a shard and the target; return its number of values."""

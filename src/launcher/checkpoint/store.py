@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.files import FileEntry
+from launcher.checkpoint.durable_files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.retention import Retention
 from launcher.errors import ConfigError
-from launcher.rundir.files import fsync_folder
+from launcher.process.files import fsync_folder
 from launcher.rundir.folder import STEP, checkpoint_steps, step_name
 
 LATEST, BEST = "latest", "best"
@@ -212,7 +212,7 @@ class CheckpointStore:
     def mark_best(self, step: int) -> None:
         self.link(BEST, step_name(step))
 
-    def linked(self, name: str) -> int | None:
+    def resolve_link(self, name: str) -> int | None:
         """Return the step that `latest` or `best`, or a copy in its place, names."""
         link = self.root / name
         try:
@@ -225,10 +225,10 @@ class CheckpointStore:
 
     def best(self) -> int | None:
         """Return the step that the link `best` or the newest checkpoints name."""
-        if (step := self.linked(BEST)) is not None:
+        if (step := self.resolve_link(BEST)) is not None:
             return step
         steps = self.steps()
-        bests = ((noted(self.path(step)) or {}).get("best") for step in reversed(steps))
+        bests = ((read_notes(self.path(step)) or {}).get("best") for step in reversed(steps))
         return next(
             (
                 best["step"]
@@ -239,7 +239,7 @@ class CheckpointStore:
         )
 
     def _best_at(self, step: int) -> int | None:
-        best: Any = (noted(self.path(step)) or {}).get("best")
+        best: Any = (read_notes(self.path(step)) or {}).get("best")
         return best["step"] if best else None
 
     def relink(self) -> None:
@@ -257,7 +257,7 @@ class CheckpointStore:
                     os.rename(link, self.path(copied))
                     # It may be the newest or the best one, so both links are chosen again.
                     return self.relink()
-            if step is not None and self.linked(name) != step:
+            if step is not None and self.resolve_link(name) != step:
                 self.link(name, step_name(step))
             elif step is None:
                 link.unlink(missing_ok=True)
@@ -374,7 +374,7 @@ def _step_of_copy(folder: Path) -> int | None:
         return None
 
 
-def noted(folder: Path) -> dict[str, object] | None:
+def read_notes(folder: Path) -> dict[str, object] | None:
     """Return the checkpointing hook's state in a checkpoint (`best`), or None if unreadable."""
     try:
         hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]

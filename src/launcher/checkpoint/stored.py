@@ -7,13 +7,13 @@ from typing import Any
 
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.shards import ShardReader, as_bytes
-from launcher.checkpoint.tree import decode
+from launcher.checkpoint.state_tree import decode
 from launcher.errors import ConfigError
 from launcher.strategies.weights import MODEL
 
 EVALUATION = "evaluation/"
 """Prefix of weights to evaluate in place of the trained ones (see `hooks.evaluation_weights`)."""
-OWN = (MODEL, "optimizer/", EVALUATION)
+NON_EMA_PREFIXES = (MODEL, "optimizer/", EVALUATION)
 """Prefixes of tensors that are not averages of `hooks.ema`."""
 
 
@@ -46,7 +46,11 @@ class StoredCheckpoint(ShardReader):
         if which is None:
             return
         averages = sorted(
-            {"/".join(name.split("/", 2)[:2]) for name in self.names() if not name.startswith(OWN)}
+            {
+                "/".join(name.split("/", 2)[:2])
+                for name in self.names()
+                if not name.startswith(NON_EMA_PREFIXES)
+            }
         )
         chosen = [
             average for average in averages if average == which or average.startswith(f"{which}/")

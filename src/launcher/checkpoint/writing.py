@@ -69,16 +69,16 @@ def gather(value: object, group: object, writing: Writing) -> list[Any]:
     """
     mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
     # The collective needs equal shapes, so the sizes come first.
-    sizes = _gathered(torch.tensor([mine.numel()]), group, writing)
+    sizes = _gather(torch.tensor([mine.numel()]), group, writing)
     room = torch.zeros(int(max(sizes)), dtype=torch.uint8)
     room[: mine.numel()] = mine
-    answers = _gathered(room, group, writing)
+    answers = _gather(room, group, writing)
     return [
         pickle.loads(row[: int(n)].numpy().tobytes()) for row, n in zip(answers, sizes, strict=True)
     ]
 
 
-def _gathered(tensor: torch.Tensor, group: Any, writing: Writing) -> list[torch.Tensor]:
+def _gather(tensor: torch.Tensor, group: Any, writing: Writing) -> list[torch.Tensor]:
     rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     work = dist.all_gather(rows, tensor, group=group, async_op=True)
     assert work is not None

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.config.command import stored_identity
+from launcher.config.identity.record_entry import read_identity
 from launcher.dispatch.jobs import Job
 
 
@@ -33,12 +33,12 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
 
     identities = []
     for job in jobs:
-        _, identity = stored_identity(job.plain["run"]) or (None, {})
+        _, identity = read_identity(job.plain["run"]) or (None, {})
         # Only runs of one name are looked at.
         named = {"name": job.config.run.name, **identity}
         identities.append(comparable(named, job.config.of_the_run, None))
     branches = plan(identities)
-    print(described(branches), flush=True)
+    print(describe_branches(branches), flush=True)
     planned: dict[int, Job] = {}
     for branch in branches:
         job = jobs[branch.index]
@@ -46,7 +46,7 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
             str(step): [jobs[leaf].config.run.id for leaf in indices]
             for step, indices in branch.leaves.items()
         }
-        config = job.config.changed({"run.leaves": leaves}) if leaves else job.config
+        config = job.config.replace({"run.leaves": leaves}) if leaves else job.config
         trunk = None if branch.trunk is None else planned[branch.trunk]
         planned[branch.index] = replace(job, config=config, trunk=trunk, start=branch.start)
     return list(planned.values())
@@ -101,7 +101,7 @@ def _grow(
     return tree
 
 
-def described(branches: Sequence[Branch]) -> str:
+def describe_branches(branches: Sequence[Branch]) -> str:
     """Return the line that a sweep prints before it starts."""
     total = sum(branch.steps for branch in branches)
     trained = total - sum(branch.start for branch in branches)

@@ -13,8 +13,8 @@ import yaml
 
 from launcher.cli.help import folders_of
 from launcher.config.options import groups, main_folder
-from launcher.config.reference import Key, group_options, top_keys
-from launcher.rundir.files import expanded
+from launcher.config.schema.reference import Key, group_options, top_keys
+from launcher.process.files import expand
 
 SHELLS = ("bash", "zsh")
 FLAGS = (
@@ -170,7 +170,7 @@ def _defaults(group: str) -> Iterator[str]:
 
 
 def _subfolders(text: str) -> Iterator[Path]:
-    start = expanded(text or ".")
+    start = expand(text or ".")
     parent = start if text.endswith("/") or not text else start.parent
     if parent.is_dir():
         yield from (

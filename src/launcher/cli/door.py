@@ -15,14 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from launcher.cli.start import rejection, start_run
-from launcher.config.construct import decided_here
-from launcher.config.lookup import Runs
+from launcher.config.compose.session import COMPOSITION_ERRORS, VERSION, first_line
+from launcher.config.construct import without_hydra_whitelist
+from launcher.config.containers import to_plain
+from launcher.config.identity.lookup import RunIndex
 from launcher.config.options import config_path
-from launcher.config.plain import to_plain
 from launcher.config.run_config import check
-from launcher.config.session import COMPOSITION_ERRORS, VERSION, first_line
 from launcher.errors import ConfigError
-from launcher.rundir.files import remove_empty
+from launcher.process.files import remove_empty
 from launcher.rundir.folder import RunFolder
 
 
@@ -34,7 +34,7 @@ def enter(overrides: Sequence[str], arguments: Namespace) -> None:
     warnings.filterwarnings("ignore", r"provider=.*\n?.*is not available", UserWarning)
     # Overrides come first, since Hydra's parser does not accept `a=1 -m b=2`.
     sys.argv[1:] = [*overrides, *arguments.flags]
-    with decided_here():
+    with without_hydra_whitelist():
         try:
             hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
         except COMPOSITION_ERRORS as error:
@@ -59,7 +59,7 @@ def task(config: DictConfig) -> object:
     # Hydra has made the folder.
     made = RunFolder(whole.run.dir).path
     try:
-        run = check(whole, Runs())
+        run = check(whole, RunIndex())
     except ConfigError as error:
         raise rejection(error.messages) from None
     finally:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from launcher.config.options import own_folder
-from launcher.process.arguments import Parser
+from launcher.process.argument_parser import Parser
 
 VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
 COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")

@@ -11,7 +11,13 @@ from pathlib import Path
 import yaml
 from yaml import YAMLError
 
-from launcher.config.options import groups, installed, main_folder, own_folder, searched
+from launcher.config.options import (
+    find_installed,
+    groups,
+    main_folder,
+    own_folder,
+    resolve_searchpath,
+)
 from launcher.config.tree import get
 
 SEARCHPATH = "hydra.searchpath="
@@ -38,7 +44,7 @@ def folders_of(arguments: Sequence[str]) -> list[Traversable]:
             paths = yaml.safe_load(typed[-1].removeprefix(SEARCHPATH))
         elif named is not None:
             paths = get(yaml.safe_load(named.read_text(encoding="utf-8")), "hydra.searchpath")
-    others = [*searched(paths), *installed().values()]
+    others = [*resolve_searchpath(paths), *find_installed().values()]
     return [
         main_folder(),
         *([own] if own is not None and own.is_dir() else []),

@@ -11,7 +11,7 @@ from string import Template
 
 from launcher.cli.schema import write_schemas
 from launcher.errors import ConfigError
-from launcher.process.arguments import Parser, path_argument
+from launcher.process.argument_parser import Parser, path_argument
 
 SUFFIX = ".in"
 """The suffix of the files in `cli/project/`: no tool takes them for code."""

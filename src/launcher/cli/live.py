@@ -5,11 +5,11 @@ from typing import Any, Self
 
 from rich.text import Text
 
-from launcher.process.table import Table
+from launcher.process.text_table import TextTable
 from launcher.rundir.logs import console, is_live_terminal
 
-MOST_ROWS = 20
-LINES_BESIDES = 4
+MAX_ROWS = 20
+EXTRA_LINES = 4
 """Lines of a terminal that rows cannot use: the heading, the last message and the shell's
 output."""
 
@@ -40,7 +40,7 @@ class LiveTable:
     @property
     def rows(self) -> int:
         """The number of rows that fit."""
-        return max(1, min(MOST_ROWS, shutil.get_terminal_size().lines - LINES_BESIDES))
+        return max(1, min(MAX_ROWS, shutil.get_terminal_size().lines - EXTRA_LINES))
 
     def say(self, line: str) -> None:
         if self._live is None:
@@ -48,7 +48,7 @@ class LiveTable:
         else:
             console().print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def draw(self, table: Table, heading: str = "") -> None:
+    def draw(self, table: TextTable, heading: str = "") -> None:
         """Replace the table."""
         rows = table.lines(shutil.get_terminal_size().columns, not console().no_color)
         lines = [*([heading] if heading else []), *rows]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hydra.types import RunMode
 
 from launcher.cli.flags import read, with_own_folder
-from launcher.config.compose import Command, command
+from launcher.config.compose.composer import Command, command
+from launcher.config.compose.hydra_job import Callbacks
 from launcher.config.explain import explain, report, user_traceback
-from launcher.config.hydra_job import Callbacks
 from launcher.dispatch.environment import join_ranks
 from launcher.errors import TrainingError
 from launcher.process import collector
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except BrokenPipeError:
             raise
         except Exception as error:
-            raise SystemExit(_reported(error)) from None
+            raise SystemExit(_report_error(error)) from None
 
 
 def execute(arguments: Namespace) -> None:
@@ -41,7 +41,7 @@ def execute(arguments: Namespace) -> None:
         mode = RunMode.RUN
     with command(arguments.overrides, arguments.config_dir, arguments.config_name, mode) as words:
         if arguments.cfg:
-            from launcher.cli.show import show
+            from launcher.cli.show_config import show
 
             return show(words, arguments)
         if arguments.info:
@@ -70,7 +70,7 @@ def _start(words: Command) -> None:
     if line is not None and not _is_later_rank():
         print(line, file=sys.stderr, flush=True)
     callbacks = Callbacks(config)
-    with callbacks.notified("run", run, config_name=words.composer.config_name) as result:
+    with callbacks.notify("run", run, config_name=words.composer.config_name) as result:
         result.return_value = start_run(run)
 
 
@@ -78,7 +78,7 @@ def _is_later_rank() -> bool:
     return join_ranks() and os.environ["RANK"] != "0"
 
 
-def _reported(error: BaseException) -> int:
+def _report_error(error: BaseException) -> int:
     """Print an error as messages, or as a traceback; return the exit code."""
     # The job has reported it, and it needs no traceback.
     if isinstance(error, TrainingError):

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from launcher.config.editor import CONFIG, schemas
-from launcher.config.options import installed, main_folder
+from launcher.config.options import find_installed, main_folder
+from launcher.config.schema.editor import CONFIG, schemas
 from launcher.errors import ConfigError
-from launcher.process.arguments import Parser, path_argument
+from launcher.process.argument_parser import Parser, path_argument
 
 FOLDER, CODE, JETBRAINS = ".schemas", Path(".vscode/settings.json"), Path(".idea/jsonSchemas.xml")
 ENTRY = """\
@@ -78,7 +78,7 @@ def write_schemas(project: Path) -> int:
     folders = [
         conf,
         main_folder(),
-        *(folder for folder in installed().values() if folder is not None),
+        *(folder for folder in find_installed().values() if folder is not None),
     ]
     documents = schemas(folders)
     patterns = {

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+from launcher.config.compose.hydra_job import Task, as_hydra_job
 from launcher.config.explain import explain, log_traceback, report
-from launcher.config.hydra_job import Task, as_hydra_job
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
-from launcher.dispatch.job import dispatch_run
+from launcher.dispatch.run_job import dispatch_run
 from launcher.runs.objective import job_value, objective_of
 
 REJECTED = 2
@@ -48,7 +48,7 @@ def _value(run: RunConfig, metrics: object) -> object:
         return job_value(run.plain, objective)
     if metrics is not None:
         return metrics
-    from launcher.rundir.metrics import newest_metrics
+    from launcher.rundir.metrics_summary import newest_metrics
 
     # The run was complete, so return what its first start has returned.
     newest = newest_metrics(run.folder.metrics_path)

@@ -14,21 +14,21 @@ from omegaconf import DictConfig
 
 from launcher.cli.branches import in_order
 from launcher.cli.sweep_queue import SweepQueue, reason
-from launcher.config.compose import Command
+from launcher.config.compose.composer import Command
+from launcher.config.compose.grid import GRID
+from launcher.config.compose.hydra_job import Callbacks
 from launcher.config.construct import construct, target_object
-from launcher.config.difference import diff
-from launcher.config.grid import GRID
-from launcher.config.hydra_job import Callbacks
-from launcher.config.metric_direction import ranked
-from launcher.config.plain import to_plain
+from launcher.config.containers import to_plain
+from launcher.config.identity.difference import diff
 from launcher.config.run_config import RunConfig
-from launcher.config.schema import check_hydra
+from launcher.config.schema.metric_direction import sort_best_first
+from launcher.config.schema.validate import check_hydra
 from launcher.config.tree import get
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.errors import ConfigError
-from launcher.process.table import terminal_width
+from launcher.process.text_table import terminal_width
 from launcher.runs.filters import number
-from launcher.runs.listing import table
+from launcher.runs.look.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
 
@@ -51,7 +51,7 @@ def sweep(words: Command) -> bool:
     check_hydra(to_plain(master))
     search = getattr(target_object(master.hydra.sweeper._target_), "search", None)
     if search is not None:
-        with _notified(words, master):
+        with _notify_callbacks(words, master):
             search(words, master)
         return True
     if sweeper != GRID:
@@ -59,7 +59,7 @@ def sweep(words: Command) -> bool:
     jobs = check_jobs(words, words.expand())
     if launcher != "dispatch":
         return False
-    with _notified(words, master):
+    with _notify_callbacks(words, master):
         conclude(jobs, [result for batch in batches(words, jobs) for result in run_jobs(batch)])
     return True
 
@@ -71,7 +71,7 @@ def batches(words: Command, jobs: Sequence[Job]) -> list[Sequence[Job]]:
 
 
 @contextmanager
-def _notified(words: Command, master: DictConfig) -> Iterator[None]:
+def _notify_callbacks(words: Command, master: DictConfig) -> Iterator[None]:
     """Call the user's callbacks around the sweep."""
     callbacks = Callbacks(master)
     name = words.composer.config_name
@@ -115,7 +115,7 @@ def check_jobs(
     if issues or repeats or words.issues:
         raise ConfigError(
             *words.issues,
-            *(_located(message, of, len(overrides)) for message, of in issues.items()),
+            *(_add_location(message, of, len(overrides)) for message, of in issues.items()),
             *(_same_run(*pair) for pair in repeats[:1]),
         )
     _report_continued(jobs)
@@ -139,7 +139,7 @@ def _check_plugins(config: RunConfig, words: Command) -> None:
             )
 
 
-def _located(message: str, jobs: Sequence[Mistaken], count: int) -> str:
+def _add_location(message: str, jobs: Sequence[Mistaken], count: int) -> str:
     """Return the message with the first job that it is about, unless it is about all."""
     index, overrides = jobs[0]
     if len(jobs) >= count or any(
@@ -229,7 +229,7 @@ def show_ranking(jobs: Sequence[Job]) -> None:
     ((metric, mode),) = judged
     print(f"Ranked by {metric}:")
     # JSON has no infinity, so run.json has it as text.
-    in_order = ranked(runs, lambda run: number(run.best.get("value")), mode)
+    in_order = sort_best_first(runs, lambda run: number(run.best.get("value")), mode)
     table(in_order, time.time(), terminal_width()).print()
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 
 from launcher.cli.live import LiveTable
 from launcher.cli.start import REJECTED, start_run
-from launcher.config.explain import unwrapped, user_traceback
+from launcher.config.explain import unwrap_cause, user_traceback
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.local import private_folder
@@ -20,10 +20,10 @@ from launcher.dispatch.queue import run_queue
 from launcher.errors import TrainingError
 from launcher.process import signals
 from launcher.process.child import last_lines
-from launcher.process.table import Table
+from launcher.process.text_table import TextTable
 from launcher.rundir.folder import step_name
 from launcher.runs.format import number as short
-from launcher.runs.listing import COLORS
+from launcher.runs.look.listing import COLORS
 from launcher.runs.stored_run import StoredRun
 
 
@@ -55,7 +55,7 @@ class InProcess:
     def running(self) -> set[int]:
         return set(self.started)
 
-    def ended(self) -> dict[int, int]:
+    def reap(self) -> dict[int, int]:
         ended = self.started & self.results.keys()
         self.started -= ended
         return {number: int(self.results[number].error is not None) for number in ended}
@@ -67,7 +67,7 @@ class InProcess:
         return []
 
     def close(self) -> dict[int, int]:
-        return self.ended()
+        return self.reap()
 
 
 class Processes(Pool):
@@ -215,7 +215,7 @@ class SweepQueue:
         shown = [*running, *self.waiting][: self.display.rows]
         self.display.draw(self._table(shown, {*running}), _in_words(counts))
 
-    def _table(self, indices: Sequence[int], running: set[int]) -> Table:
+    def _table(self, indices: Sequence[int], running: set[int]) -> TextTable:
         rows = []
         for index in indices:
             job = self.jobs[index]
@@ -225,7 +225,7 @@ class SweepQueue:
             if stored is not None and stored.record:
                 step, loss = stored.progress, short(stored.record.get("loss"))
             rows.append([str(index + 1), job.run, " ".join(job.own_overrides), state, step, loss])
-        return Table(
+        return TextTable(
             ["job", "run", "differs in", "state", "step/max", "train/loss"],
             rows,
             right=frozenset((0, 4, 5)),
@@ -251,7 +251,7 @@ def outcome(job: Job) -> str:
 def reason(job: Job, result: JobResult) -> str:
     """Return the reason of a job's failure in a line."""
     assert result.error is not None
-    error = unwrapped(result.error)
+    error = unwrap_cause(result.error)
     if isinstance(error, ChildProcessError):
         return f"failed: {error}"
     if not isinstance(error, SystemExit):

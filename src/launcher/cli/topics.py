@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 
 from launcher.config.messages import hint
 from launcher.config.options import groups
-from launcher.config.reference import Key, Option, group_options, top_keys
+from launcher.config.schema.reference import Key, Option, group_options, top_keys
 from launcher.errors import ConfigError
 
 

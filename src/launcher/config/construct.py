@@ -15,15 +15,15 @@ from hydra.utils import get_object
 from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
-from launcher.config.secrets import escaped
-from launcher.config.tree import mapped, nested
+from launcher.config.secrets import escape
+from launcher.config.tree import map_leaves, nest
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 """A setting of Hydra since 1.4: its own list of allowed targets is not used, since
 `launcher.config.foreign` has decided. None if this version of Hydra has no such list."""
 
 
-def decided_here() -> AbstractContextManager[object]:
+def without_hydra_whitelist() -> AbstractContextManager[object]:
     """Build without Hydra's own list of allowed targets, callbacks included."""
     if UNCHECKED is None:
         return nullcontext()
@@ -42,9 +42,9 @@ def instantiate(node: Mapping[str, Any] | None, path: str = "", **changes: objec
         changes["_convert_"] = "object"
     # Hydra 1.3 resolves twice.
     for _ in range(2 if UNCHECKED is None else 1):
-        node = mapped(node, lambda value, _: escaped(value) if isinstance(value, str) else value)
-    config = OmegaConf.create(nested({path or "node": node}), flags={"allow_objects": True})
-    with decided_here():
+        node = map_leaves(node, lambda value, _: escape(value) if isinstance(value, str) else value)
+    config = OmegaConf.create(nest({path or "node": node}), flags={"allow_objects": True})
+    with without_hydra_whitelist():
         return hydra_instantiate(OmegaConf.select(config, path or "node"), **changes)
 
 

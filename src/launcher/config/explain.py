@@ -7,16 +7,16 @@ from contextlib import suppress
 
 from hydra.errors import InstantiationException
 
-from launcher.config import schema
+from launcher.config.compose.session import first_line
 from launcher.config.construct import target_object
+from launcher.config.schema import validate
+from launcher.config.schema.source import NotFound, Unresolvable, locate
 from launcher.config.secrets import without_environment
-from launcher.config.session import first_line
-from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.config.tree import join
 from launcher.errors import TrainingError, config_error
 from launcher.process.printable import printable
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.sources import is_library
+from launcher.rundir.imported_sources import is_library
 
 LOG = "launcher_log"
 
@@ -30,21 +30,21 @@ def explain(error: BaseException) -> list[str]:
     if (rejected := config_error(error)) is not None:
         return without_environment(rejected.messages)
     if isinstance(error, InstantiationException) and (
-        message := _not_located(error) or _is_abstract(error)
+        message := _explain_not_found(error) or _is_abstract(error)
     ):
         return [message]
     return []
 
 
-def _not_located(error: InstantiationException) -> str | None:
+def _explain_not_found(error: InstantiationException) -> str | None:
     """Return a message for a `_target_` that Hydra could not import, or None if it was imported."""
-    path, target = _named(error, "Error locating target '")
+    path, target = _parse_build_error(error, "Error locating target '")
     if not target:
         return None
     try:
         locate(target)
     except NotFound as missing:
-        return str(schema.target_not_found(path, target, missing))
+        return str(validate.target_issue(path, target, missing))
     except Unresolvable:
         pass
     cause: BaseException = error
@@ -56,7 +56,7 @@ def _not_located(error: InstantiationException) -> str | None:
 
 def _is_abstract(error: InstantiationException) -> str | None:
     """Return a message for a `_target_` whose class lacks methods, or None if it has them."""
-    path, target = _named(error, "Error in call to target '")
+    path, target = _parse_build_error(error, "Error in call to target '")
     missing = sorted(getattr(target_object(target), "__abstractmethods__", ())) if target else []
     if not missing:
         return None
@@ -64,7 +64,7 @@ def _is_abstract(error: InstantiationException) -> str | None:
     return f"{join(path, '_target_')}={target}: the class has no {methods}; add what is missing."
 
 
-def _named(error: InstantiationException, beginning: str) -> tuple[str, str]:
+def _parse_build_error(error: InstantiationException, beginning: str) -> tuple[str, str]:
     """Return the path of a node that Hydra could not build, and its `_target_`; "" if unknown."""
     message = str(error)
     target = message.partition(beginning)[2].partition("'")[0]
@@ -80,7 +80,7 @@ def _where(error: BaseException) -> str:
     return f"{user_frames[-1].filename}, line {user_frames[-1].lineno}: " if user_frames else ""
 
 
-def unwrapped(error: BaseException) -> BaseException:
+def unwrap_cause(error: BaseException) -> BaseException:
     """The error that a part raised while Hydra built it."""
     while isinstance(error, InstantiationException) and error.__cause__ is not None:
         error = error.__cause__
@@ -89,10 +89,10 @@ def unwrapped(error: BaseException) -> BaseException:
 
 def user_traceback(error: BaseException) -> str:
     """Format a traceback with the frames of the user's code, or all frames without any."""
-    stack = traceback.TracebackException.from_exception(unwrapped(error))
+    stack = traceback.TracebackException.from_exception(unwrap_cause(error))
     whole = "".join(stack.format())
     # The traceback of another process is the text of its cause.
-    any_own = bool(getattr(unwrapped(error).__cause__, "has_user_frames", False))
+    any_own = bool(getattr(unwrap_cause(error).__cause__, "has_user_frames", False))
     chain: traceback.TracebackException | None = stack
     while chain is not None:
         user_frames = [frame for frame in chain.stack if not is_library(frame.filename)]
@@ -101,7 +101,7 @@ def user_traceback(error: BaseException) -> str:
         chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
     if not any_own:
         return whole
-    log = unwrapped(error).__dict__.get(LOG)
+    log = unwrap_cause(error).__dict__.get(LOG)
     return "".join([f"The whole traceback is in {log}.\n" if log else "", *stack.format()])
 
 
@@ -112,4 +112,4 @@ def log_traceback(error: BaseException, folder: RunFolder, rank: int = 0) -> Non
         # The folder may belong to another user.
         with suppress(OSError), log.open("a") as file:
             file.write("".join(traceback.format_exception(error)))
-            unwrapped(error).__dict__[LOG] = log
+            unwrap_cause(error).__dict__[LOG] = log

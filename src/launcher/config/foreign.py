@@ -16,11 +16,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config import plain_yaml
+from launcher.config.compose.overrides import normalize, parse
+from launcher.config.containers import to_plain
 from launcher.config.messages import reason, show
 from launcher.config.options import main_folder
-from launcher.config.overrides import normalize, parse
-from launcher.config.plain import to_plain
-from launcher.config.tree import is_interpolation, nested, walk
+from launcher.config.tree import is_interpolation, nest, walk
 from launcher.errors import ConfigError
 from launcher.rundir import signing
 
@@ -144,4 +144,4 @@ def _code_in_override(word: str) -> str | None:
     )
     if is_hydra or leads_out or override.is_sweep_override():
         return word
-    return next(code_in(nested({key: value})), None)
+    return next(code_in(nest({key: value})), None)

@@ -51,7 +51,7 @@ def show(value: object, limit: int = 60) -> str:
     return f"{text[: limit - 4]} ...{text[-1] if text[-1] in ']}' else ''}"
 
 
-def as_typed(value: object) -> str:
+def to_override_text(value: object) -> str:
     """A value as it is typed on a command line: `null`, `true`, `0.001`, `text`, `[a,b]`."""
     return _format(value, str)
 
@@ -75,7 +75,7 @@ def reason(error: BaseException) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
+def closest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar name, else the shortest that contains it or is part of it."""
     candidates = list(names)
     folded = {candidate.lower(): candidate for candidate in candidates}
@@ -88,7 +88,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 def hint(name: str, names: Iterable[str], template: str = "{}") -> str:
     """Format a suggestion (`; did you mean X?`, X as in `model={}`), or a full stop."""
-    near = nearest(name, names)
+    near = closest_name(name, names)
     return f"; did you mean {template.format(near)}?" if near else "."
 
 

@@ -43,14 +43,14 @@ def own_folder() -> Path | None:
     return folder if groups & own else None
 
 
-def installed() -> dict[str, Path | None]:
+def find_installed() -> dict[str, Path | None]:
     """Return the folders of the entry points `launcher.conf`, by package; nothing is imported.
 
     The folder is None if the package does not exist.
     """
     from importlib.metadata import entry_points
 
-    from launcher.config.source import find_module
+    from launcher.config.schema.source import find_module
 
     packages = {entry.value: find_module(entry.value) for entry in entry_points(group=ENTRY_POINTS)}
     return {
@@ -59,14 +59,14 @@ def installed() -> dict[str, Path | None]:
     }
 
 
-def searched(searchpath: object) -> list[Path]:
+def resolve_searchpath(searchpath: object) -> list[Path]:
     """Return the folders of a `hydra.searchpath` that exist. Nothing is imported."""
     if not isinstance(searchpath, list) or not searchpath:
         return []
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from launcher.config.source import find_module
+    from launcher.config.schema.source import find_module
 
     try:
         # It may have variables of the environment.
@@ -81,7 +81,7 @@ def searched(searchpath: object) -> list[Path]:
     return [Path(folder) for folder in folders if Path(folder).is_dir()]
 
 
-def composed_from(tree: Mapping[str, object]) -> list[Traversable]:
+def composition_folders(tree: Mapping[str, object]) -> list[Traversable]:
     """Return the folders that Hydra composed a configuration from, except its own."""
     from hydra.core.hydra_config import HydraConfig
 

@@ -11,16 +11,16 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.command import command_record
-from launcher.config.identity import DERIVED, digest, hashed_identity, identity_text
-from launcher.config.lookup import Runs, check_identity, equivalent, news
+from launcher.config.compose.resolve import Resolver
+from launcher.config.containers import settings_of, to_plain
+from launcher.config.identity.lookup import RunIndex, check_identity, describe_changes, equivalent
+from launcher.config.identity.record_entry import command_record
+from launcher.config.identity.run_id import DERIVED, digest, identity_text, identity_to_hash
 from launcher.config.messages import ConfigIssue
 from launcher.config.options import TRAIN_JOB
-from launcher.config.plain import settings_of, to_plain
-from launcher.config.resolve import Resolver
-from launcher.config.schema import check_hydra, check_tree
-from launcher.config.secrets import stored_config
-from launcher.config.sections import RunSettings, TrainerSettings
+from launcher.config.schema.validate import check_hydra, check_tree
+from launcher.config.secrets import config_to_store
+from launcher.config.settings import RunSettings, TrainerSettings
 from launcher.config.tree import get, of_the_run
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -43,8 +43,8 @@ class RunConfig:
 
     @cached_property
     def stored(self) -> dict[str, Any]:
-        """The configuration as a run stores it; see `stored_config`."""
-        return stored_config(self.written, self.plain)
+        """The configuration as a run stores it; see `config_to_store`."""
+        return config_to_store(self.written, self.plain)
 
     @cached_property
     def run(self) -> RunSettings:
@@ -98,7 +98,7 @@ class RunConfig:
     @property
     def news(self) -> str:
         """The differences from the run that it continues, in a line, or ""."""
-        return "" if self.continued is None else news(self.plain["run"], self.continued)
+        return "" if self.continued is None else describe_changes(self.plain["run"], self.continued)
 
     @property
     def continuation(self) -> str | None:
@@ -116,16 +116,16 @@ class RunConfig:
         """Return a copy whose trees are changed."""
         return replace(self, plain=dict(change(self.plain)), written=dict(change(self.written)))
 
-    def changed(self, values: Mapping[str, object]) -> "RunConfig":
+    def replace(self, values: Mapping[str, object]) -> "RunConfig":
         """Return a copy with other values, by dotted key."""
-        return self.with_trees(partial(changed, values=values))
+        return self.with_trees(partial(replace_values, values=values))
 
     def save(self, file: Path) -> None:
         """Write it for `load_job` in another process."""
         save_job(file, self.stored, self.hydra)
 
 
-def changed(tree: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, Any]:
+def replace_values(tree: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, Any]:
     """Return a copy of a tree with other values; the nodes that stay are shared."""
     copy = dict(tree)
     for path, value in values.items():
@@ -138,7 +138,7 @@ def changed(tree: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, 
     return copy
 
 
-def read(config: DictConfig, runs: Runs | None = None) -> tuple[RunConfig, list[ConfigIssue]]:
+def read(config: DictConfig, runs: RunIndex | None = None) -> tuple[RunConfig, list[ConfigIssue]]:
     """Resolve a composed configuration, and name its run; see `check`.
 
     Returns:
@@ -157,7 +157,7 @@ def read(config: DictConfig, runs: Runs | None = None) -> tuple[RunConfig, list[
     return RunConfig(plain, written, hydra, continued), resolver.all_issues()
 
 
-def check(config: DictConfig, runs: Runs | None = None) -> RunConfig:
+def check(config: DictConfig, runs: RunIndex | None = None) -> RunConfig:
     """Check a composed configuration, and name its run; report every error.
 
     Args:
@@ -174,11 +174,11 @@ def check(config: DictConfig, runs: Runs | None = None) -> RunConfig:
 
 
 def _name(
-    config: DictConfig, written: dict[str, Any], plain: dict[str, Any], runs: Runs | None
+    config: DictConfig, written: dict[str, Any], plain: dict[str, Any], runs: RunIndex | None
 ) -> RunOnDisk | None:
     """Set the name, id, identity and folder of a run; return an equivalent run on disk."""
     try:
-        hashed = hashed_identity(config, written, plain)
+        hashed = identity_to_hash(config, written, plain)
         own = digest(hashed)
         config.run.name = config.run.name
         if written["run"]["id"] == DERIVED:
@@ -199,14 +199,14 @@ def _name(
     return known
 
 
-def stored_tree(source: Path | str) -> dict[str, Any]:
+def read_tree(source: Path | str) -> dict[str, Any]:
     """Read the configuration in a file of a run, or in its text, as it is stored."""
     return to_plain(
         OmegaConf.load(source) if isinstance(source, Path) else OmegaConf.create(source)
     )
 
 
-def resolved_node(stored: Mapping[str, Any], key: str) -> Any:
+def resolve_node(stored: Mapping[str, Any], key: str) -> Any:
     """Return one node of a stored configuration, resolved."""
     config: Any = OmegaConf.create(dict(stored))
     try:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
-from launcher.config.difference import is_within
+from launcher.config.identity.difference import is_within
 from launcher.config.messages import ConfigIssue
 from launcher.config.tree import REFERENCE, get, is_interpolation, join, walk
 from launcher.rundir.secret_patterns import holds_secret, is_secret
@@ -18,14 +18,14 @@ from launcher.rundir.secret_patterns import holds_secret, is_secret
 VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
 OPENING = re.compile(r"(\\*)\$\{")
 """The beginning of an interpolation, with the backslashes before it."""
-SHORTEST = 4
+MIN_HIDDEN_LENGTH = 4
 """Minimum length of a variable's value that messages do not show. A shorter one is any number."""
-LONGEST = 50
+MAX_SHOWN_LENGTH = 50
 """Characters of a long value that a message shows for certain."""
-TELLING = 8
+MIN_SECRET_LENGTH = 8
 """Minimum length of a secret for which other values are searched."""
-AS_WRITTEN = ("tracker", "dispatch")
-RESOLVED = (
+UNRESOLVED_GROUPS = ("tracker", "dispatch")
+RESOLVED_KEYS = (
     *("hydra", "paths", "trainer", "run.dir", "run.id", "run.identity", "run.name", "run.tag"),
     *("run.resume", "run.init_from", "run.fork_from", "run.fork_without", "run.identity_exclude"),
 )
@@ -33,7 +33,7 @@ RESOLVED = (
 that listings read."""
 
 
-def stored_config(written: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
+def config_to_store(written: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration as it is stored, from which OmegaConf resolves the values of `plain`.
 
     Args:
@@ -42,7 +42,7 @@ def stored_config(written: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[
     """
     parts = _as_written(plain)
 
-    def kept(path: str, text: object) -> str | None:
+    def expression_to_keep(path: str, text: object) -> str | None:
         if not (is_interpolation(text) and _is_in(path, parts)):
             return None
         while isinstance(text, str) and (reference := REFERENCE.fullmatch(text)):
@@ -52,40 +52,42 @@ def stored_config(written: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[
         if "oc.env" not in text and not is_secret(_name(path)):
             return None
         # A part of the stored configuration is resolved alone.
-        return REFERENCE.sub(lambda match: _inlined(match, plain), text)
+        return REFERENCE.sub(lambda match: _inline(match, plain), text)
 
-    def stored(path: str, text: Any, value: Any) -> Any:
+    def value_to_store(path: str, text: Any, value: Any) -> Any:
         if isinstance(value, Mapping):
             inner = text if isinstance(text, Mapping) else {}
-            return {key: stored(join(path, key), inner.get(key), value[key]) for key in value}
+            return {
+                key: value_to_store(join(path, key), inner.get(key), value[key]) for key in value
+            }
         if isinstance(value, list):
             is_list = isinstance(text, list) and len(text) == len(value)
             items = zip(text if is_list else [None] * len(value), value, strict=True)
-            return [stored(join(path, index), *pair) for index, pair in enumerate(items)]
-        if (interpolation := kept(path, text)) is not None:
+            return [value_to_store(join(path, index), *pair) for index, pair in enumerate(items)]
+        if (interpolation := expression_to_keep(path, text)) is not None:
             return interpolation
-        return escaped(value) if isinstance(value, str) else value
+        return escape(value) if isinstance(value, str) else value
 
-    tree: dict[str, Any] = stored("", written, plain)
+    tree: dict[str, Any] = value_to_store("", written, plain)
     return tree
 
 
 def _as_written(plain: Mapping[str, Any]) -> tuple[str, ...]:
     excluded = get(plain, "run.identity_exclude")
-    return (*AS_WRITTEN, *(map(str, excluded) if isinstance(excluded, list) else ()))
+    return (*UNRESOLVED_GROUPS, *(map(str, excluded) if isinstance(excluded, list) else ()))
 
 
 def _is_in(path: str, parts: Collection[str]) -> bool:
     """Return whether a key is in the parts that are stored as they are written."""
-    return is_within(path, parts) and not is_within(path, RESOLVED)
+    return is_within(path, parts) and not is_within(path, RESOLVED_KEYS)
 
 
-def _inlined(match: re.Match[str], plain: Mapping[str, Any]) -> str:
+def _inline(match: re.Match[str], plain: Mapping[str, Any]) -> str:
     value = get(plain, match[1])
     return match[0] if value is None or isinstance(value, Mapping | list) else str(value)
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Escape a text, so that OmegaConf reads no interpolation in it."""
     return OPENING.sub(r"\1\1\\${", text)
 
@@ -93,7 +95,7 @@ def escaped(text: str) -> str:
 def secret_issues(
     written: Mapping[str, Any], plain: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> Iterator[ConfigIssue]:
-    """Find secrets that would be stored with the run; see `stored_config`."""
+    """Find secrets that would be stored with the run; see `config_to_store`."""
     variables = get(written, "hydra.job.env_set")
     for name, text in variables.items() if isinstance(variables, Mapping) else ():
         if _is_text(text) and not is_interpolation(text) and holds_secret(name, text):
@@ -101,14 +103,14 @@ def secret_issues(
             yield _issue(f"hydra.job.env_set.{name}", way)
     pairs = zip(walk(plain, lists=True), walk(stored, lists=True), strict=True)
     texts = [
-        (path, value, text == escaped(value))
+        (path, value, text == escape(value))
         for (path, value), (_, text) in pairs
         if _is_text(value) and not path.startswith(("hydra.", "run.identity"))
     ]
     secrets = [
         value
         for path, value, is_stored in texts
-        if not is_stored and is_secret(_name(path)) and len(value) >= TELLING
+        if not is_stored and is_secret(_name(path)) and len(value) >= MIN_SECRET_LENGTH
     ]
     for path, value in ((path, value) for path, value, is_stored in texts if is_stored):
         if holds_secret(_name(path), value):
@@ -154,10 +156,10 @@ def without_environment(messages: Iterable[str], config: str = "") -> list[str]:
     replaced = list(messages)
     for name in dict.fromkeys([*VARIABLE.findall(config), *filter(is_secret, os.environ)]):
         value = os.environ.get(name, "")
-        if len(value) < SHORTEST:
+        if len(value) < MIN_HIDDEN_LENGTH:
             continue
         # A message may quote a value, or show its beginning.
-        forms = map(re.escape, dict.fromkeys((value, repr(value)[1:-1], value[:LONGEST])))
+        forms = map(re.escape, dict.fromkeys((value, repr(value)[1:-1], value[:MAX_SHOWN_LENGTH])))
         pattern = re.compile(rf"(?<!\w)(?:{'|'.join(forms)})(?!\w)")
         expression = f"${{oc.env:{name}}}"
         replaced = [pattern.sub(expression, line) for line in replaced]

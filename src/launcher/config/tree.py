@@ -61,7 +61,7 @@ def of_the_run(tree: Mapping[Any, Any]) -> dict[str, object]:
 
 
 def flat(tree: Mapping[str, object], path: str = "") -> dict[str, object]:
-    """Return the values by dotted path, from which `nested` makes the same tree.
+    """Return the values by dotted path, from which `nest` makes the same tree.
 
     A mapping is a value if it is empty or has a key with a dot.
     """
@@ -75,7 +75,7 @@ def flat(tree: Mapping[str, object], path: str = "") -> dict[str, object]:
     return values
 
 
-def nested(values: Mapping[str, object]) -> dict[str, Any]:
+def nest(values: Mapping[str, object]) -> dict[str, Any]:
     """The reverse of `flat`."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
@@ -89,14 +89,14 @@ def nested(values: Mapping[str, object]) -> dict[str, Any]:
     return tree
 
 
-def mapped(
+def map_leaves(
     tree: object,
     change: Callable[[object, tuple[object, ...]], object],
     keys: tuple[object, ...] = (),
 ) -> Any:
     """The tree with each leaf replaced by `change(leaf, keys)`; `keys` is the path to the leaf."""
     if isinstance(tree, dict):
-        return {str(key): mapped(value, change, (*keys, key)) for key, value in tree.items()}
+        return {str(key): map_leaves(value, change, (*keys, key)) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [mapped(value, change, (*keys, index)) for index, value in enumerate(tree)]
+        return [map_leaves(value, change, (*keys, index)) for index, value in enumerate(tree)]
     return change(tree, keys)

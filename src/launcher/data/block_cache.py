@@ -12,9 +12,9 @@ from typing import Any
 import xxhash
 
 from launcher.data.blocks import BlockIndex, Files
-from launcher.data.records import check_columns, open_parquet, record_of
+from launcher.data.record_readers import check_columns, open_parquet, record_of
 from launcher.errors import ConfigError
-from launcher.rundir.files import replace_file
+from launcher.process.files import replace_file
 
 PART, LOCK = ".block", ".lock"
 
@@ -56,11 +56,11 @@ class BlockCache:
         what = (self.index.digests[number], int(self.index.start[block]), *self.columns)
         file = self.folder / f"{xxhash.xxh3_64_hexdigest(repr(what).encode())}{PART}"
         with suppress(FileNotFoundError):
-            return _used(file)
+            return _read_and_touch(file)
         # Another rank of this node may be fetching it.
-        with locked(file.with_suffix(LOCK)):
+        with lock_file(file.with_suffix(LOCK)):
             with suppress(FileNotFoundError):
-                return _used(file)
+                return _read_and_touch(file)
             data = self._fetch(block)
             self._store(file, data)
             return data
@@ -86,7 +86,7 @@ class BlockCache:
 
     def _store(self, file: Path, data: bytes) -> None:
         # The room that was made must not be taken by another block before this one is written.
-        with locked(self.folder / f"room{LOCK}"):
+        with lock_file(self.folder / f"room{LOCK}"):
             self._make_room(len(data))
             try:
                 replace_file(file, data)
@@ -111,7 +111,7 @@ class BlockCache:
             total -= file_size
 
 
-def _used(file: Path) -> bytes:
+def _read_and_touch(file: Path) -> bytes:
     data = file.read_bytes()
     with suppress(OSError):
         os.utime(file)
@@ -119,7 +119,7 @@ def _used(file: Path) -> bytes:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def lock_file(path: Path) -> Iterator[None]:
     """Hold the lock of a file; the system releases it when a process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:

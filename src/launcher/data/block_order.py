@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher.data.sampler import Order, permutation, shuffled
+from launcher.data.sampler import Order, permutation, shuffle
 
 
 class _Epoch(NamedTuple):
@@ -62,7 +62,7 @@ class BlockOrder(Order):
             rows = int(current.window_ends[window]) - begin
             of_window = windows == window
             within = offsets[of_window] - begin
-            mixed[of_window] = begin + shuffled(within, rows, self.seed, epoch, int(window))
+            mixed[of_window] = begin + shuffle(within, rows, self.seed, epoch, int(window))
         slots = np.searchsorted(current.ends, mixed, side="right")
         blocks = current.blocks[slots]
         indices: np.ndarray = self.starts[blocks] + mixed - current.ends[slots] + self.sizes[blocks]

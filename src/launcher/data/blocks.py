@@ -17,17 +17,17 @@ import numpy as np
 import xxhash
 
 from launcher.config.messages import reason
-from launcher.data.records import open_parquet
+from launcher.data.record_readers import open_parquet
 from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.rundir.files import parse_json, replace_file
+from launcher.process.files import parse_json, replace_file
 
 logger = logging.getLogger("launcher")
 T = TypeVar("T")
 ENDINGS = (".jsonl", ".parquet")
-READ = 8 << 20
+READ_BYTES = 8 << 20
 """Bytes of one request while the lines of a file are counted."""
-SAMPLED = 1 << 16
+DIGEST_BYTES = 1 << 16
 """Bytes at the beginning and at the end of a file that its digest is computed from."""
 THREADS = 8
 PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError)
@@ -172,8 +172,8 @@ def index(files: Files, paths: Sequence[str], block_bytes: int) -> BlockIndex:
 
 def _digest(files: Files, path: str) -> str:
     size = files.size(path)
-    first = files.bytes_of(path, 0, min(size, SAMPLED))
-    last = files.bytes_of(path, max(0, size - SAMPLED), size)
+    first = files.bytes_of(path, 0, min(size, DIGEST_BYTES))
+    last = files.bytes_of(path, max(0, size - DIGEST_BYTES), size)
     return xxhash.xxh3_64_hexdigest(str(size).encode() + first + last)
 
 
@@ -184,8 +184,8 @@ def line_ranges(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int
     rest = b""
     while position < size:
         signals.check()
-        data = rest + files.bytes_of(path, position, min(size, position + READ))
-        begin, position = position - len(rest), min(size, position + READ)
+        data = rest + files.bytes_of(path, position, min(size, position + READ_BYTES))
+        begin, position = position - len(rest), min(size, position + READ_BYTES)
         end = len(data) if position == size else data.rfind(b"\n") + 1
         at = 0
         while at < end:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from launcher.data.documents import DocumentData
-from launcher.data.records import read_saved
+from launcher.data.record_readers import read_saved
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
+from launcher.process.files import expand
 
 
 class DatasetsData(DocumentData):
@@ -14,7 +14,7 @@ class DatasetsData(DocumentData):
     reader = staticmethod(read_saved)
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
-        folders = list(map(expanded, [patterns] if isinstance(patterns, str) else patterns))
+        folders = list(map(expand, [patterns] if isinstance(patterns, str) else patterns))
         for folder in folders:
             if not folder.is_dir():
                 raise ConfigError(

@@ -12,10 +12,10 @@ from pathlib import Path
 import xxhash
 
 from launcher.data.encoding import Document, Encoder, tokenizer_digest
-from launcher.data.files import check_files, find_files
-from launcher.data.records import Record, read_jsonl, read_parquet
+from launcher.data.file_patterns import check_files, find_files
+from launcher.data.record_readers import Record, read_jsonl, read_parquet
 from launcher.data.rows import PackedDataset
-from launcher.data.token_store import TokenStore, shared, write_store
+from launcher.data.token_store import TokenStore, make_once, write_store
 from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
 from launcher.process import signals
@@ -113,7 +113,9 @@ class DocumentData(TokenizedSource):
 
         files = self.find(key, patterns)
         folder = self.cache_folder.absolute() / self._name(files, val_fraction, is_new)
-        shared(folder, partial(self._tokenize, folder, key, files, val_fraction, is_new), on_main)
+        make_once(
+            folder, partial(self._tokenize, folder, key, files, val_fraction, is_new), on_main
+        )
         store = TokenStore(folder / part)
         self.check_vocab_size(store.meta["vocab_size"])
         return store

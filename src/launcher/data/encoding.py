@@ -98,18 +98,18 @@ class Encoder:
             label = self._label(record, where) if self.has_labels else IGNORED
             return Document(self._ids(text, special=True), label=label)
         if self.fields.prompt is None:
-            return Document(self._ended(self._ids(text, special=True)))
+            return Document(self._add_end(self._ids(text, special=True)))
         prompt = self._ids(_field(record, "prompt", self.fields.prompt, str, where), special=True)
         if len(prompt) and prompt[-1] == self.end:
             prompt = prompt[:-1]
-        ids = np.concatenate([prompt, self._ended(self._ids(text, special=False))])
+        ids = np.concatenate([prompt, self._add_end(self._ids(text, special=False))])
         return Document(ids, np.arange(len(ids)) >= len(prompt))
 
     def _ids(self, text: str, special: bool) -> np.ndarray:
         encoded = self.tokenizer(text, add_special_tokens=special, verbose=False)
         return np.array(encoded["input_ids"], dtype=np.int64)
 
-    def _ended(self, ids: np.ndarray) -> np.ndarray:
+    def _add_end(self, ids: np.ndarray) -> np.ndarray:
         if self.end is None or (len(ids) and ids[-1] == self.end):
             return ids
         return np.append(ids, self.end)

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from launcher.data.errors import collated, while_reading
-from launcher.data.iterable import Collate, length, pickled_state
-from launcher.data.transfer import pinned
+from launcher.data.iterable import Collate, length, pickle_state
+from launcher.data.sample_errors import collate_samples, while_reading
+from launcher.data.transfer import pin_batches
 from launcher.data.workers import WorkerBatches
 from launcher.errors import ConfigError
-from launcher.process.rng import isolated, seed_host
+from launcher.process.rng import call_isolated, seed_host
 
 CPU = torch.device("cpu")
 Batches = WorkerBatches | Generator[object, None, None]
@@ -44,7 +44,7 @@ class Fetch:
 
     def __getitem__(self, request: Request) -> object:
         if request.seeds is not None:
-            return isolated(lambda: self._one_by_one(request))
+            return call_isolated(lambda: self._one_by_one(request))
         epochs = request.epochs
         if epochs is not None:
             if (epochs != epochs[0]).any():
@@ -55,7 +55,7 @@ class Fetch:
         if self.get_items is None:
             return self._one_by_one(request)
         indices = request.indices.tolist()
-        return collated(self.collate, self.dataset, indices, self.get_items(indices))
+        return collate_samples(self.collate, self.dataset, indices, self.get_items(indices))
 
     def set_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
@@ -72,7 +72,7 @@ class Fetch:
                 seed_host(int(seeds[number]))
             with while_reading(self.dataset, index):
                 samples.append(self.dataset[index])
-        return collated(self.collate, self.dataset, indices.tolist(), samples)
+        return collate_samples(self.collate, self.dataset, indices.tolist(), samples)
 
 
 class StatefulFetch:
@@ -83,7 +83,7 @@ class StatefulFetch:
 
     def __getitem__(self, request: Request) -> tuple[bytes, object]:
         batch = self.fetch[request]
-        return pickled_state(self.fetch.dataset, self.fetch.dataset.state_dict()), batch
+        return pickle_state(self.fetch.dataset, self.fetch.dataset.state_dict()), batch
 
 
 def size_of(dataset: object, name: str) -> int:
@@ -107,4 +107,4 @@ def load(
         return WorkerBatches(source, requests, num_workers, pin)
     items = source if requests is None else map(source.__getitem__, requests)
     batches = (batch for batch in items)
-    return pinned(batches) if pin else batches
+    return pin_batches(batches) if pin else batches

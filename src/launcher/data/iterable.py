@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
-from launcher.data.errors import collated
 from launcher.data.randomness import StreamGenerators
+from launcher.data.sample_errors import collate_samples
 from launcher.data.sampler import mix
 from launcher.errors import ConfigError
 from launcher.process.rng import seed_host
@@ -44,7 +44,7 @@ def has_state(dataset: object) -> bool:
     )
 
 
-def lost_state(dataset: object) -> str:
+def explain_lost_state(dataset: object) -> str:
     """Explain that the state of a map-style dataset is not stored, for a warning."""
     return (
         f"the state of the dataset ({type(dataset).__name__}.state_dict) is not in a checkpoint,"
@@ -52,7 +52,7 @@ def lost_state(dataset: object) -> str:
     )
 
 
-def pickled_state(dataset: object, state: object) -> bytes:
+def pickle_state(dataset: object, state: object) -> bytes:
     """Pickle a state, since the dataset may change what its `state_dict` has returned."""
     try:
         return pickle.dumps(state)
@@ -209,7 +209,7 @@ class TrainingStream:
             drawn = generators.run(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
             first = self.position + number * self.size
             # A rank collates only its own samples, so this must not advance the generators.
-            batch = generators.peek(lambda: self._collated(first, drawn))  # noqa: B023
+            batch = generators.peek(lambda: self._collate(first, drawn))  # noqa: B023
             if not self.keeps_state:
                 yield batch
                 continue
@@ -218,12 +218,12 @@ class TrainingStream:
                 rest, read = (end - read) * self.size, end
                 generators.run(lambda: next(islice(samples, rest, rest), None))  # noqa: B023
                 state = samples.state() | {"random": generators.state()}
-                state_there = pickled_state(self.dataset, state)
+                state_there = pickle_state(self.dataset, state)
             yield state_there, batch
 
-    def _collated(self, first: int, samples: list[object]) -> object:
+    def _collate(self, first: int, samples: list[object]) -> object:
         numbers = range(first, first + len(samples))
-        return collated(self.collate, self.dataset, numbers, samples)
+        return collate_samples(self.collate, self.dataset, numbers, samples)
 
 
 @dataclass
@@ -254,7 +254,7 @@ class EvaluationStream:
             chunk_index = self.rank if self.rank * self.batch_size < len(read) else 0
             start = chunk_index * self.batch_size
             chunk = read[start : start + self.batch_size]
-            batch = generators.peek(lambda: self._collated(chunk))  # noqa: B023 - called at once
+            batch = generators.peek(lambda: self._collate(chunk))  # noqa: B023 - called at once
             yield first + chunk_index, batch
             first += self.world_size
 
@@ -275,10 +275,10 @@ class EvaluationStream:
             start, stop = share(count, self.rank, self.world_size)
             own = chunk[start:stop]
             del chunk[:count]
-            yield generators.peek(lambda: self._collated(own))  # noqa: B023
+            yield generators.peek(lambda: self._collate(own))  # noqa: B023
 
-    def _collated(self, samples: list[object]) -> object:
-        return collated(self.collate, self.dataset, range(len(samples)), samples)
+    def _collate(self, samples: list[object]) -> object:
+        return collate_samples(self.collate, self.dataset, range(len(samples)), samples)
 
     def _samples(self) -> Iterator[object]:
         if self.seed is not None:

@@ -16,11 +16,11 @@ from launcher.data.iterable import (
     Collate,
     Share,
     TrainingStream,
+    explain_lost_state,
     fingerprint,
     has_state,
     is_stream,
     length,
-    lost_state,
 )
 from launcher.data.mixture_order import MixtureOrder
 from launcher.data.sampler import Order, OrderedDataset, SampleOrder, mix
@@ -78,7 +78,7 @@ class ResumableLoader:
         self.stream_state: tuple[int, bytes] | None = None
         """A position, in samples, and the dataset's pickled state there."""
         if has_state(dataset) and not self.keeps_state and not rank:
-            logger.warning("data.num_workers=%d: %s", num_workers, lost_state(dataset))
+            logger.warning("data.num_workers=%d: %s", num_workers, explain_lost_state(dataset))
 
     @property
     def samples_per_batch(self) -> int:

@@ -9,7 +9,7 @@ from math import ceil, isfinite
 from typing import Any, ClassVar, Literal
 
 from launcher.config.construct import target_object
-from launcher.config.matters_from import ALL, Node, Pair
+from launcher.config.schema.matters_from import ALL_STEPS, Node, Pair
 from launcher.data.base import DataSource
 from launcher.data.custom import make
 from launcher.data.mixture_dataset import Mixture
@@ -17,7 +17,7 @@ from launcher.data.mixture_order import Weights
 from launcher.errors import ConfigError
 from launcher.types import PositiveInt
 
-OF_THE_MIXTURE = ("weight", "val_dataset")
+MIXTURE_KEYS = ("weight", "val_dataset")
 """Keys of a source that its `_target_` does not get."""
 
 
@@ -33,7 +33,7 @@ def before_other_weights(one: Node, other: Node, pair: Pair) -> int:
         [next(weights for at, weights in reversed(schedule) if at <= start) for start in starts]
         for schedule in schedules
     ]
-    first = next((at for at, a, b in zip(starts, *weights, strict=True) if a != b), ALL)
+    first = next((at for at, a, b in zip(starts, *weights, strict=True) if a != b), ALL_STEPS)
     return first // int(one["batch_size"])
 
 
@@ -86,7 +86,7 @@ class MixtureData(DataSource):
     def schedule(self) -> list[tuple[int, Weights]]:
         """Return the weights, each with the first sample to which they apply."""
         weights = {name: node.get("weight", 1.0) for name, node in self.sources.items()}
-        schedule = [(0, checked(weights, "data.sources"))]
+        schedule = [(0, check_weights(weights, "data.sources"))]
         for number, stage in enumerate(self.stages):
             key = f"data.stages[{number}]"
             if set(stage) != {"at", "weights"} or not isinstance(stage["weights"], Mapping):
@@ -96,7 +96,7 @@ class MixtureData(DataSource):
             if unknown := [name for name in stage["weights"] if name not in self.sources]:
                 names = ", ".join(self.sources)
                 raise ConfigError(f"{key}.weights.{unknown[0]}: the sources are {names}.")
-            weights = checked({**schedule[-1][1], **stage["weights"]}, f"{key}.weights")
+            weights = check_weights({**schedule[-1][1], **stage["weights"]}, f"{key}.weights")
             at = self._samples(stage["at"], key)
             schedule = [*schedule, (at, weights)] if at or number else [(0, weights)]
         for (before, _), (after, _) in pairwise(schedule):
@@ -129,7 +129,7 @@ class MixtureData(DataSource):
         if method == "val_dataset" and "val_dataset" in node:
             return make(node["val_dataset"], f"data.sources.{name}.val_dataset")
         if name not in self._built:
-            arguments = {key: value for key, value in node.items() if key not in OF_THE_MIXTURE}
+            arguments = {key: value for key, value in node.items() if key not in MIXTURE_KEYS}
             if is_data_source(node):
                 arguments = {"batch_size": self.batch_size, **arguments}
             self._built[name] = make(arguments, f"data.sources.{name}")
@@ -142,7 +142,7 @@ def is_data_source(node: Mapping[str, object]) -> bool:
     return isinstance(target, type) and issubclass(target, DataSource)
 
 
-def checked(weights: Mapping[str, Any], key: str) -> Weights:
+def check_weights(weights: Mapping[str, Any], key: str) -> Weights:
     for name, weight in weights.items():
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not isfinite(weight) or weight < 0:

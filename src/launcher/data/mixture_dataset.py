@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from launcher.data.errors import while_reading
 from launcher.data.iterable import fingerprint, has_state, length
 from launcher.data.mixture_order import MixtureOrder, Policy, Weights
+from launcher.data.sample_errors import while_reading
 from launcher.data.sampler import OrderedDataset
 from launcher.errors import ConfigError
 

@@ -23,7 +23,7 @@ Weights = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Segment:
+class MixtureSegment:
     """Positions [start, end) with the same shares, without an end if it is None."""
 
     start: int
@@ -66,7 +66,7 @@ class MixtureOrder(Order):
         self._begin()
 
     def _begin(self) -> None:
-        self._segments: list[Segment] = []
+        self._segments: list[MixtureSegment] = []
         self._limits = self.sizes.copy()
         self._append(0, np.zeros(len(self.names), dtype=np.int64))
 
@@ -131,7 +131,7 @@ class MixtureOrder(Order):
         self.schedule = [*schedule, *(stage for stage in self._configured if stage[0] > position)]
         self._begin()
 
-    def _segment(self, position: int) -> Segment:
+    def _segment(self, position: int) -> MixtureSegment:
         while (last := self._segments[-1]).end is not None and position >= last.end:
             self._append(last.end, self._counts(last, last.end))
         return self._segments[
@@ -147,14 +147,14 @@ class MixtureOrder(Order):
                 self._limits = self._limits + self.sizes * (~is_left & (wanted > 0))
                 is_left = counts < self._limits
             wanted = np.where(is_left, wanted, 0.0)
-        shares = divided(wanted)
-        segment = Segment(start, counts, shares, None)
+        shares = divide_block(wanted)
+        segment = MixtureSegment(start, counts, shares, None)
         ends = [at for at, _ in self.schedule if at > start][:1]
         if self.policy != "repeat":
-            ends += self._exhausted(segment)
-        self._segments.append(Segment(start, counts, shares, min(ends, default=None)))
+            ends += self._find_exhaustion(segment)
+        self._segments.append(MixtureSegment(start, counts, shares, min(ends, default=None)))
 
-    def _exhausted(self, segment: Segment) -> Iterator[int]:
+    def _find_exhaustion(self, segment: MixtureSegment) -> Iterator[int]:
         """Yield the position after each source's last sample, if the segment is that long."""
         for source in np.flatnonzero(segment.shares).tolist():
             left = int(self._limits[source] - segment.counts[source])
@@ -165,14 +165,14 @@ class MixtureOrder(Order):
             labels, _ = self._labels(segment, block)
             yield segment.start + block * BLOCK + int(np.flatnonzero(labels == source)[number]) + 1
 
-    def _counts(self, segment: Segment, position: int) -> np.ndarray:
+    def _counts(self, segment: MixtureSegment, position: int) -> np.ndarray:
         block, offset = divmod(position - segment.start, BLOCK)
         labels, _ = self._labels(segment, block)
         in_block = np.bincount(labels[:offset], minlength=len(self.names))
         counts: np.ndarray = segment.counts + block * segment.shares + in_block
         return counts
 
-    def _labels(self, segment: Segment, block: int) -> tuple[np.ndarray, np.ndarray]:
+    def _labels(self, segment: MixtureSegment, block: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the source of each slot of a block, and its slots before it: int64 [BLOCK]."""
         key = (segment.start, block)
         if self._block is None or self._block[0] != key:
@@ -185,7 +185,7 @@ class MixtureOrder(Order):
         return self._block[1], self._block[2]
 
 
-def divided(weights: np.ndarray) -> np.ndarray:
+def divide_block(weights: np.ndarray) -> np.ndarray:
     """Divide a block by weights; a positive weight has at least one sample: int64 [sources]."""
     exact = weights / weights.sum() * BLOCK
     shares: np.ndarray = np.maximum(np.floor(exact), weights > 0).astype(np.int64)

@@ -3,7 +3,14 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from launcher.process.rng import HostState, host_of, host_state, host_tree, isolated, restore_host
+from launcher.process.rng import (
+    HostState,
+    call_isolated,
+    host_of,
+    host_state,
+    host_tree,
+    restore_host,
+)
 
 T = TypeVar("T")
 
@@ -24,11 +31,11 @@ class StreamGenerators:
             self._saved = host_state()
             return result
 
-        return isolated(inside) if self.is_seeded else function()
+        return call_isolated(inside) if self.is_seeded else function()
 
     def peek(self, function: Callable[[], T]) -> T:
         """Call a function as `run` does, without advancing the stream's own generators."""
-        return isolated(lambda: self._begin(function)) if self.is_seeded else function()
+        return call_isolated(lambda: self._begin(function)) if self.is_seeded else function()
 
     def state(self) -> Any:
         return None if self._saved is None else host_tree(self._saved)

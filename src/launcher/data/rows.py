@@ -39,7 +39,7 @@ class PackedDataset(BatchDataset):
         )
 
     def __reduce__(self) -> Any:
-        return _opened, (self.store.folder, self.seq_len, self.pack)
+        return _open, (self.store.folder, self.seq_len, self.pack)
 
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
         ends = self.store.ends
@@ -71,8 +71,8 @@ class PackedDataset(BatchDataset):
             for (start, stop), index in zip(rows, indices.tolist(), strict=True)
         ]
         if not self.pack:
-            return padded(documents, self.seq_len, self.store.meta["pad"])
-        batch = padded(documents, self.seq_len, self.store.meta["pad"], self.seq_len)
+            return pad_documents(documents, self.seq_len, self.store.meta["pad"])
+        batch = pad_documents(documents, self.seq_len, self.store.meta["pad"], self.seq_len)
         positions = batch.pop("attention_mask")
         for row, (start, stop) in zip(positions.numpy(), rows, strict=True):
             row[: stop - start] = self._positions(start, stop)
@@ -105,11 +105,11 @@ def pack_whole(starts: np.ndarray, ends: np.ndarray, seq_len: int) -> tuple[np.n
     return first, last
 
 
-def _opened(folder: Any, seq_len: int, pack: bool) -> PackedDataset:
+def _open(folder: Any, seq_len: int, pack: bool) -> PackedDataset:
     return PackedDataset(TokenStore(folder), seq_len, pack)
 
 
-def padded(
+def pad_documents(
     documents: list[Document], seq_len: int, pad: int, width: int | None = None
 ) -> dict[str, Tensor]:
     """Make a batch with a document per row, cut to `seq_len`; `width` None: as the longest."""

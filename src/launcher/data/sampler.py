@@ -33,7 +33,7 @@ LARGE = 2**24
 ROUNDS = 6
 
 
-def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
+def shuffle(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
     """Return indices, int64, at these positions of a permutation of `size` items by the key.
 
     A Feistel network permutes the next power of four. Values of `size` or more pass through again.
@@ -79,7 +79,7 @@ def permutation(size: int, *key: int) -> np.ndarray:
 class SampleOrder(Order):
     """The order in which each epoch is a permutation that depends only on (seed, epoch).
 
-    A large dataset is `shuffled`, so that a batch takes the same time and memory at any position.
+    A large dataset is `shuffle`, so that a batch takes the same time and memory at any position.
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool = True):
@@ -104,7 +104,7 @@ class SampleOrder(Order):
         for epoch in range(start // self.size, (start + count - 1) // self.size + 1):
             of_epoch = offsets[epochs == epoch]
             parts.append(
-                shuffled(of_epoch, self.size, self.seed, epoch)
+                shuffle(of_epoch, self.size, self.seed, epoch)
                 if self.size >= LARGE
                 else self.permutation(epoch)[of_epoch]
             )

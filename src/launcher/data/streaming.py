@@ -19,12 +19,12 @@ from launcher.data.block_cache import BlockCache
 from launcher.data.block_order import BlockOrder
 from launcher.data.blocks import BlockIndex, Files, index
 from launcher.data.encoding import Document, Encoder, tokenizer_digest
-from launcher.data.rows import padded
+from launcher.data.rows import pad_documents
 from launcher.data.sampler import OrderedDataset
-from launcher.data.token_store import shared
+from launcher.data.token_store import make_once
 from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
-from launcher.rundir.space import parse_size
+from launcher.process.byte_sizes import parse_size
 from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class StreamingData(TokenizedSource):
         what = [VERSION, self.block_bytes, [[path, *files.stamp(path)] for path in paths]]
         name = xxhash.xxh3_64_hexdigest(json.dumps(what).encode())
         stored = self.cache_folder.absolute() / f"index-{name}.npz"
-        shared(stored, lambda: index(files, paths, self.block_bytes).save(stored), on_main)
+        make_once(stored, lambda: index(files, paths, self.block_bytes).save(stored), on_main)
         blocks, size = BlockIndex.load(stored), int(parse_size(self.cache_size) or 0)
         cache = BlockCache(files, blocks, self.fields.names(), stored.parent, size)
         digest = tokenizer_digest(self.tokenizer_folder)
@@ -169,10 +169,10 @@ class StreamedDocuments(BatchDataset, OrderedDataset):
 
     def _fetch(self, block: int) -> Future[list[Document]]:
         if block not in self._blocks:
-            self._blocks[block] = _readers.submit(partial(self._encoded, block))
+            self._blocks[block] = _readers.submit(partial(self._encode, block))
         return self._blocks[block]
 
-    def _encoded(self, block: int) -> list[Document]:
+    def _encode(self, block: int) -> list[Document]:
         records = self.cache.records(block)
         where = self.cache.index.paths[int(self.cache.index.file[block])]
         with self._encoding:
@@ -193,4 +193,4 @@ class StreamedDocuments(BatchDataset, OrderedDataset):
             self._documents(int(block))[int(index - self.starts[block])]
             for block, index in zip(blocks, indices, strict=True)
         ]
-        return padded(documents, self.seq_len, self.encoder.pad)
+        return pad_documents(documents, self.seq_len, self.encoder.pad)

@@ -15,8 +15,14 @@ import numpy as np
 from launcher.data.base import DataSource
 from launcher.data.digits import Labelled
 from launcher.data.encoding import IGNORED
-from launcher.data.files import check_files, find_files
-from launcher.data.records import Record, check_columns, parquet_columns, read_jsonl, read_parquet
+from launcher.data.file_patterns import check_files, find_files
+from launcher.data.record_readers import (
+    Record,
+    check_columns,
+    parquet_columns,
+    read_jsonl,
+    read_parquet,
+)
 from launcher.errors import ConfigError
 from launcher.types import PositiveInt, UnitInterval
 
@@ -57,27 +63,27 @@ class TableData(DataSource):
             )
         check_files(self, self._find)
 
-    def train_dataset(self) -> Table:
+    def train_dataset(self) -> TableDataset:
         return self._part(held_out=False)
 
-    def val_dataset(self) -> Table | None:
+    def val_dataset(self) -> TableDataset | None:
         if self.val_files is not None:
-            return Table(*self._read("data.val_files", self.val_files))
+            return TableDataset(*self._read("data.val_files", self.val_files))
         held_out = self._part(held_out=True)
         return held_out if len(held_out) else None
 
-    def predict_dataset(self) -> Table | None:
+    def predict_dataset(self) -> TableDataset | None:
         if self.predict is None:
             return None
         rows = self._read("data.predict", self.predict, needs_target=False)
-        return Table(*rows, missing=math.nan if self.num_classes is None else IGNORED)
+        return TableDataset(*rows, missing=math.nan if self.num_classes is None else IGNORED)
 
-    def _part(self, held_out: bool) -> Table:
+    def _part(self, held_out: bool) -> TableDataset:
         inputs, targets = self._read("data.files", self.files)
         assert targets is not None
         share = 0.0 if self.val_files is not None else self.val_fraction
         chosen = (np.diff(np.floor(np.arange(len(inputs) + 1) * share)) > 0) == held_out
-        return Table(inputs[chosen], targets[chosen])
+        return TableDataset(inputs[chosen], targets[chosen])
 
     @staticmethod
     def _find(key: str, patterns: str | list[str]) -> list[Path]:
@@ -117,7 +123,7 @@ class TableData(DataSource):
         return targets.astype(np.int64)
 
 
-class Table(Labelled):
+class TableDataset(Labelled):
     """Rows in memory; without targets, batches have `missing` instead."""
 
     def __init__(self, inputs: np.ndarray, targets: np.ndarray | None, missing: float = math.nan):

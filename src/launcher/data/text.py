@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from launcher.data.base import DataSource
-from launcher.data.files import check_files, find_files, hold_out
+from launcher.data.file_patterns import check_files, find_files, hold_out
 from launcher.data.windows import TokenWindows
 from launcher.errors import ConfigError
 from launcher.types import PositiveInt, UnitInterval

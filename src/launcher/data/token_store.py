@@ -16,9 +16,9 @@ import xxhash
 
 from launcher.data.encoding import Document
 from launcher.data.write_tokens import TokenWriter
-from launcher.rundir.files import fsync_file, fsync_folder, replace_file
+from launcher.process.files import fsync_file, fsync_folder, replace_file
 
-PARTS = ("train", "val")
+SPLITS = ("train", "val")
 
 
 class TokenStore:
@@ -31,9 +31,11 @@ class TokenStore:
         self.folder = folder
         self.meta: dict[str, Any] = json.loads((folder.parent / "meta.json").read_text())
         self.fingerprint = str(self.meta["fingerprints"][folder.name])
-        self.tokens, self.ends = _mapped(folder / "tokens.npy"), _mapped(folder / "ends.npy")
+        self.tokens, self.ends = _map_file(folder / "tokens.npy"), _map_file(folder / "ends.npy")
         optional = (folder / "targets.npy", folder / "labels.npy")
-        self.targets, self.labels = (_mapped(path) if path.exists() else None for path in optional)
+        self.targets, self.labels = (
+            _map_file(path) if path.exists() else None for path in optional
+        )
 
 
 def write_store(
@@ -48,7 +50,7 @@ def write_store(
     try:
         with ExitStack() as stack:
             writers = [
-                stack.enter_context(_Part(temporary / name, meta["vocab_size"])) for name in PARTS
+                stack.enter_context(_Part(temporary / name, meta["vocab_size"])) for name in SPLITS
             ]
             for number, document in enumerate(documents):
                 is_held_out = int((number + 1) * val_fraction) > int(number * val_fraction)
@@ -110,12 +112,12 @@ class _Part:
         return f"{len(self.ends)} documents of {self.tokens.count} tokens, xxh3 {digest}"
 
 
-def _mapped(path: Path) -> np.ndarray:
+def _map_file(path: Path) -> np.ndarray:
     array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     return array.view(np.ndarray)
 
 
-def shared(
+def make_once(
     path: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], object]
 ) -> None:
     """Let rank 0 make `path` if it is missing; a node that does not see it makes its own."""

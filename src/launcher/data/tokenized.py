@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from launcher.data.base import DataSource
 from launcher.data.encoding import Encoder, Fields, no_tokenizer
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
+from launcher.process.files import expand
 from launcher.types import NonEmptyText, PositiveInt
 
 
@@ -37,7 +37,7 @@ class TokenizedSource(DataSource):
     cache: NonEmptyText = "outputs/.tokens"
 
     def __post_init__(self) -> None:
-        self.tokenizer_folder, self.cache_folder = expanded(self.tokenizer), expanded(self.cache)
+        self.tokenizer_folder, self.cache_folder = expand(self.tokenizer), expand(self.cache)
         self.fields = Fields(
             self.text_field, self.prompt_field, self.messages_field, self.label_field
         )

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from launcher.data.base import DataSource
-from launcher.data.files import check_files, find_files
+from launcher.data.file_patterns import check_files, find_files
 from launcher.data.windows import TokenWindows
 from launcher.errors import ConfigError
 from launcher.types import PositiveInt

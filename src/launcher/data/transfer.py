@@ -36,16 +36,16 @@ def on_device(batches: Iterable[object], device: torch.device) -> Iterator[Any]:
     if device.type == "cpu":
         return iter(batches)
     if device.type == "cuda":
-        return _prefetched(batches, device)
+        return _prefetch(batches, device)
     return (map_tensors(batch, move, move) for batch in batches)
 
 
-def pinned(batches: Iterable[object]) -> Generator[object, None, None]:
+def pin_batches(batches: Iterable[object]) -> Generator[object, None, None]:
     """Yield the batches in page-locked memory, so that copying them can overlap with computing."""
     return (map_tensors(batch, torch.Tensor.pin_memory) for batch in batches)
 
 
-def _prefetched(batches: Iterable[object], device: torch.device) -> Iterator[object]:
+def _prefetch(batches: Iterable[object], device: torch.device) -> Iterator[object]:
     """Copy one batch ahead. Its copy is enqueued before the current batch is yielded."""
     stream = torch.cuda.Stream(device)
     ahead = None
@@ -54,13 +54,13 @@ def _prefetched(batches: Iterable[object], device: torch.device) -> Iterator[obj
             copied = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
         following = (copied, stream.record_event())
         if ahead is not None:
-            yield _arrived(*ahead, device)
+            yield _wait_for_copy(*ahead, device)
         ahead = following
     if ahead is not None:
-        yield _arrived(*ahead, device)
+        yield _wait_for_copy(*ahead, device)
 
 
-def _arrived(batch: object, copied: torch.cuda.Event, device: torch.device) -> object:
+def _wait_for_copy(batch: object, copied: torch.cuda.Event, device: torch.device) -> object:
     """Let the computing stream wait for the copy, and keep the memory until it is used."""
     current = torch.cuda.current_stream(device)
     current.wait_event(copied)

@@ -108,7 +108,7 @@ class WorkerBatches:
             # Otherwise it would draw from the training's generator.
             generator=torch.Generator().manual_seed(0),
         )
-        with signals.blocked():
+        with signals.block():
             self._iterator: Any = iter(loader)
             _open.add(self)
 

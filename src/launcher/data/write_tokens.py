@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from launcher.data.encoding import no_tokenizer
-from launcher.data.files import find_files, hold_out
+from launcher.data.file_patterns import find_files, hold_out
 from launcher.errors import ConfigError
-from launcher.process.arguments import Parser, path_argument
-from launcher.rundir.files import expanded, replace_file, replacing
+from launcher.process.argument_parser import Parser, path_argument
+from launcher.process.files import expand, replace_file, replacing
 
 # Bytes of text that are read at a time.
 CHUNK = 2**22
@@ -185,7 +185,7 @@ def run(arguments: list[str]) -> None:
     encode, vocab_size = (
         (encode_bytes, 256)
         if options.tokenizer is None
-        else tokenizer_encoder(expanded(options.tokenizer), options.end)
+        else tokenizer_encoder(expand(options.tokenizer), options.end)
     )
     train, held_out = divide(files, options.val_fraction)
     options.out.mkdir(parents=True, exist_ok=True)

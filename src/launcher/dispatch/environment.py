@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, MutableMapping
 
 from launcher.errors import ConfigError
-from launcher.process.meeting import MEETING, ports_of
-from launcher.process.visible import visible_devices
+from launcher.process.rendezvous_port import MEETING, ports_of
+from launcher.process.visible_gpus import visible_devices
 
 
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:

@@ -10,9 +10,9 @@ from launcher.process import deadline
 from launcher.rundir.provenance import slurm_job_id
 from launcher.slurm import scheduler
 
-SPARE = 5.0
+REQUEUE_SECONDS = 5.0
 """Seconds before SLURM's SIGKILL, left for requeueing the job."""
-EARLY = 60.0
+SIGNAL_LEAD_SECONDS = 60.0
 """SLURM may send the signal before a time limit up to this many seconds early."""
 
 
@@ -42,6 +42,6 @@ def seconds_left(job: str, grace: float | None) -> float | None:
     left = scheduler.kill_wait()
     if info.is_running:
         left += math.inf if info.end is None else max(0.0, info.end - time.time())
-    if left == math.inf or (grace is not None and left > grace + EARLY):
+    if left == math.inf or (grace is not None and left > grace + SIGNAL_LEAD_SECONDS):
         return None
-    return max(left - SPARE, left / 2)
+    return max(left - REQUEUE_SECONDS, left / 2)

@@ -8,12 +8,12 @@ import os
 import sys
 from pathlib import Path
 
-from launcher.config.compose import command
+from launcher.config.compose.composer import command
 from launcher.config.explain import explain, report
-from launcher.dispatch.due import folder_of, why_skipped
+from launcher.dispatch.skip_reasons import folder_of, why_skipped
 from launcher.errors import ConfigError
 from launcher.rundir.provenance import slurm_job_id
-from launcher.slurm.submission import JobNote, freeze
+from launcher.slurm.submission import Submission, freeze
 
 
 def main() -> int:
@@ -54,7 +54,7 @@ def prepare(overrides: list[str]) -> Path | None:
         folder,
         config.stored,
         config.hydra,
-        None if job is None else JobNote(script="", job_id=job),
+        None if job is None else Submission(script="", job_id=job),
     )
     return folder.path
 

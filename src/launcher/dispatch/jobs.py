@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.run_config import RunConfig
-from launcher.dispatch.due import folder_of
-from launcher.rundir.files import expanded
+from launcher.dispatch.skip_reasons import folder_of
+from launcher.process.files import expand
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.submission import JobNote
+from launcher.slurm.submission import Submission
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def outputs(self) -> Path:
-        return expanded(self.plain["paths"]["outputs"]).absolute()
+        return expand(self.plain["paths"]["outputs"]).absolute()
 
     @property
     def depth(self) -> int:
@@ -71,7 +71,7 @@ class Job:
         """Return the dependency on the trunk's job, unless that has ended."""
         if self.trunk is None:
             return None
-        note = None if self.trunk.job_id else JobNote.read(self.trunk.folder)
+        note = None if self.trunk.job_id else Submission.read(self.trunk.folder)
         queued = None if note is None else note.find_in(queue)
         job = self.trunk.job_id if queued is None else queued.id
         return None if job is None else f"afterany:{job}"

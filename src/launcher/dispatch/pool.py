@@ -11,7 +11,7 @@ from typing import Any
 from launcher.config.run_config import RunConfig
 from launcher.process.child import ENTRY, describe_end, last_lines, start_child
 from launcher.process.gpus import count_gpus
-from launcher.process.visible import VISIBLE, visible_devices
+from launcher.process.visible_gpus import VISIBLE, visible_devices
 
 PAUSE = 0.05
 """Seconds between two checks of processes that must end."""
@@ -41,7 +41,7 @@ class Pool:
         self.launch(number, "job", file, self._file(number, "jobs", "json"))
 
     def launch(self, number: int, kind: str, *paths: Path) -> None:
-        """Start a child (see `launcher.dispatch.child`) in a free slot."""
+        """Start a child (see `launcher.dispatch.child_job`) in a free slot."""
         slot = self.slots.index(None)
         command = [*ENTRY, kind, *map(str, paths)]
         self.processes[number] = start_child(command, self.log(number), self.environment(slot))
@@ -52,10 +52,10 @@ class Pool:
         return {**os.environ, **({VISIBLE: ",".join(share)} if share else {})}
 
     def running(self) -> set[int]:
-        """Return the jobs that were started and that `ended` has not returned."""
+        """Return the jobs that were started and that `reap` has not returned."""
         return set(self.processes)
 
-    def ended(self) -> dict[int, int]:
+    def reap(self) -> dict[int, int]:
         """Return exit codes of jobs that ended since the last call, negative for a signal."""
         codes = {number: process.poll() for number, process in self.processes.items()}
         ended = {number: code for number, code in codes.items() if code is not None}
@@ -74,7 +74,7 @@ class Pool:
         self.stop(sorted(self.running()))
         codes: dict[int, int] = {}
         while self.running():
-            codes |= self.ended()
+            codes |= self.reap()
             time.sleep(PAUSE)
         return codes
 

@@ -10,9 +10,9 @@ class Runner(Protocol):
     """Runs jobs by number."""
 
     def running(self) -> set[int]:
-        """Return the jobs that were started and that `ended` has not returned."""
+        """Return the jobs that were started and that `reap` has not returned."""
 
-    def ended(self) -> dict[int, int]:
+    def reap(self) -> dict[int, int]:
         """Return the exit codes of the jobs that have ended since the last call."""
 
 
@@ -38,7 +38,7 @@ def run_queue(
     """
     while True:
         signals.check()
-        look(runner.ended())
+        look(runner.reap())
         while len(runner.running()) < slots and start_next():
             signals.check()
         if not runner.running() and not is_awaited():

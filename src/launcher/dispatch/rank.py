@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.dispatch.spawner import JOB, SIGNAL
-from launcher.process import deadline, exits, signals
+from launcher.process import deadline, signals, user_exits
 
 CLOSING = 10.0
 """Seconds within which a failed rank must exit."""
@@ -45,7 +45,7 @@ def run_rank(folder: Path) -> int:
         )
     ):
         report, code = work(folder)
-    exits.begin_exit()
+    user_exits.begin_exit()
     write(report)
     sys.stdout.flush()
     if report["kind"] == "failed":
@@ -75,7 +75,7 @@ def _run(file: Path) -> object:
     from launcher.config.explain import log_traceback
     from launcher.config.run_config import load_job
     from launcher.dispatch import forced_exit
-    from launcher.dispatch.job import execute_job
+    from launcher.dispatch.run_job import execute_job
 
     config = load_job(file)
     forced_exit.arm(config.plain["dispatch"])

@@ -20,13 +20,13 @@ from launcher.dispatch.spawner import count_cores
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import slurm_job_id
-from launcher.slurm.cancel_note import is_cancel_noted
+from launcher.slurm.cancel_marker import is_cancel_noted
 from launcher.slurm.causes import Budget
 from launcher.slurm.not_started import record_silent_end, silent_end
-from launcher.slurm.requeue import guarded
+from launcher.slurm.requeue import run_guarded
 from launcher.slurm.sbatch import SCRIPT
 from launcher.slurm.shared_job import is_open, own_record, runs_of, state_in
-from launcher.slurm.submission import frozen
+from launcher.slurm.submission import read_frozen
 
 PAUSE = 1.0
 """Seconds between two checks of the runs."""
@@ -43,10 +43,10 @@ def run_shared(path: Path) -> int:
     if not runs:
         print("All runs of this job have ended: nothing to do.", flush=True)
         return _has_failed(folder, script)
-    dispatch = from_stored(*frozen(runs[0])).plain["dispatch"]
+    dispatch = from_stored(*read_frozen(runs[0])).plain["dispatch"]
     forced_exit.arm(dispatch)
     pool = RunPool(runs, dispatch["runs_per_job"], ranks_of(dispatch))
-    return guarded(pool.run, folder, Budget.of(dispatch)) or _has_failed(folder, script)
+    return run_guarded(pool.run, folder, Budget.of(dispatch)) or _has_failed(folder, script)
 
 
 def _has_failed(folder: RunFolder, script: str | None) -> int:
@@ -105,10 +105,10 @@ class RunPool(Pool):
     def log(self, number: int) -> Path:
         return self.runs[number].logs / f"slurm-{slurm_job_id()}.log"
 
-    def ended(self) -> dict[int, int]:
+    def reap(self) -> dict[int, int]:
         # A process that hangs after a signal ends itself.
         deadline.progress()
-        return super().ended()
+        return super().reap()
 
     def _look(self, ended: dict[int, int]) -> None:
         for number, code in ended.items():
@@ -128,7 +128,7 @@ class RunPool(Pool):
         print(f"{run.path}: exit code {code}", flush=True)
         if number in self.cancelled:
             self._record_cancelled(run)
-        elif signals.received() or code in SIGNALLED:
+        elif signals.first_signal() or code in SIGNALLED:
             self.is_stopped = True
             self.num_failed += 1
         else:

@@ -8,25 +8,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.config.compose.hydra_job import hydra_job
 from launcher.config.explain import explain, report
-from launcher.config.hydra_job import hydra_job
-from launcher.config.node_range import ranks_per_node
 from launcher.config.run_config import from_stored
+from launcher.config.schema.node_range import ranks_per_node
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import join_ranks
-from launcher.dispatch.job import execute_job
 from launcher.dispatch.local import spawn
+from launcher.dispatch.run_job import execute_job
 from launcher.process import signals
 from launcher.process.child import PARENT
-from launcher.rundir.files import replace_file
+from launcher.process.files import replace_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held_in_job
 from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
-from launcher.slurm.requeue import guarded
+from launcher.slurm.requeue import run_guarded
 from launcher.slurm.sbatch import SCRIPT
 from launcher.slurm.shared_job import is_superseded, own_record
-from launcher.slurm.submission import FROZEN, frozen
+from launcher.slurm.submission import FROZEN, read_frozen
 
 RESULT = "result.json"
 """Result of a job that does not train."""
@@ -38,7 +38,7 @@ def run_task(path: Path) -> int:
     if _is_submitted_again(folder):
         print(f"{path} has been submitted again since: nothing to do.", flush=True)
         return 0
-    if (run_folder := _named_folder(folder)) is not None:
+    if (run_folder := _read_submitted_folder(folder)) is not None:
         report(
             [
                 f"run.dir='{run_folder}': is not {path}, so this is no submission of it; use"
@@ -71,14 +71,14 @@ def _is_submitted_again(folder: RunFolder) -> bool:
     return is_gone or is_superseded(folder, script)
 
 
-def _named_folder(folder: RunFolder) -> Path | None:
+def _read_submitted_folder(folder: RunFolder) -> Path | None:
     """Return the run's folder as its submission named it, if that is another folder.
 
     Then it was copied or moved, or belongs to somebody else. A submission is checked where it is
     made, so a job that SLURM starts again needs no check by a person.
     """
     try:
-        run_folder = Path(frozen(folder)[0]["run"]["dir"])
+        run_folder = Path(read_frozen(folder)[0]["run"]["dir"])
     except (OSError, ValueError, LookupError, TypeError):
         # `_work` reports it.
         return None
@@ -86,7 +86,7 @@ def _named_folder(folder: RunFolder) -> Path | None:
 
 
 def _work(folder: RunFolder) -> object:
-    config = from_stored(*frozen(folder))
+    config = from_stored(*read_frozen(folder))
     dispatch = config.plain["dispatch"]
     alone = not join_ranks()
     forced_exit.arm(dispatch)
@@ -100,8 +100,8 @@ def _work(folder: RunFolder) -> object:
 
     is_own = folder.path.absolute() == config.folder.path.absolute()
     with hydra_job(config):
-        return guarded(
-            job if is_own else lambda: _recorded(folder, job), folder, Budget.of(dispatch)
+        return run_guarded(
+            job if is_own else lambda: _run_and_record(folder, job), folder, Budget.of(dispatch)
         )
 
 
@@ -112,7 +112,7 @@ def ranks_of(dispatch: Mapping[str, Any]) -> int:
     )
 
 
-def _recorded(folder: RunFolder, job: Callable[[], object]) -> object:
+def _run_and_record(folder: RunFolder, job: Callable[[], object]) -> object:
     """Do a job that does not train, and write its attempt and its result into its own folder."""
     if int(os.environ.get("RANK", 0)) != 0:
         return job()

@@ -82,16 +82,16 @@ class Spawner:
         old = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
         try:
             self._start()
-            if signals.received():
-                self._pass_on(signals.received())
+            if signals.first_signal():
+                self._pass_on(signals.first_signal())
             while any(rank.ended is None for rank in self.ranks):
                 signum = _next_signal(taken, 1.0 if self._kill_at is None else 0.1)
                 if signum in signals.HANDLED:
                     self._pass_on(signum)
-                elif (missed := signals.received()) and not self._is_passed_on:
+                elif (missed := signals.first_signal()) and not self._is_passed_on:
                     # Another thread took it, which does not block it.
                     self._pass_on(missed)
-                elif reported := self._reported():
+                elif reported := self._find_reported_signal():
                     self._pass_on(reported)
                 self._look()
         finally:
@@ -128,9 +128,9 @@ class Spawner:
             env["LAUNCHER_LISTEN_FD"] = str(listening.fileno())
         return env
 
-    def _reported(self) -> int:
+    def _find_reported_signal(self) -> int:
         """Return a signal that only a rank has received, and not from here, or 0."""
-        if signals.received() or self._kill_at is not None:
+        if signals.first_signal() or self._kill_at is not None:
             return 0
         return next(
             (int(path.name.removeprefix(SIGNAL)) for path in self.folder.glob(f"{SIGNAL}*")), 0

@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Protocol, TypedDict
 import torch
 from torch import nn
 
-from launcher.config.fits import check_bounds
 from launcher.config.messages import hint
+from launcher.config.schema.value_types import check_bounds
 from launcher.errors import ConfigError
 from launcher.hooks.best import Best
 from launcher.hooks.records import to_numbers
 from launcher.optim.schedulers import AnyScheduler
-from launcher.process.times import Times
+from launcher.process.times import PhaseTimes
 from launcher.strategies.base import Strategy, TensorReader
 from launcher.strategies.sharded import ShardedLike
 
@@ -102,7 +102,7 @@ class RunContext:
     """Number of attempts of this run, the current one included."""
     check_lock: Callable[[], None] = lambda: None
     """Must be called before writing in the run's folder, which another process may own."""
-    times: Times = field(default_factory=Times)
+    times: PhaseTimes = field(default_factory=PhaseTimes)
     """Time that this attempt has spent on evaluating and saving."""
 
 
@@ -170,7 +170,7 @@ class TrainerView(Protocol):
         """Return whether `pause_at` ends training at this boundary, before its last step."""
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
-    def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
+    def call_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
     def num_targets(self, input: Any) -> torch.Tensor | int | None: ...
     def stop_at_this_boundary(self) -> None: ...
     def update_was_skipped(self) -> bool: ...
@@ -194,7 +194,7 @@ class BaseHook:
         """Let constructors reject numbers outside the bounds of their annotations."""
         super().__init_subclass__(**options)
         if (construct := vars(cls).get("__init__")) is not None:
-            cls.__init__ = _checked(construct, cls.__name__)  # type: ignore[method-assign]
+            cls.__init__ = _with_checked_bounds(construct, cls.__name__)  # type: ignore[method-assign]
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute. A function named on_* must have the name of an event."""
@@ -322,13 +322,13 @@ class BaseHook:
         """
 
 
-def _checked(construct: Callable[..., None], name: str) -> Callable[..., None]:
+def _with_checked_bounds(construct: Callable[..., None], name: str) -> Callable[..., None]:
     @functools.wraps(construct)
-    def checked(self: object, *args: object, **options: object) -> None:
+    def construct_checked(self: object, *args: object, **options: object) -> None:
         check_bounds(name, construct, (self, *args), options)
         construct(self, *args, **options)
 
-    return checked
+    return construct_checked
 
 
 EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_"))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from launcher.config.metric_direction import direction, is_better, meant
+from launcher.config.schema.metric_direction import direction, is_better, suggest_metrics
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.records import flatten
 from launcher.process import ranks
@@ -73,8 +73,8 @@ class Best:
         """End the run if the metric cannot come any more after a complete step."""
         if self._was_logged or len(trainer.state.metrics) == self._num_checked:
             return
-        self._num_checked, names = len(trainer.state.metrics), _logged(trainer)
-        if choices := meant(self.metric, names):
+        self._num_checked, names = len(trainer.state.metrics), _list_logged(trainer)
+        if choices := suggest_metrics(self.metric, names):
             raise ConfigError(
                 f"{self._key}={self.metric}: is not logged; choose one of {', '.join(choices)}."
             )
@@ -94,7 +94,7 @@ class Best:
         Without `needs_validation`, a metric of `val` may be missing if there was no evaluation at
         all.
         """
-        names = _logged(trainer)
+        names = _list_logged(trainer)
         # This attempt had nothing left to do.
         if self._was_logged or not (names or self._is_restored):
             return
@@ -117,7 +117,7 @@ class Best:
             self._was_logged, self._is_restored = saved["was_logged"], True
 
 
-def _logged(trainer: Any) -> list[str]:
+def _list_logged(trainer: Any) -> list[str]:
     return sorted(name for name, value in trainer.state.metrics.items() if value is not None)
 
 

@@ -9,28 +9,28 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from launcher.checkpoint.changes import stored_sources, with_sources
+from launcher.checkpoint.drift import read_sources, with_sources
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import CheckpointStore
-from launcher.config.checks import parse_signal, signal_issue
-from launcher.config.matters_from import Node, before_last_line, never
+from launcher.config.schema.checks import parse_signal, signal_issue
+from launcher.config.schema.matters_from import Node, before_last_line, never
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
 from launcher.hooks.records import show
 from launcher.hooks.resuming import CheckpointRestorer
-from launcher.hooks.shared import awaited
+from launcher.hooks.shared import steps_to_await
 from launcher.hooks.state import hook_shards, hook_states
 from launcher.process import deadline, signals
 from launcher.process.rng import rng_state
 from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
+from launcher.rundir.imported_sources import digest_imported_sources, source_changes
 from launcher.rundir.run_on_disk import RunOnDisk
-from launcher.rundir.sources import imported_sources, source_changes
-from launcher.strategies.weights import lost_tensors, tensor_shapes
+from launcher.strategies.weights import find_lost_tensors, tensor_shapes
 from launcher.types import (
     NonEmptyText,
     NonNegativeFloat,
@@ -128,7 +128,7 @@ class CheckpointingHook(BaseHook):
         self.interval.check(trainer)
         trainer.state.best = self.best
         if self.exit_signals:
-            theirs = not signals.installed()
+            theirs = not signals.handled_signals()
             handlers = signals.install(self.exit_signals)
             # `python -m launcher` keeps its handlers until it ends.
             self._handlers = handlers if theirs else {}
@@ -141,7 +141,7 @@ class CheckpointingHook(BaseHook):
         snapshot = trainer.strategy.snapshot()
         check_storable(snapshot.tensors, snapshot.meta, type(trainer.optimizer).__name__)
         folder = (trainer.workspace or Path()).parent
-        retention = replace(self.retention, awaited=lambda: awaited(folder, context.leaves))
+        retention = replace(self.retention, awaited=lambda: steps_to_await(folder, context.leaves))
         self.saver = Saver(self.store, trainer.strategy.ranks, retention, self.write_timeout)
 
     def _store(self, trainer: TrainerView) -> CheckpointStore:
@@ -164,10 +164,10 @@ class CheckpointingHook(BaseHook):
         if checkpoint is not None and checkpoint.parent == self.store.root:
             self.saved_at = trainer.step
         # The source files as they were imported: a later edit is not part of this attempt.
-        current = imported_sources()
-        has_report = "config.yaml" in trainer.context.texts  # of `launcher.hooks.record`
+        current = digest_imported_sources()
+        has_report = "config.yaml" in trainer.context.texts  # of `launcher.hooks.run_record`
         if checkpoint is not None and trainer.strategy.ranks.is_main and not has_report:
-            for message in source_changes(stored_sources(checkpoint), current):
+            for message in source_changes(read_sources(checkpoint), current):
                 trainer.logger.warning("Changed since the checkpoint: %s", message)
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
@@ -224,7 +224,7 @@ class CheckpointingHook(BaseHook):
             if self._is_checked and self.asynchronous and not ends:
                 self.saver.prepare(payload)
         if signum:
-            self._leave(trainer, signum)
+            self._exit_after_signal(trainer, signum)
 
     def on_before_step(self, trainer: TrainerView) -> None:
         if self.best is not None:
@@ -251,7 +251,7 @@ class CheckpointingHook(BaseHook):
         """Save, unless a broken state would replace the last good checkpoint."""
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
         if not self._is_postponed:
-            with trainer.context.times.measured("saving"):
+            with trainer.context.times.measure("saving"):
                 self._save(trainer, wait)
         elif not was_postponed or wait:
             trainer.logger.warning(
@@ -289,7 +289,7 @@ class CheckpointingHook(BaseHook):
     def _warn_of_lost_tensors(self, trainer: TrainerView) -> None:
         """Name at the first save the tensors that a resume would reject."""
         built, self._built = self._built, {}
-        if built and (lost := lost_tensors(trainer.model, built)):
+        if built and (lost := find_lost_tensors(trainer.model, built)):
             trainer.logger.warning(
                 "This checkpoint cannot be resumed: %s appeared or changed its shape in training,"
                 " and its module does not restore it. Make it in the constructor in its final"
@@ -351,7 +351,7 @@ class CheckpointingHook(BaseHook):
         if not self.saver.in_flight:
             return
         try:
-            with trainer.context.times.measured("saving"):
+            with trainer.context.times.measure("saving"):
                 wait()
         except SaveFailed as error:
             self._report(trainer, error)
@@ -375,7 +375,7 @@ class CheckpointingHook(BaseHook):
         )
 
     # ------------------------------------------------------------------------------------------ end
-    def _leave(self, trainer: TrainerView, signum: int) -> None:
+    def _exit_after_signal(self, trainer: TrainerView, signum: int) -> None:
         delay = self.exit_delay
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         if seconds:

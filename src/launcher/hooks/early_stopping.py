@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
-from launcher.config.matters_from import ALL, Node, Pair, before_last_line
+from launcher.config.schema.matters_from import ALL_STEPS, Node, Pair, before_last_line
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
 from launcher.types import NonNegativeFloat, PositiveInt
@@ -66,7 +66,7 @@ class EarlyStoppingHook(BaseHook):
             self._count(is_best)
             if self.misses >= self.patience:
                 return step
-        return ALL
+        return ALL_STEPS
 
     def state_after(self, lines: Iterable[Node]) -> dict[str, object]:
         """Return the state of a run that has logged these lines."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from launcher.config.matters_from import Node, Pair
+from launcher.config.schema.matters_from import Node, Pair
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.state import reject_flat_buffers
@@ -106,7 +106,7 @@ class EmaHook(BaseHook):
         It runs after every hook's `on_start`, since a hook may change the model there.
         """
         self._model = trainer.model
-        self._weights = averaged_tensors(trainer.model, self.use_buffers, stored)
+        self._weights = tensors_to_average(trainer.model, self.use_buffers, stored)
         self._averages = {
             decay: [
                 torch.empty_like(shard, dtype=_wide(shard.dtype), device=self.device)
@@ -219,7 +219,7 @@ class EmaHook(BaseHook):
         self._updates, self._updated_at = saved.get("updates", 0), saved.get("updated_at", 0)
 
 
-def averaged_tensors(
+def tensors_to_average(
     model: torch.nn.Module, use_buffers: bool, chosen: Set[str] = frozenset()
 ) -> dict[str, torch.Tensor]:
     """Return the chosen floating-point parameters by name, or the trainable ones if none is chosen.

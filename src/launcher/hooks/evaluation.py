@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from launcher.checkpoint.find import find_checkpoint
+from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView
@@ -122,7 +122,7 @@ class EvaluationHook(BaseHook):
     def _evaluate(self, trainer: TrainerView) -> None:
         if not self._batches:
             return
-        metrics = self._measured(trainer, self._batches, trainer.step)
+        metrics = self._measure_between_events(trainer, self._batches, trainer.step)
         if metrics is None:
             trainer.stop_at_this_boundary()
             return
@@ -140,20 +140,20 @@ class EvaluationHook(BaseHook):
         if step != trainer.step:
             trainer.logger.info("The test set is evaluated on the best checkpoint, step %d.", step)
             _load_weights(trainer, step)
-        metrics = self._measured(trainer, self._test_batches, step)
+        metrics = self._measure_between_events(trainer, self._test_batches, step)
         if step != trainer.step:
             _load_weights(trainer, trainer.step)
         if metrics is None:
-            raise signals.SignalExit(ranks.maximum(signals.received()))
+            raise signals.SignalExit(ranks.maximum(signals.first_signal()))
         self._log(trainer, metrics, "test")
 
-    def _measured(
+    def _measure_between_events(
         self, trainer: TrainerView, batches: Mapping[str, Iterable[object]], step: int
     ) -> dict[str, Any] | None:
         """Call `measure` between the events that let hooks change the weights."""
         trainer.fire("on_evaluation_start")
         try:
-            with trainer.context.times.measured("evaluating"):
+            with trainer.context.times.measure("evaluating"):
                 return self.measure(trainer, batches, step)
         finally:
             trainer.fire("on_evaluation_end")
@@ -188,7 +188,7 @@ class EvaluationHook(BaseHook):
             strategy.plan.seed, trainer.step if step is None else step, strategy.lanes
         )
         means = SampleMeans(
-            trainer.checked_forward,
+            trainer.call_forward,
             trainer.model,
             strategy.forward_context,
             trainer.num_targets,

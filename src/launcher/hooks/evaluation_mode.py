@@ -28,7 +28,7 @@ def in_evaluation(model: torch.nn.Module, needs_outputs: bool = True) -> Iterato
         vars(inner).pop("needs_outputs", None)
 
 
-def uncompiled() -> AbstractContextManager[object]:
+def without_compilation() -> AbstractContextManager[object]:
     """Run without compiled code, which skips modules' hooks and cannot be counted."""
     return (
         torch.compiler.set_stance("force_eager")

@@ -45,7 +45,7 @@ class EvaluationWeightsHook(BaseHook):
 
     @torch.no_grad()
     def on_evaluation_start(self, trainer: TrainerView) -> None:
-        self._kept = {name: local(p).clone() for name, p in _updated(trainer).items()}
+        self._kept = {name: local(p).clone() for name, p in _find_updated(trainer).items()}
         for optimizer in switching(trainer.optimizer):
             optimizer.eval()
 
@@ -54,7 +54,7 @@ class EvaluationWeightsHook(BaseHook):
         for optimizer in switching(trainer.optimizer):
             optimizer.train()
         # `train()` would only come close to them.
-        for name, p in _updated(trainer).items():
+        for name, p in _find_updated(trainer).items():
             local(p).copy_(self._kept[name])
         self._kept = {}
 
@@ -63,7 +63,7 @@ class EvaluationWeightsHook(BaseHook):
         try:
             return {
                 EVALUATION + name: ShardedLike(local(p).clone(), p)
-                for name, p in _updated(trainer).items()
+                for name, p in _find_updated(trainer).items()
             }
         finally:
             self.on_evaluation_end(trainer)
@@ -77,7 +77,7 @@ def switching(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
             yield part
 
 
-def _updated(trainer: TrainerView) -> dict[str, torch.Tensor]:
+def _find_updated(trainer: TrainerView) -> dict[str, torch.Tensor]:
     """Return the parameters of these optimizers, by name."""
     optimizers = switching(trainer.optimizer)
     ids = {id(p) for part in optimizers for group in part.param_groups for p in group["params"]}

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from launcher.checkpoint.export import Export
-from launcher.checkpoint.find import find_checkpoint
-from launcher.config.matters_from import never
+from launcher.checkpoint.export_weights import Export
+from launcher.checkpoint.find_checkpoint import find_checkpoint
+from launcher.config.schema.matters_from import never
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.best import best_step, check_keeps_best

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.find import find_checkpoint
+from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.config.run_config import stored_tree
+from launcher.config.run_config import read_tree
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.init_from import RenamingReader
 from launcher.optim.parts import OptimizerParts
 from launcher.optim.schedulers import set_rate
 from launcher.rundir.folder import checkpoint_of
-from launcher.strategies.weights import model_tensors, tied_names
+from launcher.strategies.weights import model_tensors, names_of_tied
 
 KEY = "run.fork_from"
 Settings = dict[str, Any]
@@ -69,7 +69,7 @@ class Fork:
         if takes_optimizer:
             trainer.strategy.load(stored)
         else:
-            names = [*model_tensors(trainer.model), *tied_names(trainer.model)]
+            names = [*model_tensors(trainer.model), *names_of_tied(trainer.model)]
             trainer.strategy.load_weights(RenamingReader(stored, names))
         if has_own_settings:
             has_schedule = None not in (state["lr_scheduler"], trainer.lr_scheduler)
@@ -103,7 +103,7 @@ def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
 
 def _parts(config: Path | str) -> dict[str, object]:
     """Return `optimizer` and `scheduler` of a configuration."""
-    stored = stored_tree(config)
+    stored = read_tree(config)
     return {name: stored.get(name) for name in ("optimizer", "scheduler")}
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import torch
 
-from launcher.checkpoint.find import checkpoint_path, find_checkpoint
+from launcher.checkpoint.find_checkpoint import checkpoint_path, find_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.config.checks import no_weights
+from launcher.config.schema.checks import no_weights
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
-from launcher.strategies.weights import MODEL, model_tensors, tied_names
+from launcher.strategies.weights import MODEL, model_tensors, names_of_tied
 
 INDEX = "model.safetensors.index.json"
 
@@ -39,7 +39,7 @@ class InitFromHook(BaseHook):
         store = CheckpointStore((trainer.workspace or Path()) / "checkpoints")
         if ranks.broadcast(bool(store.steps_with_broken())):
             return
-        names, tied = model_tensors(trainer.model), tied_names(trainer.model)
+        names, tied = model_tensors(trainer.model), names_of_tied(trainer.model)
         weights = RenamingReader(open_weights(self.source, self.outputs), [*names, *tied])
         try:
             problems = weights.differences(tied)
@@ -84,7 +84,7 @@ class RenamingReader:
             *((less, "") for less in _prefixes(plain)),
             *product(_common(plain), _common(wanted)),
         ]
-        fits = {way: len(wanted & set(_renamed(plain, *way))) for way in ways}
+        fits = {way: len(wanted & set(_rename(plain, *way))) for way in ways}
         # In a tie the first one is used, which changes least.
         best = max(ways, key=lambda way: fits[way])
         if not fits[best]:
@@ -92,7 +92,7 @@ class RenamingReader:
             raise ConfigError(
                 f"run.init_from={self.path}: none of its weights ({some}, ...) is in the model."
             )
-        self._names = _renamed(plain, *best)
+        self._names = _rename(plain, *best)
 
     def names(self) -> list[str]:
         return list(self._names)
@@ -140,7 +140,7 @@ def _common(names: Iterable[str]) -> list[str]:
     return [p for p in _prefixes(names) if all(name.startswith(p) for name in names)]
 
 
-def _renamed(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
+def _rename(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
     return {more + name.removeprefix(less): full for name, full in plain.items()}
 
 

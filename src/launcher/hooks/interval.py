@@ -3,7 +3,7 @@
 from fractions import Fraction
 from typing import Any
 
-from launcher.config.length import number_of_epochs
+from launcher.config.schema.run_length import number_of_epochs
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
 

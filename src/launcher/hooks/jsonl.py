@@ -15,7 +15,7 @@ from launcher.hooks.logging import LoggingHook
 from launcher.hooks.records import flatten, to_number
 from launcher.process import ranks
 from launcher.rundir.folder import place_of
-from launcher.rundir.metrics import last_step
+from launcher.rundir.metrics_summary import last_step
 from launcher.rundir.step_lines import drop_lines_after
 from launcher.types import NonEmptyText
 
@@ -35,7 +35,7 @@ class JsonlHook(BaseHook):
         clock: Callable[[], float] = time.time,
     ):
         self.path, self._clock = Path(path), clock
-        self._file = LineFile(self.path, encoded)
+        self._file = LineFile(self.path, encode_line)
         self._count = self._last = 0
         """Number of lines in the file, and the step of its last one."""
         self._saved: dict[str, Any] = {}
@@ -49,7 +49,7 @@ class JsonlHook(BaseHook):
         if ranks.rank() != 0:
             return
         trainer.context.check_lock()
-        last = self._file.last_written(trainer.step)
+        last = self._file.find_last_step(trainer.step)
         self._count = drop_lines_after(self.path, last)
         self._last = last_step(self.path)
         self._report_missing(trainer)
@@ -138,7 +138,7 @@ class JsonlHook(BaseHook):
             self._file.rows[-1]["attempt"] = 0
 
 
-def encoded(line: dict[str, Any]) -> str:
+def encode_line(line: dict[str, Any]) -> str:
     """Encode a line. JSON has no NaN and infinity, so they become strings."""
     try:
         if math.isfinite(sum(line.values())):

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.errors import TrainingError
 from launcher.hooks.base import TrainerView
-from launcher.rundir.files import fsync_file
+from launcher.process.files import fsync_file
 
 Row = dict[str, Any]
 
@@ -34,7 +34,7 @@ class LineFile:
         """Take the rows of a checkpoint. A fork leaves out rows of the run that it starts from."""
         self.rows = [row for row in rows if not trainer.is_fork or row["step"] == trainer.step]
 
-    def last_written(self, step: int) -> int:
+    def find_last_step(self, step: int) -> int:
         """Return the last step whose rows are in the file at a step, or are not logged at all."""
         return int(self.rows[0]["step"]) - 1 if self.rows else step
 

@@ -17,7 +17,7 @@ from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.line_file import LineFile, Row
 from launcher.hooks.records import flatten
 from launcher.process import ranks
-from launcher.rundir.files import replace_file
+from launcher.process.files import replace_file
 from launcher.rundir.step_lines import drop_lines_after
 from launcher.types import PositiveInt
 
@@ -60,7 +60,7 @@ class MediaHook(BaseHook):
                 for row in self._file.rows
                 if "path" not in row or (self._folder / row["path"]).exists()
             ]
-            last = self._file.last_written(trainer.step)
+            last = self._file.find_last_step(trainer.step)
             drop_lines_after(self._file.path, last, once=False)
             remove_steps_after(self._folder / self.image_folder, trainer.step)
 
@@ -72,7 +72,7 @@ class MediaHook(BaseHook):
             path = f"{self.image_folder}/{trainer.step}/{file_name(key)}.{extension}"
             if dry_run:
                 trainer.logger.info("Would write %s.", self._folder / path)
-            elif self._write_file(trainer, path, encoded(key, value, extension)):
+            elif self._write_file(trainer, path, encode_image(key, value, extension)):
                 self._add(trainer, "image", key, {"path": path})
 
     def on_log_histograms(
@@ -180,7 +180,7 @@ def to_image(key: str, value: object) -> Any:
     return Image.fromarray(array[..., 0] if array.ndim == 3 and array.shape[-1] == 1 else array)
 
 
-def encoded(key: str, value: Any, extension: str) -> bytes:
+def encode_image(key: str, value: Any, extension: str) -> bytes:
     """Return the content of an image file. JPEG stores no transparency, so it is dropped."""
     image, format, content = to_image(key, value), pillow_format(extension), BytesIO()
     if format == "JPEG" and image.mode not in ("L", "RGB", "CMYK"):

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from launcher.config.metric_direction import without_noise
+from launcher.config.schema.metric_direction import without_noise
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
 

@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.models.base import IGNORED
 from launcher.models.output import OUTPUTS
 
-MOST_TEXTS = 1000
+MAX_TEXTS = 1000
 """A table with more values is drawn without their numbers, which would take seconds."""
 
 
@@ -54,14 +54,14 @@ class Metrics:
                 ) from error
 
     def compute(self) -> dict[str, object]:
-        """Return numbers, dicts of numbers, and a `Table` for each value with two dimensions."""
+        """Return numbers, dicts of numbers, and a `Matrix` for each value with two dimensions."""
         return {
             name: _values(name, metric, metric.compute()) for name, metric in self.metrics.items()
         }
 
 
 @dataclass(frozen=True)
-class Table:
+class Matrix:
     """A metric's value with two dimensions, such as a confusion matrix, on the host."""
 
     name: str
@@ -83,7 +83,7 @@ class Table:
         canvas: Any = FigureCanvasAgg(Figure(figsize=(side, side), layout="constrained"))
         try:
             plot = self.metric.plot
-            is_large = self.values.numel() > MOST_TEXTS and "add_text" in signature(plot).parameters
+            is_large = self.values.numel() > MAX_TEXTS and "add_text" in signature(plot).parameters
             options = {"add_text": False} if is_large else {}
             plot(self.values, ax=canvas.figure.add_subplot(), **options)
         except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
@@ -105,7 +105,7 @@ def split_tables(records: Mapping[str, object]) -> tuple[dict[str, Any], dict[st
                 if part:
                     target[key] = part
         else:
-            (tables if isinstance(value, Table) else numbers)[key] = value
+            (tables if isinstance(value, Matrix) else numbers)[key] = value
     return numbers, tables
 
 
@@ -133,7 +133,7 @@ def _values(name: str, metric: object, value: Any) -> object:
     if isinstance(value, Mapping):
         return {str(key): _values(name, metric, item) for key, item in value.items()}
     if isinstance(value, torch.Tensor) and value.ndim == 2 and value.numel() > 1:
-        return Table(name, metric, value.cpu())
+        return Matrix(name, metric, value.cpu())
     if isinstance(value, torch.Tensor) and value.ndim > 2:
         return {str(index): _values(name, metric, item) for index, item in enumerate(value)}
     if isinstance(value, torch.Tensor) and value.numel() > 1:

@@ -23,8 +23,8 @@ from launcher.rundir.folder import Workspace
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.trackers.base import Tracker
+from launcher.trackers.follower_process import FollowerProcess
 from launcher.trackers.mlflow import MlflowTracker
-from launcher.trackers.process import FollowerProcess
 from launcher.trackers.tensorboard import TensorBoardTracker
 from launcher.trackers.wandb import WandbTracker
 

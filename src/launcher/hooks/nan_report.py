@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import torch
 
-from launcher.config.matters_from import never
+from launcher.config.schema.matters_from import never
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.evaluation_mode import uncompiled
+from launcher.hooks.evaluation_mode import without_compilation
 from launcher.hooks.records import map_nested_tensor
 from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
@@ -94,7 +94,7 @@ class NanReportHook(BaseHook):
         """Describe this rank's first non-finite value. All ranks make the same passes."""
         model, strategy = unwrap(trainer.model), trainer.strategy
         finding = _in_inputs(model, batches)
-        with _unchanged(model), uncompiled(), _watched(model) as (outputs, gradients):
+        with _keep_state(model), without_compilation(), _watched(model) as (outputs, gradients):
             for batch in batches:
                 with strategy.grad_sync(True):
                     with strategy.forward_context():
@@ -118,7 +118,7 @@ class NanReportHook(BaseHook):
 
 
 @contextmanager
-def _unchanged(model: torch.nn.Module) -> Iterator[None]:
+def _keep_state(model: torch.nn.Module) -> Iterator[None]:
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with isolated_rng():
         try:

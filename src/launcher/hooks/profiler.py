@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from launcher.config.matters_from import never
+from launcher.config.schema.matters_from import never
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
 from launcher.rundir.folder import place_of

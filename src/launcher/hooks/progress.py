@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from launcher.config.matters_from import never
+from launcher.config.schema.matters_from import never
 from launcher.hooks.base import TrainerView
 from launcher.hooks.records import format_records, show
 from launcher.hooks.stats import Stats, StatsHook
@@ -15,7 +15,7 @@ from launcher.types import PositiveInt
 
 MARGIN = 4
 """Free columns, since a terminal echoes ^C behind the bar, and a wrapped line cannot be erased."""
-WIDE = 80
+MIN_WIDTH_OF_BAR = 80
 """Terminal width in columns from which a bar is drawn next to the percentage."""
 REFRESH = 0.1
 """Minimum seconds between two drawings of the bar."""
@@ -144,11 +144,11 @@ def percent(step: int, total: int) -> str:
     return f"{rounded if step >= total else min(rounded, 99)}%"
 
 
-def fitted(step: int, total: int, parts: list[str], width: int, marks: str = "━╌") -> str:
+def fit_bar(step: int, total: int, parts: list[str], width: int, marks: str = "━╌") -> str:
     """Return the line of a bar in at most `width` columns. Parts that do not fit are left out."""
     share = step / total
     line = f"{step}/{total} {percent(step, total)}"
-    if width >= WIDE - MARGIN:
+    if width >= MIN_WIDTH_OF_BAR - MARGIN:
         done = round(16 * share)
         line = f"{step}/{total} {marks[0] * done}{marks[1] * (16 - done)} {percent(step, total)}"
     for part in parts:
@@ -172,7 +172,7 @@ class _Bar:
         from rich.text import Text
 
         marks = "#-" if options.ascii_only else "━╌"
-        yield Text(fitted(*self._line, max(options.max_width - MARGIN, 10), marks), no_wrap=True)
+        yield Text(fit_bar(*self._line, max(options.max_width - MARGIN, 10), marks), no_wrap=True)
 
     def update(self, step: int, parts: list[str]) -> None:
         self._line = (step, self._line[1], parts)

@@ -4,7 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from launcher.checkpoint.find import damaged, find_checkpoint, has_checkpoints, has_no_checkpoint
+from launcher.checkpoint.find_checkpoint import (
+    damage_error,
+    find_checkpoint,
+    has_checkpoints,
+    has_no_checkpoint,
+)
 from launcher.checkpoint.manifest import CorruptCheckpoint, is_small
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
@@ -20,7 +25,7 @@ from launcher.rundir.run_on_disk import RunOnDisk
 T = TypeVar("T")
 
 
-class Choice(NamedTuple):
+class ResumeChoice(NamedTuple):
     """The checkpoint that an attempt resumes from, as rank 0 chose it."""
 
     path: str | None = None
@@ -53,7 +58,7 @@ class CheckpointRestorer:
     ):
         self.store, self.load, self.fork, self.shared = store, load, fork, shared
         self.config = config
-        self.choice = Choice()
+        self.choice = ResumeChoice()
 
     @property
     def _key(self) -> str:
@@ -66,8 +71,8 @@ class CheckpointRestorer:
 
     def restore(self, trainer: TrainerView) -> Path | None:
         """Load the checkpoint that the run resumes from, and return it, or None at step 0."""
-        while (checkpoint := self._agreed_choice(trainer)) is not None:
-            if self._restored(trainer, checkpoint):
+        while (checkpoint := self._agree_on_choice(trainer)) is not None:
+            if self._try_restore(trainer, checkpoint):
                 break
         if checkpoint is None:
             return None
@@ -84,13 +89,13 @@ class CheckpointRestorer:
     def abandon_later(self, trainer: TrainerView) -> None:
         """Set later checkpoints than a named one aside, once nothing can reject the attempt."""
         if self.choice.is_named:
-            self._agreed(trainer, lambda: self._abandon_later(trainer))
+            self._agree(trainer, lambda: self._abandon_later(trainer))
 
-    def _agreed_choice(self, trainer: TrainerView) -> Path | None:
-        self.choice = self._agreed(trainer, lambda: self._choose_or_fork(trainer))
+    def _agree_on_choice(self, trainer: TrainerView) -> Path | None:
+        self.choice = self._agree(trainer, lambda: self._choose_or_fork(trainer))
         return None if self.choice.path is None else Path(self.choice.path)
 
-    def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
+    def _agree(self, trainer: TrainerView, act: Callable[[], T]) -> T:
         """Let rank 0 call `act` for all ranks, which may see different contents of a folder."""
         value: Any = None
         problem: str | None = None
@@ -111,7 +116,7 @@ class CheckpointRestorer:
         result: T = value
         return result
 
-    def _restored(self, trainer: TrainerView, path: Path) -> bool:
+    def _try_restore(self, trainer: TrainerView, path: Path) -> bool:
         """Load a checkpoint and verify the checksum of each tensor.
 
         If any rank finds damage, all ranks take the next older checkpoint, which overwrites
@@ -141,7 +146,7 @@ class CheckpointRestorer:
         if self.choice.is_shared:
             raise TrainingError(f"{path} has changed while it was read: {problem}.")
         if self.choice.is_named:
-            raise damaged(key, value, path, damage)
+            raise damage_error(key, value, path, damage)
         if trainer.strategy.ranks.is_main:
             self.store.set_aside(path, damage)
         return False
@@ -158,40 +163,40 @@ class CheckpointRestorer:
             " optimizer)."
         )
 
-    def _choose_or_fork(self, trainer: TrainerView) -> Choice:
+    def _choose_or_fork(self, trainer: TrainerView) -> ResumeChoice:
         choice = self._choose(trainer)
         if choice.path is None and self.fork is not None:
             source = str(self.fork.checkpoint())
-            return Choice(source, is_named=True, is_fork=True)
+            return ResumeChoice(source, is_named=True, is_fork=True)
         if choice.path is None and self.shared is not None:
             found = self.shared.find(trainer)
             if found is not None:
-                return Choice(str(found[0]), is_shared=True, states=found[1])
+                return ResumeChoice(str(found[0]), is_shared=True, states=found[1])
         return choice
 
-    def _choose(self, trainer: TrainerView) -> Choice:
+    def _choose(self, trainer: TrainerView) -> ResumeChoice:
         self.store.recover()
         if self.load is None:
-            return Choice()
+            return ResumeChoice()
         # `load` is for the first start of a SLURM job.
         if is_restart() and (resumed := self._newest()) is not None:
             return resumed
         if self.load == "never":
             if self.store.steps():
                 raise has_checkpoints(self.store, self._key, self._another)
-            return Choice()
+            return ResumeChoice()
         if self.load not in ("latest", "auto", "must"):
             path = find_checkpoint(self.store.root, self.load, self._key, hashes=False)
-            return Choice(str(path), is_named=True)
+            return ResumeChoice(str(path), is_named=True)
         if (newest := self._newest()) is not None:
             return newest
         if self.load == "must":
             raise has_no_checkpoint(self.store, self._key)
         self._reject_new_start(trainer)
         self._report_trainloop(trainer)
-        return Choice()
+        return ResumeChoice()
 
-    def _newest(self) -> Choice | None:
+    def _newest(self) -> ResumeChoice | None:
         try:
             # The tensors are verified as they are loaded.
             newest = self.store.newest_valid(is_small)
@@ -200,7 +205,7 @@ class CheckpointRestorer:
                 f"This run has no valid checkpoint: {error}. Nothing was deleted. Restore one, or"
                 f" use {self._another} to train it again as another run."
             ) from None
-        return Choice(str(newest[0])) if newest else None
+        return ResumeChoice(str(newest[0])) if newest else None
 
     def _reject_new_start(self, trainer: TrainerView) -> None:
         """Reject a start at step 0 of a run that has saved."""
@@ -241,10 +246,10 @@ class CheckpointRestorer:
         file = stored.path / "config.yaml"
         if self.config is None or not file.exists():
             return True
-        from launcher.config.lookup import is_same
-        from launcher.config.run_config import stored_tree
+        from launcher.config.identity.lookup import is_same
+        from launcher.config.run_config import read_tree
 
-        return is_same(stored_tree(file), stored_tree(self.config))
+        return is_same(read_tree(file), read_tree(self.config))
 
     def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
         expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format

@@ -116,14 +116,14 @@ class SampleMeans:
             ValueError: `forward` returned no loss, or there was no batch.
         """
         try:
-            parts = self._summed(batches, order)
+            parts = self._sum_batches(batches, order)
         except signals.Interrupted:
             return None
         if order.lanes is not None:
-            return self._completed(order.of_all_ranks(parts))
-        return self._completed(ranks.all_gather(to_part(parts.get(0, {}))))
+            return self._complete(order.of_all_ranks(parts))
+        return self._complete(ranks.all_gather(to_part(parts.get(0, {}))))
 
-    def _summed(self, batches: Iterable[object], order: BatchOrder) -> dict[int, Sums]:
+    def _sum_batches(self, batches: Iterable[object], order: BatchOrder) -> dict[int, Sums]:
         """Return sums over this rank's batches under 0, or with lanes of each by its number."""
         parts: dict[int, Sums] = {}
         has_metrics = self.metrics is not None and bool(self.metrics.metrics)
@@ -147,7 +147,7 @@ class SampleMeans:
             if value is not None:
                 add_mean(sums, name, value, size)
 
-    def _completed(self, parts: Sequence[Part]) -> dict[str, object]:
+    def _complete(self, parts: Sequence[Part]) -> dict[str, object]:
         means = combine(parts)
         if "loss" not in means:
             raise ValueError("No validation batch has a loss or a target.")
@@ -170,7 +170,7 @@ def _in_step(batches: Iterable[object]) -> Iterator[tuple[object, bool]]:
     while True:
         batch = next(source, None)
         status = _HAS_BATCH if batch is not None else _DONE if has_any else _EMPTY
-        highest = ranks.maximum(_SIGNAL if signals.received() else status)
+        highest = ranks.maximum(_SIGNAL if signals.first_signal() else status)
         if highest == _SIGNAL:
             raise signals.Interrupted
         if highest == _DONE or (highest == _EMPTY and ranks.world_size() == 1):

@@ -11,11 +11,11 @@ from torch import nn
 from launcher.config.messages import reason
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
-from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
+from launcher.hooks.evaluation_mode import in_evaluation, without_compilation
 from launcher.hooks.interval import IntervalHook
 from launcher.process import ranks
+from launcher.process.files import replace_file
 from launcher.process.printable import printable
-from launcher.rundir.files import replace_file
 from launcher.rundir.folder import place_of
 from launcher.strategies.weights import unwrap
 from launcher.types import NonEmptyText, NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -78,7 +78,7 @@ class SamplesHook(IntervalHook):
 
     def on_before_train(self, trainer: TrainerView) -> None:
         self._vocabulary = vocabulary(trainer)
-        self._tokens = [self._encoded(prompt) for prompt in self.prompts]
+        self._tokens = [self._encode_prompt(prompt) for prompt in self.prompts]
 
     def report(self, trainer: TrainerView) -> None:
         texts = [self._continue(trainer, i, tokens) for i, tokens in enumerate(self._tokens)]
@@ -105,9 +105,9 @@ class SamplesHook(IntervalHook):
         for _ in range(self.max_new_tokens):
             scores = next_scores(trainer, tokens)
             tokens.append(choose(scores, self.temperature, self.top_k, generator))
-        return self._decoded(tokens)
+        return self._decode_tokens(tokens)
 
-    def _encoded(self, prompt: str) -> list[int]:
+    def _encode_prompt(self, prompt: str) -> list[int]:
         try:
             if self.encode is not None:
                 tokens = [int(token) for token in self.encode(prompt)]
@@ -125,7 +125,7 @@ class SamplesHook(IntervalHook):
             )
         return tokens
 
-    def _decoded(self, tokens: list[int]) -> str:
+    def _decode_tokens(self, tokens: list[int]) -> str:
         if self.decode is not None:
             return self.decode(tokens)
         if self._vocabulary == BYTES:
@@ -153,7 +153,7 @@ def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
     input = torch.tensor([tokens[-longest:]], device=trainer.device)
     with (
         in_evaluation(model),
-        uncompiled(),
+        without_compilation(),
         calls_logits(model),
         trainer.strategy.forward_context(),
     ):

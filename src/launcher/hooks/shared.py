@@ -12,21 +12,21 @@ from typing import Any
 
 import yaml
 
-from launcher.checkpoint.changes import environment_changes
-from launcher.checkpoint.files import write_file, write_json
+from launcher.checkpoint.drift import environment_changes
+from launcher.checkpoint.durable_files import write_file, write_json
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
-from launcher.config.matters_from import Node
-from launcher.config.tree import nested
+from launcher.config.schema.matters_from import Node
+from launcher.config.tree import nest
 from launcher.hooks.base import TrainerView
-from launcher.hooks.state import named
+from launcher.hooks.state import name_hooks
 from launcher.optim.common_steps import common_steps, comparable
-from launcher.rundir.files import fsync_file, replace_file
+from launcher.process.files import fsync_file, replace_file
 from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
 from launcher.rundir.history import read_rows
-from launcher.rundir.provenance import MACHINE, described
+from launcher.rundir.provenance import MACHINE, describe_machine
 from launcher.rundir.record_format import AttemptData, RecordData, SharedData
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.step_lines import step_of
@@ -69,13 +69,15 @@ class Source:
 
     def tidy(self) -> None:
         """Delete the checkpoints that a completed run has kept for runs which have started."""
-        leaves = nested(self.record["config"])["run"].get("leaves") or {}
+        leaves = nest(self.record["config"])["run"].get("leaves") or {}
         if not leaves or RunOnDisk.read(self.run).record.get("state") != "completed":
             return
         settings = next(iter(_settings(self.identity, CHECKPOINTING)), {})
         keys = ("keep_previous", "keep_interval", "keep_steps")
         kept = {key: settings[key] for key in keys if settings.get(key)}
-        waiting = awaited(self.run.path.parent, {int(step): ids for step, ids in leaves.items()})
+        waiting = steps_to_await(
+            self.run.path.parent, {int(step): ids for step, ids in leaves.items()}
+        )
         store = CheckpointStore(self.run.checkpoints, names=RunOnDisk.read(self.run).names)
         store.tidy(max(store.steps()), Retention(**kept, awaited=lambda: waiting))
 
@@ -121,7 +123,7 @@ class SharedStart:
             if stored.identity is None or run.path.name == workspace.name:
                 continue
             record = stored.record
-            other = comparable(stored.identity, nested(record["config"]), record.get("max_steps"))
+            other = comparable(stored.identity, nest(record["config"]), record.get("max_steps"))
             lines = cache(partial(_lines, run.metrics_path))
             if common := common_steps(self.identity, other, lines):
                 for step in checkpoint_steps(run.checkpoints):
@@ -144,7 +146,7 @@ class SharedStart:
         # Reading the weights twice is better than a start that fails half way.
         verify(path)
         states = self._states(trainer, source, source.step)
-        notes = with_states(_stored_hooks(path), states).get("CheckpointingHook", {})
+        notes = with_states(_read_hooks(path), states).get("CheckpointingHook", {})
         best = notes.get("checkpointing", {}).get("best") or {}
         step = source.step if best.get("value") is None else best["step"]
         if step < source.step:
@@ -155,8 +157,8 @@ class SharedStart:
     def _states(self, trainer: TrainerView, source: Source, step: int) -> States:
         """Return the states at a step of hooks with other settings than in the other run."""
         path, lines = source.path(step), source.lines
-        stored, states = _stored_hooks(path), dict[str, Any]()
-        for name, hook in named(trainer.hooks):
+        stored, states = _read_hooks(path), dict[str, Any]()
+        for name, hook in name_hooks(trainer.hooks):
             target = f"{type(hook).__module__}.{type(hook).__qualname__}"
             here, there = (_settings(tree, target) for tree in (self.identity, source.identity))
             if here != there and (state_after := getattr(hook, "state_after", None)):
@@ -169,7 +171,7 @@ class SharedStart:
 
     def _check_rounding(self, trainer: TrainerView, attempt: AttemptData) -> None:
         """Check that the steps of an attempt have the same last bits as here."""
-        here = described(yaml.safe_load(self.texts[MACHINE]))
+        here = describe_machine(yaml.safe_load(self.texts[MACHINE]))
         if (machine := attempt.get("machine")) != here:
             raise Unusable(f"it was trained on another machine: {machine}, and here is {here}.")
         plan, ranks = trainer.strategy.plan, trainer.strategy.ranks
@@ -197,7 +199,7 @@ class SharedStart:
         source, step = self.source, self.source.step
         for name in LINES:
             if (file := source.run.path / name).exists():
-                replace_file(workspace / name, b"".join(_copied(file.read_bytes(), step)))
+                replace_file(workspace / name, b"".join(_copy_lines(file.read_bytes(), step)))
         for folder in source.run.path.glob("images/*"):
             if folder.name.isdecimal() and int(folder.name) <= step:
                 shutil.copytree(folder, workspace / "images" / folder.name, dirs_exist_ok=True)
@@ -232,7 +234,7 @@ class SharedStart:
         store.commit(folder, replace(manifest, run=run_name(workspace), files=files))
 
 
-def _copied(content: bytes, step: int) -> list[bytes]:
+def _copy_lines(content: bytes, step: int) -> list[bytes]:
     """Return the lines before a step, whose own lines are part of the checkpoint.
 
     Their attempts are numbered ..., -1, 0, since the run itself begins with attempt 1.
@@ -247,7 +249,7 @@ def _copied(content: bytes, step: int) -> list[bytes]:
     ]
 
 
-def awaited(folder: Path, leaves: Mapping[int, Sequence[str]]) -> list[int]:
+def steps_to_await(folder: Path, leaves: Mapping[int, Sequence[str]]) -> list[int]:
     """Return the steps that a run in the folder of a name will start from, and has not reached."""
     reached = {
         one: max(checkpoint_steps(RunFolder(folder / one).checkpoints), default=0)
@@ -262,7 +264,7 @@ def with_states(hooks: States, states: States) -> States:
     return {**hooks, **{name: hooks.get(name, {}) | state for name, state in states.items()}}
 
 
-def _stored_hooks(path: Path) -> States:
+def _read_hooks(path: Path) -> States:
     hooks: States = json.loads((path / "rank-00000.json").read_bytes())["hooks"]
     return hooks
 

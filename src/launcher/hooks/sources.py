@@ -10,7 +10,7 @@ import torch
 from launcher.data.mixture_order import MixtureOrder
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
+from launcher.hooks.evaluation_mode import in_evaluation, without_compilation
 from launcher.hooks.sample_means import Sums, add_mean, combine, to_part
 from launcher.process import ranks
 from launcher.types import PositiveInt
@@ -54,7 +54,7 @@ class SourcesHook(BaseHook):
         sources, _ = order.locate(position, loader.micro_batch_size)
         if not self._sums or trainer.strategy.lanes is not None:
             self._sums.append({})
-        with in_evaluation(trainer.model), uncompiled():
+        with in_evaluation(trainer.model), without_compilation():
             for source, name in enumerate(order.names):
                 self._measure(trainer, name, batch, np.flatnonzero(sources == source))
 
@@ -66,7 +66,7 @@ class SourcesHook(BaseHook):
         """
         part, loader = batch, trainer.data_loader
         if len(chosen):
-            part = selected(batch, torch.from_numpy(chosen), loader.micro_batch_size)
+            part = select_samples(batch, torch.from_numpy(chosen), loader.micro_batch_size)
         with trainer.strategy.forward_context():
             loss, _ = trainer.forward(part)
         if loss is not None and len(chosen):
@@ -99,12 +99,12 @@ class SourcesHook(BaseHook):
         return int(trainer.data_loader.samples_per_batch * trainer.gradient_accumulation_steps)
 
 
-def selected(batch: object, chosen: torch.Tensor, size: int) -> Any:
+def select_samples(batch: object, chosen: torch.Tensor, size: int) -> Any:
     """Select some samples of a batch, in each tensor and list with `size` items."""
     if isinstance(batch, torch.Tensor):
         return batch[chosen.to(batch.device)] if batch.ndim and len(batch) == size else batch
     if isinstance(batch, Mapping):
-        return {key: selected(value, chosen, size) for key, value in batch.items()}
+        return {key: select_samples(value, chosen, size) for key, value in batch.items()}
     if (
         isinstance(batch, list)
         and len(batch) == size
@@ -112,6 +112,6 @@ def selected(batch: object, chosen: torch.Tensor, size: int) -> Any:
     ):
         return [batch[int(index)] for index in chosen]
     if isinstance(batch, tuple | list):
-        items = [selected(item, chosen, size) for item in batch]
+        items = [select_samples(item, chosen, size) for item in batch]
         return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
     return batch

@@ -26,7 +26,7 @@ def hook_states(
     """
     model = MappingProxyType(model_tensors(trainer.model))
     states = {}
-    for name, hook in named(trainer.hooks):
+    for name, hook in name_hooks(trainer.hooks):
         if overrides(hook, "on_state_dict"):
             state: dict[str, object] = {"model": model, "training_state": training_state}
             hook.on_state_dict(trainer, state)
@@ -50,7 +50,7 @@ def load_hook_states(
 
     If `states` is complete, a hook that is not in it is new, and gets nothing.
     """
-    for name, hook in named(trainer.hooks):
+    for name, hook in name_hooks(trainer.hooks):
         if is_complete and name not in states and overrides(hook, "on_state_dict"):
             continue
         others = {
@@ -98,7 +98,7 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
 
 def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
     tensors: dict[str, ShardedLike] = {}
-    for name, hook in named(trainer.hooks):
+    for name, hook in name_hooks(trainer.hooks):
         added = hook.state_tensors(trainer)
         if common := added.keys() & tensors.keys():
             raise ConfigError(
@@ -156,7 +156,7 @@ def reject_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
         )
 
 
-def named(hooks: Sequence[BaseHook]) -> Iterator[tuple[str, BaseHook]]:
+def name_hooks(hooks: Sequence[BaseHook]) -> Iterator[tuple[str, BaseHook]]:
     """Yield hooks with their names. The second hook of a class is `LoggingHook#2`."""
     counts: Counter[str] = Counter()
     for hook in hooks:

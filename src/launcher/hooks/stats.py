@@ -14,7 +14,7 @@ from launcher.process.lanes import Lanes
 from launcher.types import PositiveInt
 
 TIMES = "step_time", "data_time", "non_finite_grad_retry_count"
-AVERAGED = "loss", *TIMES, "records"
+AVERAGED_KEYS = "loss", *TIMES, "records"
 
 
 class Row(TypedDict):
@@ -175,7 +175,7 @@ def _over_ranks(stats: Stats, averages_losses: bool) -> Stats:
     """
     gathered = ranks.all_gather(stats)
     memory = [rank_stats.max_memory for rank_stats in gathered if rank_stats.max_memory is not None]
-    names = AVERAGED if averages_losses else TIMES
+    names = AVERAGED_KEYS if averages_losses else TIMES
     averages = key_average(
         [{name: getattr(rank_stats, name) for name in names} for rank_stats in gathered]
     )

@@ -7,7 +7,7 @@ from collections import deque
 from statistics import median
 from typing import ClassVar
 
-from launcher.config.matters_from import never
+from launcher.config.schema.matters_from import never
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import deadline
 from launcher.types import PositiveFloat, PositiveInt

@@ -13,12 +13,12 @@ from launcher.errors import TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.hooks.memory import max_memory
 from launcher.jobs.dry_run import trial_trainer
-from launcher.jobs.summary import model_lines
 from launcher.models.base import IGNORED
 from launcher.process import ranks
 from launcher.rundir.logs import setup_logging
 from launcher.strategies.weights import unwrap
 from launcher.train.build import logger
+from launcher.train.run_summary import model_lines
 
 
 class CheckJob:
@@ -80,7 +80,7 @@ class _Watch(BaseHook):
         self._is_first = True
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
-        tensors = list(named_tensors(batch))
+        tensors = list(name_tensors(batch))
         if self._is_first:
             for name, tensor in tensors:
                 dtype = str(tensor.dtype).removeprefix("torch.")
@@ -119,15 +119,15 @@ class _Watch(BaseHook):
             self.issues.append(f"The loss is {loss:.5g}, and the gradient's norm {norm}.")
 
 
-def named_tensors(batch: object, name: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
+def name_tensors(batch: object, name: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(batch, torch.Tensor):
         yield name, batch
     elif isinstance(batch, Mapping):
         for key, value in batch.items():
-            yield from named_tensors(value, f"{name}[{key!r}]")
+            yield from name_tensors(value, f"{name}[{key!r}]")
     elif isinstance(batch, (list, tuple)):
         for index, value in enumerate(batch):
-            yield from named_tensors(value, f"{name}[{index}]")
+            yield from name_tensors(value, f"{name}[{index}]")
 
 
 def batch_faults(

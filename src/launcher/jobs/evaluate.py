@@ -16,10 +16,10 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
-from launcher.hooks.metrics import Table, split_tables
+from launcher.hooks.metrics import Matrix, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.jobs.stored_model import StoredModel, open_model
-from launcher.process import signals, table
+from launcher.process import signals, text_table
 from launcher.process.ranks import Ranks, all_gather, maximum, on_main
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
@@ -29,7 +29,7 @@ from launcher.rundir.logs import setup_logging
 logger = logging.getLogger("launcher")
 POLL = 1.0
 """Seconds between two looks for a checkpoint of a run that trains."""
-WAITED = -1
+NO_STEP_YET = -1
 
 
 class EvaluateJob:
@@ -69,13 +69,13 @@ class EvaluateJob:
         if self.follow:
             on_main(lambda: wait_for_checkpoint(folder))
         model = open_model(config, self.checkpoint, self.weights, self.trust)
-        hook = self._opened(model)
+        hook = self._open_hook(model)
         evaluate = self._follow if self.follow else self._evaluate
         metrics = evaluate(model, hook, folder)
         model.trainer.strategy.teardown()
         return metrics
 
-    def _opened(self, model: StoredModel) -> EvaluationHook:
+    def _open_hook(self, model: StoredModel) -> EvaluationHook:
         """Return the run's own hook, or a default one, with the loaders of the chosen set."""
         trainer = model.trainer
         own = (hook for hook in trainer.hooks if isinstance(hook, EvaluationHook))
@@ -99,13 +99,13 @@ class EvaluateJob:
         """Evaluate the loaded checkpoint; write and print its line, with the note."""
         metrics = hook.measure(model.trainer)
         if metrics is None:
-            raise signals.SignalExit(maximum(signals.received()))
+            raise signals.SignalExit(maximum(signals.first_signal()))
         line = {"checkpoint": str(model.path), "step": model.step, "time": time.time()}
         if self.weights is not None:
             line["weights"] = self.weights
         line |= note or {}
         for name, value in flatten(metrics, f"{self.split}/").items():
-            line[name] = value.values.tolist() if isinstance(value, Table) else value
+            line[name] = value.values.tolist() if isinstance(value, Matrix) else value
         if Ranks.from_env().is_main:
             _write(folder, model.path.name, line)
         return flatten(split_tables(metrics)[0])
@@ -113,10 +113,10 @@ class EvaluateJob:
     def _follow(
         self, model: StoredModel, hook: EvaluationHook, folder: RunFolder
     ) -> dict[str, float]:
-        following = Following(folder, self._request(model.config))
+        following = CheckpointFollower(folder, self._request(model.config))
         metrics: dict[str, float] = {}
         while (step := on_main(following.next_step)) is not None:
-            if step == WAITED:
+            if step == NO_STEP_YET:
                 continue
             problem = _load(model, folder.checkpoints / step_name(step), self.weights)
             problems = [text for text in all_gather(problem) if text is not None]
@@ -140,7 +140,7 @@ class EvaluateJob:
 
 def _write(folder: RunFolder, checkpoint: str, line: dict[str, Any]) -> None:
     """Append the line to `evaluations.jsonl`; print it, on a terminal as a table."""
-    with folder.being_written(), open(folder.path / "evaluations.jsonl", "a") as file:
+    with folder.explain_write_errors(), open(folder.path / "evaluations.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")
     if sys.stdout.isatty():
         print_table(f"{folder.path.parent.name}/{folder.path.name}, {checkpoint}", line)
@@ -148,7 +148,7 @@ def _write(folder: RunFolder, checkpoint: str, line: dict[str, Any]) -> None:
         print(json.dumps(line), flush=True)
 
 
-class Following:
+class CheckpointFollower:
     """The checkpoints of a run still to be evaluated for a request, used on rank 0."""
 
     def __init__(self, folder: RunFolder, request: str):
@@ -157,10 +157,10 @@ class Following:
         self._manifest = ""
 
     def next_step(self) -> int | None:
-        """Return the next step to evaluate, `WAITED` if there may be one later, None at the end."""
+        """Return the next step to evaluate, `NO_STEP_YET` if one may come, or None at the end."""
         # A checkpoint that is saved afterwards is seen the next time.
         is_trained = is_held(self.folder)
-        done = self._done()
+        done = self._read_done()
         for step in checkpoint_steps(self.folder.checkpoints):
             with suppress(OSError):
                 manifest = self.folder.checkpoints / step_name(step) / MANIFEST
@@ -171,7 +171,7 @@ class Following:
             return None
         time.sleep(POLL)
         signals.check()
-        return WAITED
+        return NO_STEP_YET
 
     def note(self) -> dict[str, str]:
         """Return the keys of a line of `evaluations.jsonl` that mark the step as done."""
@@ -182,7 +182,7 @@ class Following:
         self._gone.add(int(path.name.rpartition("-")[2]))
         return not (path / MANIFEST).exists()
 
-    def _done(self) -> set[tuple[int, str]]:
+    def _read_done(self) -> set[tuple[int, str]]:
         rows = read_rows(self.folder.path / "evaluations.jsonl")
         return {
             (row["step"], str(row.get("manifest")))
@@ -217,4 +217,6 @@ def print_table(title: str, line: dict[str, Any]) -> None:
         if name.startswith(("val/", "test/")):
             is_table = isinstance(value, list)
             rows.append((name, f"{len(value)} x {len(value[0])}" if is_table else show(value, 6)))
-    table.Table(("metric", "value"), rows, frozenset((1,)), folds=True, title=title).print()
+    text_table.TextTable(
+        ("metric", "value"), rows, frozenset((1,)), folds=True, title=title
+    ).print()

@@ -3,15 +3,15 @@
 import re
 from typing import Literal
 
-from launcher.checkpoint.export import Export
-from launcher.checkpoint.find import find_checkpoint
-from launcher.config.resolve import as_yaml
+from launcher.checkpoint.export_weights import Export
+from launcher.checkpoint.find_checkpoint import find_checkpoint
+from launcher.config.compose.resolve import as_yaml
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
 from launcher.process.ranks import Ranks
 from launcher.rundir.logs import setup_logging
-from launcher.rundir.signing import signed_text
+from launcher.rundir.signing import sign_text
 
 SIZE = re.compile(r"\d+(\.\d+)? ?[KMGT]i?B", re.IGNORECASE)
 
@@ -50,6 +50,6 @@ class ExportJob:
         config_for(config, path, self.trust, ["model"])
         stored = path / "config.yaml"
         has_config = stored.exists()
-        text = stored.read_text() if has_config else signed_text(as_yaml(config.of_the_run))
+        text = stored.read_text() if has_config else sign_text(as_yaml(config.of_the_run))
         step, target = self.export.write(folder, path, text)
         return {"step": step, "path": str(target)}

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 
 from launcher.config.run_config import RunConfig
-from launcher.data.plain import unchanged
+from launcher.data.user_dataloader import keep_loader_state
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.jobs.dry_run import trial_trainer
+from launcher.process.files import replace_file, save_figure
 from launcher.process.ranks import Ranks
 from launcher.process.rng import isolated_rng
-from launcher.rundir.files import replace_file, save_figure
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.train.trainer import BaseTrainer
 from launcher.types import NonEmptyText, PositiveFloat, PositiveInt
 
-FEWEST = 5
+MIN_POINTS = 5
 """Minimum number of points for a suggestion."""
 
 
@@ -75,7 +75,7 @@ def find_lr(
         trainer.build()
     factor = (end_lr / start_lr) ** (1 / (num_iterations - 1))
     test = _RangeTest(start_lr, factor, smoothing_factor, divergence_threshold)
-    with _untouched(trainer):
+    with _keep_trainer(trainer):
         trainer.hooks, trainer.lr_scheduler = [test], None
         trainer.state = TrainState(num_iterations)
         try:
@@ -129,7 +129,7 @@ class _RangeTest(BaseHook):
 def suggestion(lrs: list[float], losses: list[float]) -> float | None:
     """Return the rate at which the loss falls fastest before its minimum, if it falls."""
     end = int(np.argmin(losses)) + 1 if losses else 0
-    if end < FEWEST:
+    if end < MIN_POINTS:
         return None
     slopes = np.gradient(np.asarray(losses[:end]), np.log(lrs[:end]))
     steepest = int(np.argmin(slopes))
@@ -137,7 +137,7 @@ def suggestion(lrs: list[float], losses: list[float]) -> float | None:
 
 
 @contextmanager
-def _untouched(trainer: BaseTrainer) -> Iterator[None]:
+def _keep_trainer(trainer: BaseTrainer) -> Iterator[None]:
     """Restore the trainer and its parts at the end of the context."""
     tensors = [*trainer.model.parameters(), *trainer.model.buffers()]
     before = [tensor.detach().clone() for tensor in tensors]
@@ -147,7 +147,7 @@ def _untouched(trainer: BaseTrainer) -> Iterator[None]:
     modes = [(module, module.training) for module in trainer.model.modules()]
     attributes = dict(vars(trainer))
     try:
-        with isolated_rng(), unchanged(data):
+        with isolated_rng(), keep_loader_state(data):
             # Both may begin an epoch, and then draw random numbers.
             position = data.state_dict() if hasattr(data, "state_dict") else None
             try:
@@ -220,12 +220,12 @@ def _on_one_process(config: RunConfig, world_size: int) -> RunConfig:
     """Return a configuration of the same step, which accumulates the work of the ranks."""
     # The strategy reads it.
     os.environ["WORLD_SIZE"] = "1"
-    config = config.changed({"strategy": {"_target_": "launcher.strategies.none.NoStrategy"}})
+    config = config.replace({"strategy": {"_target_": "launcher.strategies.none.NoStrategy"}})
     batch_size, trainer = config.plain["data"]["batch_size"], config.trainer
     has_size = trainer.lanes is not None or trainer.micro_batch_size is not None
     if has_size or batch_size % world_size:
         return config
-    return config.changed({"trainer.micro_batch_size": batch_size // world_size})
+    return config.replace({"trainer.micro_batch_size": batch_size // world_size})
 
 
 def _report(result: LRFinderResult) -> None:

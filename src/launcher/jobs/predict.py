@@ -25,9 +25,9 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import Records
 from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import deadline, signals
+from launcher.process.files import expand, replacing
 from launcher.process.ranks import Ranks, maximum, on_main
 from launcher.process.rng import isolated_rng, seed_lane
-from launcher.rundir.files import expanded, replacing
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import read_rows
 from launcher.rundir.logs import setup_logging
@@ -84,7 +84,7 @@ class PredictJob:
         request = self._request(model, dataset, count, size)
         target, log = self._target(model.config, folder), folder.path / LOG
         parts = target.with_name(f".{target.name}.parts")
-        with ExitStack() as stack, folder.being_written():
+        with ExitStack() as stack, folder.explain_write_errors():
             if on_main(lambda: _is_complete(target, log, request)):
                 logger.info("%s is complete already: nothing to do.", target)
                 return {}
@@ -116,7 +116,7 @@ class PredictJob:
 
     def _target(self, config: RunConfig, folder: RunFolder) -> Path:
         if self.file is not None:
-            return expanded(self.file).absolute()
+            return expand(self.file).absolute()
         data = config.plain["data"]["predict"]
         first = data[0] if isinstance(data, list) else data
         name = Path(first).stem if isinstance(first, str) else "predictions"
@@ -136,7 +136,7 @@ class PredictJob:
         loader = trainer.context.data.batches(dataset, padded, trainer.device)
         with closing(loader), isolated_rng(), torch.no_grad():
             for turn, (batch, (start, stop)) in enumerate(zip(loader, padded, strict=True)):
-                if signum := maximum(signals.received()):
+                if signum := maximum(signals.first_signal()):
                     logger.info("Stopped by a signal; the same command starts again.")
                     raise signals.SignalExit(signum)
                 deadline.progress()

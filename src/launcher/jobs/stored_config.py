@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.config.compose.overrides import parse
 from launcher.config.foreign import read_config
 from launcher.config.messages import show
-from launcher.config.overrides import parse
-from launcher.config.run_config import RunConfig, changed, from_stored
-from launcher.config.sections import AUTO
+from launcher.config.run_config import RunConfig, from_stored, replace_values
+from launcher.config.settings import AUTO
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.rundir.run_on_disk import RunOnDisk
 
-WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
+COMMAND_LINE_KEYS = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys from the command line, of where and how the job runs; all others are the checkpoint's."""
-FIXED = ("model", "experiment")
+CHECKPOINT_KEYS = ("model", "experiment")
 """Keys of the checkpoint that the command line must not contradict."""
 
 
@@ -31,26 +31,30 @@ def config_for(
     if not file.exists():
         return config
     stored = read_config(
-        file, trust, built, "job.trust=true (for `runs VERB RUN`: --trust)", left_out=WHERE
+        file,
+        trust,
+        built,
+        "job.trust=true (for `runs VERB RUN`: --trust)",
+        left_out=COMMAND_LINE_KEYS,
     )
     composed = config.of_the_run
-    merged = stored | {key: composed[key] for key in WHERE if key in composed}
+    merged = stored | {key: composed[key] for key in COMMAND_LINE_KEYS if key in composed}
     wrong = []
     for override in map(parse, config.overrides):
         key, value = override.key_or_group, override.value()
         top, now, then = key.split(".")[0], get(composed, key), get(stored, key)
         is_auto = key == "trainer.micro_batch_size" and now == AUTO
-        if override.is_delete() or top in (*WHERE, "hydra") or now == then or is_auto:
+        if override.is_delete() or top in (*COMMAND_LINE_KEYS, "hydra") or now == then or is_auto:
             continue
         if _is_same_choice(key, value, now, then, checkpoint):
             continue
-        if top in FIXED:
+        if top in CHECKPOINT_KEYS:
             was = f"{key}={show(then)}" if "." in key else f"another {key}"
             wrong.append(
                 f"{key}={show(value)}: the checkpoint {checkpoint} has {was}; leave {key} out."
             )
         elif now is not None:
-            merged = changed(merged, {key: now})
+            merged = replace_values(merged, {key: now})
     if wrong:
         raise ConfigError(*wrong)
     return from_stored(merged, config.hydra)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.checkpoint.find import find_checkpoint
+from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.run_config import RunConfig
-from launcher.config.sections import AUTO
+from launcher.config.settings import AUTO
 from launcher.errors import ConfigError, TrainingError
 from launcher.jobs.stored_config import config_for
 from launcher.process.ranks import on_main
@@ -48,7 +48,7 @@ def open_model(
     config = config_for(config, path, trust)
     if config.trainer.micro_batch_size == AUTO:
         # It was written by a trainer that was not composed.
-        config = config.changed({"trainer.micro_batch_size": None})
+        config = config.replace({"trainer.micro_batch_size": None})
     trainer = build_trainer(config, folder, to_train=False, has_loader=has_loader)
     stored = StoredCheckpoint(path)
     stored.use_weights(weights)

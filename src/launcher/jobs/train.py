@@ -22,6 +22,6 @@ class TrainJob:
         Returns:
             The last value of each logged metric, or None for a run that was complete already.
         """
-        from launcher.jobs.run_attempt import train_run
+        from launcher.train.attempt import train_run
 
         return train_run(config)

@@ -13,18 +13,18 @@ from torch.nn import functional as F
 
 from launcher.models.base import IGNORED, Records, count_targets
 
-MOST_LOGITS = 2**28
+MAX_LOGITS = 2**28
 """Logits of an automatic chunk, at most; they are 1 GiB in float32."""
 
 
 def chunk_size(vocab_size: int, tokens: int | None) -> int:
-    """Return the tokens of a chunk: `tokens`, or if it is None, as many as `MOST_LOGITS` allows.
+    """Return the tokens of a chunk: `tokens`, or if it is None, as many as `MAX_LOGITS` allows.
 
     The number is then a power of two, since batches are mostly multiples of one.
     """
     if tokens is not None:
         return tokens
-    return 1 << max(MOST_LOGITS // vocab_size, 1).bit_length() - 1
+    return 1 << max(MAX_LOGITS // vocab_size, 1).bit_length() - 1
 
 
 class OutputLayer(nn.Linear):

@@ -10,7 +10,7 @@ from launcher.models.base import IGNORED, count_targets
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Maps predictions and targets to a 0-d mean."""
-OF_CLASSES = ("cross_entropy", "focal")
+CLASS_LOSSES = ("cross_entropy", "focal")
 """Losses of class scores [..., classes] and targets [...] int64."""
 
 

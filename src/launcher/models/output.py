@@ -19,7 +19,7 @@ def check_output(output: object, name: str) -> None:
     if not isinstance(output, tuple | list) or len(output) != 2:
         count = f" of {len(output)}" if isinstance(output, tuple | list) else ""
         raise ConfigError(
-            f"{name} should return (loss, records); it returned {described(output)}{count}."
+            f"{name} should return (loss, records); it returned {describe_type(output)}{count}."
         )
     loss, records = output
     if loss is not None and (issue := _loss_fault(loss)):
@@ -27,7 +27,7 @@ def check_output(output: object, name: str) -> None:
     if not isinstance(records, Mapping):
         raise ConfigError(
             f"{name} should return (loss, records) with a dict of records; it returned"
-            f" {described(records)}."
+            f" {describe_type(records)}."
         )
     for record, value in _leaves(records):
         if isinstance(value, torch.Tensor | np.ndarray) and value.ndim:
@@ -40,7 +40,7 @@ def check_output(output: object, name: str) -> None:
         ):
             raise ConfigError(
                 f"{name}: the record '{record}' should be a number or a 0-d tensor; it is"
-                f" {described(value)}."
+                f" {describe_type(value)}."
             )
 
 
@@ -64,7 +64,7 @@ def is_part(value: object, attributes: Collection[str]) -> bool:
 
 def _loss_fault(loss: object) -> str | None:
     if not isinstance(loss, torch.Tensor):
-        return f"a 0-d tensor; it is {described(loss)}"
+        return f"a 0-d tensor; it is {describe_type(loss)}"
     if loss.ndim:
         return f"a 0-d tensor; it has the shape {tuple(loss.shape)}, so take its mean"
     if not loss.is_floating_point():
@@ -85,7 +85,7 @@ def _leaves(records: Mapping[object, object], prefix: str = "") -> Iterator[tupl
             yield f"{prefix}{key}", value
 
 
-def described(value: object) -> str:
+def describe_type(value: object) -> str:
     """Describe the type of a value for a message: "a Tensor"."""
     if value is None:
         return "nothing (None)"

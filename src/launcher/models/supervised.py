@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from launcher.errors import ConfigError
 from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
-from launcher.models.losses import OF_CLASSES, Loss, class_loss, elementwise
-from launcher.models.output import described
+from launcher.models.losses import CLASS_LOSSES, Loss, class_loss, elementwise
+from launcher.models.output import describe_type
 from launcher.types import NonNegativeFloat, PositiveFloat, UnitInterval
 
 Name = Literal["cross_entropy", "focal", "bce", "mse", "l1", "huber"]
@@ -62,7 +62,7 @@ class Supervised(Model):
         if getattr(module, "loss_type", None) == "ForCausalLM" or type(module).__name__.endswith(
             "LMHeadModel"
         ):
-            raise shifted(module)
+            raise shifts_labels_error(module)
         self._check_loss(loss, {"label_smoothing": label_smoothing, "class_weights": class_weights})
         self.module = module
         self.loss: Any = loss
@@ -80,14 +80,14 @@ class Supervised(Model):
         if not isinstance(loss, str):
             if not callable(loss):
                 raise ConfigError(
-                    f"model.loss: should be a name or callable; this is {described(loss)}. A"
+                    f"model.loss: should be a name or callable; this is {describe_type(loss)}. A"
                     " function needs model.loss._partial_=true."
                 )
         elif loss not in get_args(Name):
             raise ConfigError(
                 f"model.loss={loss}: should be one of {', '.join(get_args(Name))}, or a _target_."
             )
-        takes = {"label_smoothing": ("cross_entropy",), "class_weights": OF_CLASSES}
+        takes = {"label_smoothing": ("cross_entropy",), "class_weights": CLASS_LOSSES}
         for name, value in options.items():
             if value and not (isinstance(loss, str) and loss in takes[name]):
                 shown = loss if isinstance(loss, str) else type(loss).__name__
@@ -102,7 +102,7 @@ class Supervised(Model):
 
     @property
     def _of_classes(self) -> bool:
-        return self._is_named and self.loss in OF_CLASSES
+        return self._is_named and self.loss in CLASS_LOSSES
 
     def forward(
         self, batch: tuple[Tensor, Tensor] | Mapping[str, object]
@@ -233,11 +233,11 @@ def tells_shift(module: nn.Module, loss: Tensor, logits: Tensor, labels: Tensor)
     if difference <= expected * (1e-4 if loss.dtype == torch.float32 else 1e-2):
         return False
     if (loss.float() - next_token).abs() <= difference / 10:
-        raise shifted(module)
+        raise shifts_labels_error(module)
     return True
 
 
-def shifted(module: nn.Module) -> ConfigError:
+def shifts_labels_error(module: nn.Module) -> ConfigError:
     name = type(module).__name__
     return ConfigError(
         f"model.module={name}: it shifts its labels by one token, so its targets and its accuracy"

@@ -11,9 +11,9 @@ from urllib.error import HTTPError
 
 import torch
 
-from launcher.config.messages import nearest, reason
+from launcher.config.messages import closest_name, reason
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
+from launcher.process.files import expand
 
 logger = logging.getLogger("launcher")
 
@@ -155,14 +155,14 @@ def copy_tokenizer(name: str, folder: Path) -> None:
 
 def _load(name: str, load: Callable[[str], object]) -> Any:
     """Call `load` with a folder; for a name on the hub, try its cache before the network."""
-    folder = expanded(name)
+    folder = expand(name)
     if not folder.exists() and (folder.is_absolute() or name.startswith((".", "~"))):
         raise ConfigError(f"model.pretrained={name}: there is no such folder.")
     try:
         if folder.exists():
             with quiet():
                 return load(str(folder))
-        if (cached := _cached(name)) is not None:
+        if (cached := _find_in_cache(name)) is not None:
             try:
                 with quiet():
                     return load(cached)
@@ -175,7 +175,7 @@ def _load(name: str, load: Callable[[str], object]) -> Any:
         raise ConfigError(f"model.pretrained={name}: cannot be loaded: {reason(error)}.") from error
 
 
-def _cached(name: str) -> str | None:
+def _find_in_cache(name: str) -> str | None:
     """Return this model's folder in the hub's cache, or None if it is not there.
 
     With `local_files_only`, transformers still asks the hub for adapters.
@@ -253,5 +253,5 @@ def plain(config: object) -> dict[str, Any]:
 
 
 def _hint(name: str, choices: Any) -> str:
-    near = nearest(name, map(str, choices))
+    near = closest_name(name, map(str, choices))
     return f", did you mean {near}" if near else ""

@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.config.command import for_json
 from launcher.config.construct import target_object
-from launcher.config.difference import diff
-from launcher.config.equivalence import canonical
-from launcher.config.length import with_steps
-from launcher.config.matters_from import Node, Pair, Rule, is_ours
-from launcher.config.sections import TrainerSettings
+from launcher.config.identity.difference import diff
+from launcher.config.identity.equivalence import canonical
+from launcher.config.identity.record_entry import for_json
+from launcher.config.schema.matters_from import Node, Pair, Rule, is_ours
+from launcher.config.schema.run_length import with_steps
+from launcher.config.settings import TrainerSettings
 from launcher.config.tree import get, join
 from launcher.optim import schedulers
 
@@ -21,15 +21,16 @@ OWNERS: dict[str, Any] = {"trainer": TrainerSettings, "scheduler": schedulers}
 def common_steps(one: Node, other: Node, lines: Callable[[], Sequence[Node]] = tuple) -> int:
     """Return the number of first steps that two runs have in common, bitwise identical.
 
-    It is 0 unless every key in which they differ has a rule (`launcher.config.matters_from`).
+    It is 0 unless every key in which they differ has a rule
+    (`launcher.config.schema.matters_from`).
 
     Args:
         one: an identity, in which `trainer.max_steps` is a number.
         other: another one.
-        lines: see `launcher.config.matters_from.Pair`.
+        lines: see `launcher.config.schema.matters_from.Pair`.
     """
     rules: dict[tuple[str, Rule], None] = {}
-    for find in (_quickly_changed, lambda *both: diff(*map(canonical, both))):
+    for find in (_yield_changed, lambda *both: diff(*map(canonical, both))):
         for key in find(one, other):
             path, rule = _rule(key, one, other)
             if rule is None:
@@ -54,17 +55,17 @@ def decisive_part(identity: Node) -> str:
 
 def _without_rules(node: Node, path: str) -> dict[str, Any]:
     """Return a node without the keys that have a rule, and the nodes whose keys all have one."""
-    rules, kept = _declared(path, node) or {}, {}
+    rules, kept = _rules_of(path, node) or {}, {}
     for key, value in node.items():
         here = join(path, key)
         # A node that is null is equivalent to none.
-        if value is None or key in rules or "*" in (_declared(here, value) or {}):
+        if value is None or key in rules or "*" in (_rules_of(here, value) or {}):
             continue
         kept[key] = _without_rules(value, here) if isinstance(value, Mapping) else value
     return kept
 
 
-def _quickly_changed(one: Node, other: Node, path: str = "") -> Iterator[str]:
+def _yield_changed(one: Node, other: Node, path: str = "") -> Iterator[str]:
     """Yield the keys that both have with other values, which are never equivalent.
 
     Among ten thousand runs, nearly all have one without a rule.
@@ -73,7 +74,7 @@ def _quickly_changed(one: Node, other: Node, path: str = "") -> Iterator[str]:
         if key in other and value != other[key]:
             here = join(path, key)
             if isinstance(value, Mapping) and isinstance(other[key], Mapping):
-                yield from _quickly_changed(value, other[key], here)
+                yield from _yield_changed(value, other[key], here)
             else:
                 yield here
 
@@ -85,14 +86,14 @@ def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:
         # The key may be of a whole class, which one of them lacks.
         path, name = ".".join(parts[:depth]), parts[depth] if depth < len(parts) else "*"
         nodes = [node for tree in (one, other) if (node := get(tree, path)) is not None]
-        declared = [rules for node in nodes if (rules := _declared(path, node)) is not None]
+        declared = [rules for node in nodes if (rules := _rules_of(path, node)) is not None]
         if declared:
             found = {rules.get(name, rules.get("*")) for rules in declared}
             return path, found.pop() if len(found) == 1 and len(declared) == len(nodes) else None
     return "", None
 
 
-def _declared(path: str, node: object) -> Mapping[str, Rule] | None:
+def _rules_of(path: str, node: object) -> Mapping[str, Rule] | None:
     """Return the rules of a node's class, or None if there is no class to ask.
 
     Code of others is not imported, since an identity may be a stored one.

@@ -27,7 +27,7 @@ def kernels_for_any_shard() -> Iterator[None]:
         _is_for_any_shard = before
 
 
-def fused_or_not(
+def choose_fused(
     groups: list[dict[str, Any]], wanted: bool | None, takes_sharded: bool = True
 ) -> bool | None:
     """Return torch's argument `fused`, by default where the device supports it.

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from launcher.errors import ConfigError
 from launcher.optim.arguments import has_required_argument
 from launcher.optim.combined import MuonAdamW
-from launcher.optim.fused import fused_or_not
+from launcher.optim.fused import choose_fused
 from launcher.optim.groups import Kind, decay_groups, hidden_matrices
 from launcher.types import NonNegativeFloat, PositiveFloat, PositiveInt, UnitInterval
 
@@ -45,7 +45,7 @@ def adamw(
     """
     groups = decay_groups(model, weight_decay, no_decay)
     return torch.optim.AdamW(
-        groups, lr=lr, betas=_pair(betas), eps=eps, fused=fused_or_not(groups, fused)
+        groups, lr=lr, betas=_pair(betas), eps=eps, fused=choose_fused(groups, fused)
     )
 
 
@@ -65,7 +65,7 @@ def adam(
     """
     groups = decay_groups(model, weight_decay, no_decay)
     return torch.optim.Adam(
-        groups, lr=lr, betas=_pair(betas), eps=eps, fused=fused_or_not(groups, fused)
+        groups, lr=lr, betas=_pair(betas), eps=eps, fused=choose_fused(groups, fused)
     )
 
 
@@ -86,7 +86,7 @@ def sgd(
     if nesterov and not momentum:
         raise ConfigError("optimizer.nesterov=true: needs momentum; e.g. optimizer.momentum=0.9.")
     groups = decay_groups(model, weight_decay, no_decay)
-    kernel = fused_or_not(groups, fused, takes_sharded=False)
+    kernel = choose_fused(groups, fused, takes_sharded=False)
     return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=kernel)
 
 
@@ -171,7 +171,7 @@ def muon(
             )
         )
     if rest:
-        kernel = fused_or_not(rest, fused)
+        kernel = choose_fused(rest, fused)
         optimizers.append(
             torch.optim.AdamW(rest, lr=adamw_lr or lr, betas=_pair(betas), eps=eps, fused=kernel)
         )

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from launcher.config.messages import hint, nearest
+from launcher.config.messages import closest_name, hint
 from launcher.errors import ConfigError
 from launcher.optim.combined import CombinedOptimizer
 from launcher.optim.optimizers import check_step
@@ -148,7 +148,7 @@ def _check_trained(model: nn.Module, optimizer: OptimizerParts) -> None:
 
 def _module(model: nn.Module, names: Sequence[str], key: str) -> nn.Module:
     """Return a module with the parameters of the named modules and parameters."""
-    found = [_named(model, name, key) for name in names]
+    found = [_find_module(model, name, key) for name in names]
     if len(found) == 1 and isinstance(found[0], nn.Module):
         return found[0]
     modules = [part for part in found if isinstance(part, nn.Module)]
@@ -156,7 +156,7 @@ def _module(model: nn.Module, names: Sequence[str], key: str) -> nn.Module:
     return nn.ModuleList([*modules, *([nn.ParameterList(single)] if single else [])])
 
 
-def _named(model: nn.Module, name: str, key: str) -> nn.Module | nn.Parameter:
+def _find_module(model: nn.Module, name: str, key: str) -> nn.Module | nn.Parameter:
     for get in (model.get_submodule, model.get_parameter):
         try:
             return get(name)
@@ -164,7 +164,7 @@ def _named(model: nn.Module, name: str, key: str) -> nn.Module | nn.Parameter:
             continue
     names = [child for child, _ in model.named_children()]
     names += [name for name, _ in model.named_parameters(recurse=False)]
-    near = nearest(name, names)
+    near = closest_name(name, names)
     advice = f"did you mean {near}?" if near else f"it has {', '.join(names[:8])}."
     raise ConfigError(f"{key}: {type(model).__name__} has no module or parameter {name}; {advice}")
 

@@ -12,13 +12,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from launcher.config.construct import target_object
-from launcher.config.matters_from import Node, Pair, before_last_line
-from launcher.config.metric_direction import direction, is_better, without_noise
+from launcher.config.schema.matters_from import Node, Pair, before_last_line
+from launcher.config.schema.metric_direction import direction, is_better, without_noise
 from launcher.config.tree import walk
 
-KNOWN = ("launcher.optim.schedulers.", "torch.optim.lr_scheduler.")
+STEP_SCHEDULES = ("launcher.optim.schedulers.", "torch.optim.lr_scheduler.")
 """The schedules that depend on the step or a metric alone. Another one could be any code."""
-SCHEDULED = ("lr", "momentum", "betas")
+SCHEDULED_KEYS = ("lr", "momentum", "betas")
 """The keys of a parameter group that schedules change."""
 SOME_RATES = (1.0, 1e-3, 0.37)
 """Rates that are compared next to the configured ones, which a class may have as its default."""
@@ -30,7 +30,12 @@ def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
     It is 0 for schedules of several optimizers.
     """
     optimizer, limit = pair.one["optimizer"], pair.steps_before_an_end
-    if one is None or other is None or "parts" in optimizer or not (_known(one) and _known(other)):
+    if (
+        one is None
+        or other is None
+        or "parts" in optimizer
+        or not (_is_known(one) and _is_known(other))
+    ):
         return 0
     # Either may be rejected.
     try:
@@ -55,9 +60,9 @@ def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
 @lru_cache(maxsize=64)
 def _course(schedule: str, optimizer: str, steps: int) -> tuple[object, torch.Tensor]:
     """Return what a schedule has set once, and a row of what it sets for each step."""
-    scheduler = _built(json.loads(schedule), json.loads(optimizer))
+    scheduler = _build(json.loads(schedule), json.loads(optimizer))
     constants = [
-        {key: value for key, value in group.items() if key not in ("params", *SCHEDULED)}
+        {key: value for key, value in group.items() if key not in ("params", *SCHEDULED_KEYS)}
         for group in scheduler.optimizer.param_groups
     ]
     # Rates follow from the factors, which need no step.
@@ -75,12 +80,12 @@ def _course(schedule: str, optimizer: str, steps: int) -> tuple[object, torch.Te
     )
 
 
-def _known(node: Node) -> bool:
+def _is_known(node: Node) -> bool:
     targets = [str(value) for path, value in walk(node, lists=True) if path.endswith("_target_")]
-    return len(targets) == 1 and targets[0].startswith(KNOWN)
+    return len(targets) == 1 and targets[0].startswith(STEP_SCHEDULES)
 
 
-def _built(node: Node, optimizer: Node) -> Any:
+def _build(node: Node, optimizer: Node) -> Any:
     """Build a schedule on an optimizer of numbers, with each rate that the real one may have."""
     rates = [value for path, value in walk(optimizer, lists=True) if path.endswith("lr")]
     groups = [{"params": [torch.zeros(1)], "lr": rate} for rate in (*rates, *SOME_RATES)]
@@ -95,7 +100,7 @@ def _row(scheduler: LRScheduler) -> list[float]:
     """Return the values of the current step."""
     row: list[float] = []
     for group in scheduler.optimizer.param_groups:
-        for value in (group[key] for key in SCHEDULED if key in group):
+        for value in (group[key] for key in SCHEDULED_KEYS if key in group):
             row.extend(value if isinstance(value, tuple) else [value])
     return row
 
@@ -107,7 +112,7 @@ def _common_by_metric(one: Node, other: Node, pair: Pair) -> int:
     if other.get("metric") != metric or modes[0] != modes[1] or modes[0] is None:
         return 0
     mode, best = modes[0], None
-    both = [_built({**node, "mode": mode}, pair.one["optimizer"]) for node in (one, other)]
+    both = [_build({**node, "mode": mode}, pair.one["optimizer"]) for node in (one, other)]
     arguments = {key for key in vars(both[0]) if len({str(vars(each)[key]) for each in both}) > 1}
     for line in pair.lines():
         if metric not in line:

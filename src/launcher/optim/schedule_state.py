@@ -30,9 +30,9 @@ from launcher.optim.schedulers import (
 )
 
 State = dict[str, Any]
-OF_SCHEDULES = ("momentum", "betas")
+SCHEDULED_KEYS = ("momentum", "betas")
 """Keys of a parameter group that torch's schedules set next to the learning rate."""
-OF_RATES = ("base_lrs", "_last_lr")
+RATE_ATTRIBUTES = ("base_lrs", "_last_lr")
 """Attributes of torch's schedules that follow from the optimizer's rates."""
 SETS_RATES = (CyclicLR, OneCycleLR)
 """Schedules whose arguments have the rates."""
@@ -45,7 +45,7 @@ class BuiltSchedule:
     def __init__(self, optimizer: Optimizer, scheduler: LRScheduler | None):
         self.optimizer = optimizer
         self.scheduler: Any = scheduler
-        self._groups: list[State] = [_copied(group) for group in optimizer.param_groups]
+        self._groups: list[State] = [_copy_group(group) for group in optimizer.param_groups]
         self._state: State = {}
         self.arguments: State = {"class": type(scheduler).__qualname__}
         # Another object may be a schedule, if its `step` needs no arguments.
@@ -82,7 +82,7 @@ class BuiltSchedule:
         before = arguments or {"class": type(None).__qualname__}
         is_same_class = before["class"] == self.arguments["class"]
         if not is_same_class:
-            self._set_built(OF_SCHEDULES)
+            self._set_built(SCHEDULED_KEYS)
         if self.scheduler is None:
             if not is_same_class:
                 self._set_built({"lr"})
@@ -98,7 +98,7 @@ class BuiltSchedule:
         own = self.arguments
         if arguments is None or "values" not in arguments or "values" not in own:
             return arguments
-        rates = {key: own["values"][key] for key in OF_RATES if key in own["values"]}
+        rates = {key: own["values"][key] for key in RATE_ATTRIBUTES if key in own["values"]}
         return arguments | {"rates": own["rates"], "values": arguments["values"] | rates}
 
     def _set_built(self, keys: Collection[str]) -> None:
@@ -123,7 +123,7 @@ class BuiltSchedule:
     def _step_again(self, count: int) -> None:
         """Step the schedule from its beginning; what it does not set is as it was loaded."""
         groups, defaults = self.optimizer.param_groups, getattr(self.optimizer, "defaults", {})
-        loaded = [_copied(group) for group in groups]
+        loaded = [_copy_group(group) for group in groups]
         for group, built in zip(groups, self._groups, strict=False):
             _set(group, built)
         self.scheduler.load_state_dict(_copy(self._state))
@@ -187,7 +187,7 @@ class ScheduleState:
             part.restore(own, described, updates, takes_rates)
 
 
-def _copied(group: State) -> State:
+def _copy_group(group: State) -> State:
     return {key: _copy(value) for key, value in group.items() if key != "params"}
 
 
@@ -215,10 +215,10 @@ def _copy(value: Any) -> Any:
 
 
 def _digest(value: object) -> str:
-    return hashlib.sha256(repr(_described(value)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(_describe(value)).encode()).hexdigest()[:16]
 
 
-def _described(value: Any, depth: int = 0) -> object:
+def _describe(value: Any, depth: int = 0) -> object:
     """Describe a schedule's value, a function by its code, the same in each process."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value
@@ -244,4 +244,4 @@ def _described(value: Any, depth: int = 0) -> object:
         callable(value) and not isinstance(value, type | nn.Module)
     ):
         parts = [getattr(value, "__dict__", {})]
-    return name, [_described(part, depth + 1) for part in parts]
+    return name, [_describe(part, depth + 1) for part in parts]

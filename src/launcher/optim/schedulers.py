@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from launcher.config.checks import warmup_issue
 from launcher.config.messages import hint
+from launcher.config.schema.checks import warmup_issue
 from launcher.errors import ConfigError, TrainingError
 from launcher.optim.arguments import has_required_argument
 from launcher.optim.rates import common_rates
@@ -49,7 +49,7 @@ def cosine(
     See Loshchilov and Hutter 2017, arXiv:1608.03983.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
-    return _warmed(
+    return _add_warmup(
         optimizer,
         warmup,
         lambda step: _half_cosine(_progress(step, warmup, max_steps)),
@@ -70,14 +70,14 @@ def linear(
     See Defazio et al. 2023, arXiv:2310.07831.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
-    return _warmed(
+    return _add_warmup(
         optimizer, warmup, lambda step: 1 - _progress(step, warmup, max_steps), min_lr_ratio
     )
 
 
 def constant(optimizer: Optimizer) -> LambdaLR:
     """Keep the learning rate."""
-    return _warmed(optimizer, 0, lambda step: 1.0)
+    return _add_warmup(optimizer, 0, lambda step: 1.0)
 
 
 def constant_with_warmup(
@@ -89,7 +89,7 @@ def constant_with_warmup(
 ) -> LambdaLR:
     """Warm up, then keep the learning rate. `max_steps` is used for the warm-up only."""
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
-    return _warmed(optimizer, warmup, lambda step: 1.0)
+    return _add_warmup(optimizer, warmup, lambda step: 1.0)
 
 
 def wsd(
@@ -117,7 +117,7 @@ def wsd(
             f" scheduler.decay_ratio={(max_steps - warmup) / max_steps:.3g} or less."
         )
     start, shape = max_steps - decay_steps, SHAPES[decay]
-    return _warmed(
+    return _add_warmup(
         optimizer, warmup, lambda step: shape(_progress(step, start, max_steps)), min_lr_ratio
     )
 
@@ -228,7 +228,7 @@ def _warmup(total: int, steps: int | None, ratio: float | None) -> int:
     return steps or int((ratio or 0.0) * total + 1e-9)
 
 
-def _warmed(optimizer: Optimizer, warmup: int, after: Factor, floor: float = 0.0) -> LambdaLR:
+def _add_warmup(optimizer: Optimizer, warmup: int, after: Factor, floor: float = 0.0) -> LambdaLR:
     """Warm up, then follow a factor that falls from 1 to 0, or to the floor."""
 
     def factor(step: int) -> float:

@@ -12,7 +12,7 @@ from launcher.process import signals
 
 PARENT = "LAUNCHER_PARENT"
 """The variable with the process that a child ends with."""
-ENTRY = (sys.executable, "-m", "launcher.dispatch.child")
+ENTRY = (sys.executable, "-m", "launcher.dispatch.child_job")
 """The command of a child that runs a stored configuration, see there."""
 READ = 1 << 16
 """Bytes at the end of a log that are searched for its last lines."""
@@ -35,7 +35,7 @@ def start_child(
         **options: of `subprocess.Popen`.
     """
     env = {**env, PARENT: str(os.getpid())}
-    with signals.blocked():
+    with signals.block():
         if log is None:
             return subprocess.Popen(command, env=env, **options)
         with open(log, "ab") as output:

@@ -68,8 +68,8 @@ def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = N
         return
     _state.limits = _Limits(grace, seconds_left)
     _state.signum, _state.since, _state.end = 0, 0.0, None
-    if signals.received():
-        _note_signal(signals.received())
+    if signals.first_signal():
+        _note_signal(signals.first_signal())
     if _state.pipe is None:
         _state.pipe = os.pipe()
         # Python requires this of a wakeup descriptor: a handler must never block.
@@ -140,7 +140,7 @@ def _watch() -> None:
     while True:
         if select.select([_state.pipe[0]], [], [], _check())[0]:
             for signum in os.read(_state.pipe[0], 64):
-                if signum in signals.installed():
+                if signum in signals.handled_signals():
                     _note_signal(signum)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.process.visible import VISIBLE, visible_devices
+from launcher.process.visible_gpus import VISIBLE, visible_devices
 
 ASK = "import torch; print(torch.cuda.device_count())"
 

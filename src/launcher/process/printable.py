@@ -16,7 +16,7 @@ CONTROL = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def printable(text: str, colors: bool = False, returns: bool = False) -> str:
     r"""Return a text with control characters as `\x1b`; `colors` and `returns` keep theirs."""
 
-    def shown(match: re.Match[str]) -> str:
+    def escape(match: re.Match[str]) -> str:
         if (colors and match[1]) or (returns and match[0] == "\r"):
             return match[0]
         return "".join(
@@ -24,7 +24,7 @@ def printable(text: str, colors: bool = False, returns: bool = False) -> str:
             for character in match[0]
         )
 
-    return CONTROL.sub(shown, text)
+    return CONTROL.sub(escape, text)
 
 
 class Printable:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import ConfigError, TrainingError
-from launcher.process import deadline, meeting, signals
+from launcher.process import deadline, rendezvous_port, signals
 from launcher.process.child import PARENT
 from launcher.process.device import get_device
 
@@ -108,9 +108,9 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> object:
             wait_for_workers=False,
             master_listen_fd=int(os.environ[LISTEN_FD]) if ranks.is_main else None,
         )
-    job = os.environ.get(meeting.MEETING, "")
+    job = os.environ.get(rendezvous_port.MEETING, "")
     # It may be inherited from a job in which torchrun, say, has started these ranks.
-    if job and os.environ["MASTER_PORT"] == str(meeting.ports_of(job)[0]):
+    if job and os.environ["MASTER_PORT"] == str(rendezvous_port.ports_of(job)[0]):
         return _meet(job, ranks, timeout)
     from torch.distributed.rendezvous import rendezvous
 
@@ -120,12 +120,12 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> object:
 
 def _meet(job: str, ranks: Ranks, timeout: timedelta) -> Any:
     address = os.environ["MASTER_ADDR"]
-    port = 0 if ranks.is_main else meeting.find(job, address, timeout.total_seconds())
+    port = 0 if ranks.is_main else rendezvous_port.find(job, address, timeout.total_seconds())
     store = dist.TCPStore(
         address, port, ranks.world_size, ranks.is_main, timeout=timeout, wait_for_workers=False
     )
     if ranks.is_main:
-        meeting.announce(job, store.port, ranks.world_size - 1)
+        rendezvous_port.announce(job, store.port, ranks.world_size - 1)
     return store
 
 
@@ -158,7 +158,7 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
         device_id=device if on_gpu else None,
     )
     _meeting.joined = True
-    if signum := maximum(signals.received()):
+    if signum := maximum(signals.first_signal()):
         leave()
         raise signals.SignalExit(signum)
 
@@ -250,7 +250,7 @@ def on_main(act: Callable[[], T]) -> T:
             signals.check()
             value = act()
         except BaseException as error:
-            store().set(key, json.dumps(_described(error)))
+            store().set(key, json.dumps(_describe(error)))
             if isinstance(error, signals.SignalExit):
                 _wait_until_read(key, ranks.world_size - 1)
             raise
@@ -283,7 +283,7 @@ def _wait_until_read(key: str, readers: int) -> None:
         time.sleep(0.02)
 
 
-def _described(error: BaseException) -> list[object]:
+def _describe(error: BaseException) -> list[object]:
     if isinstance(error, ConfigError):
         return ["rejected", error.messages]
     if isinstance(error, signals.SignalExit):
@@ -305,7 +305,7 @@ def report_failure(error: BaseException) -> None:
         pass
 
 
-def reported_failure() -> str | None:
+def read_failure() -> str | None:
     """Return the first failing rank's error; other ranks see only a closed connection."""
     if _meeting.store is None or Ranks.from_env().world_size == 1:
         return None

@@ -69,7 +69,7 @@ def restore_host(state: HostState) -> None:
     torch.default_generator.set_state(state[2])
 
 
-def isolated(function: Callable[[], T]) -> T:
+def call_isolated(function: Callable[[], T]) -> T:
     """Call `function`, then restore the generators on the CPU.
 
     A signal may end a wait for data with an exception, once, at any instruction, also in the code

@@ -110,11 +110,11 @@ def is_left_ignored(signum: int) -> bool:
     return signum in LEFT_IGNORED and signal.getsignal(signum) is signal.SIG_IGN
 
 
-def installed() -> frozenset[int]:
+def handled_signals() -> frozenset[int]:
     return _state.installed
 
 
-def received() -> int:
+def first_signal() -> int:
     """Return the first handled signal of this process, or 0."""
     return _state.received
 
@@ -157,7 +157,7 @@ def ignore_in_child() -> None:
 
 
 @contextmanager
-def blocked() -> Iterator[None]:
+def block() -> Iterator[None]:
     """Block the handled signals while children start, which inherit it until `ignore_in_child`."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:

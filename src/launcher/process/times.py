@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from launcher.process.identity import process_start
+from launcher.process.process_id import process_start
 
 _first = True
 
 
-class Times:
+class PhaseTimes:
     """Seconds of this process by phase."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Times:
         self._open: set[str] = set()
 
     @contextmanager
-    def measured(self, name: str) -> Iterator[None]:
+    def measure(self, name: str) -> Iterator[None]:
         """Add the time in this context to `name`, once if a context contains another."""
         if name in self._open:
             yield
@@ -34,7 +34,7 @@ class Times:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-def launched(environment: Any = os.environ) -> float:
+def launch_time(environment: Any = os.environ) -> float:
     """Return the time, in seconds since the epoch, at which the work on a run began.
 
     It is the start of the SLURM job, else of this process; for a later run in this process, now.

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import ConfigError
-from launcher.process.arguments import Parser
-from launcher.proof.lines import LineDifference, line_differences
+from launcher.process.argument_parser import Parser
+from launcher.proof.line_diff import LineDifference, line_differences
 from launcher.rundir.record_format import json_value
 
 LOSS = r"loss['\"]?[=: ]+['\"]?(-?(?:[0-9.]+(?:e[+-]?\d+)?|inf)|nan)"
 STEP = r"step['\"]?[=: ]+['\"]?([0-9.]+)"
-PLACE = "{dir}"
+FOLDER_PLACEHOLDER = "{dir}"
 LAST_LINES = 8
 EXACT, CLOSE = "exact", "close"
 CLOSE_TO = 0.01
@@ -208,7 +208,7 @@ def launch(
 
 def start(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
     """Start the command in its folder, as the leader of a group of processes."""
-    argv = [located(word).replace(PLACE, str(folder)) for word in command]
+    argv = [locate(word).replace(FOLDER_PLACEHOLDER, str(folder)) for word in command]
     paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
     try:
@@ -242,7 +242,7 @@ def kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def located(word: str) -> str:
+def locate(word: str) -> str:
     """Return an argument with the full path of a file or folder that it names."""
     path = Path(word)
     is_relative = not path.is_absolute() and not word.startswith("-") and path.exists()

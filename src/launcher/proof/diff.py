@@ -13,16 +13,16 @@ import torch
 
 from launcher.checkpoint.shards import as_bytes
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.proof.lines import line_differences, lines_of
+from launcher.proof.line_diff import line_differences, lines_of
 from launcher.proof.scratch_run import Traced
 from launcher.rundir.folder import RunFolder, step_name
 from launcher.rundir.history import is_measured, read_rows
 
-OF_THE_ATTEMPT = ("max_steps", "stop_reason", "attempt")
+ATTEMPT_SUFFIXES = ("max_steps", "stop_reason", "attempt")
 """Suffixes of the names of values that say how far to train, and do not change the numbers."""
-SHOWN = 3
+MAX_SHOWN_VALUES = 3
 RANDOM, SAMPLES, LOSS = "random state", "samples", "loss"
-GRADIENTS, WEIGHTS, PARTS = "gradients", "weights", "parts"
+GRADIENTS, WEIGHTS, USER_PARTS = "gradients", "weights", "parts"
 CAUSES = {
     RANDOM: "something draws from the global random generators outside of the steps, or seeds them",
     SAMPLES: (
@@ -128,7 +128,7 @@ def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
 
 def _of_values(name: str, before: Any, after: Any) -> Iterator[tuple[str, str]]:
     """Yield the differing leaves of two nested states."""
-    if is_measured(name) or name.endswith(OF_THE_ATTEMPT):
+    if is_measured(name) or name.endswith(ATTEMPT_SUFFIXES):
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in {**before, **after}:
@@ -152,7 +152,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-class Comparison:
+class TraceComparison:
     """A training without a stop, and one that was resumed at a step (`at`)."""
 
     def __init__(self, straight: Traced, resumed: Traced, at: int, since: int = 0):
@@ -165,9 +165,9 @@ class Comparison:
     def report(self) -> Iterator[str]:
         texts = self.diff.texts()
         yield from self.causes()
-        yield from texts[:SHOWN]
-        if len(texts) > SHOWN:
-            yield f"and {len(texts) - SHOWN} more"
+        yield from texts[:MAX_SHOWN_VALUES]
+        if len(texts) > MAX_SHOWN_VALUES:
+            yield f"and {len(texts) - MAX_SHOWN_VALUES} more"
 
     def causes(self) -> Iterator[str]:
         """Yield the first difference and its cause, and the state that was not restored."""
@@ -185,9 +185,9 @@ class Comparison:
         if step <= self.at:
             yield f"This training does not repeat even without a stop: {CAUSES[event]}."
             return
-        for text in self.not_restored() or [CAUSES[event]]:
+        for text in self.list_not_restored() or [CAUSES[event]]:
             yield f"Not restored: {text}."
-        for text in self.changed()[:1]:
+        for text in self.list_changes()[:1]:
             yield (
                 f"The checkpoint of step {self.at} is not the state of a training up to it: {text}."
             )
@@ -203,18 +203,18 @@ class Comparison:
                         return step, rank, event
         return None
 
-    def not_restored(self) -> list[str]:
+    def list_not_restored(self) -> list[str]:
         """List the attributes of the user's parts with which the resumed process began wrongly."""
         found: dict[str, None] = {}
         for rank, lines in self.before.items():
-            then = lines.get(self.at, {}).get(PARTS, {})
-            now = self.after.get(rank, {}).get(self.at, {}).get(PARTS, {})
+            then = lines.get(self.at, {}).get(USER_PARTS, {})
+            now = self.after.get(rank, {}).get(self.at, {}).get(USER_PARTS, {})
             for name, value in then.items():
                 if now.get(name) != value:
                     found[f"{name} is {now.get(name, 'not set')} instead of {value}"] = None
         return list(found)
 
-    def changed(self) -> list[str]:
+    def list_changes(self) -> list[str]:
         """List the differences between the checkpoints of the stop, if both have saved there."""
         name = step_name(self.at)
         saved = [training.folder.checkpoints / name for training in (self.straight, self.resumed)]

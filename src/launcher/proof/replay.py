@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from launcher.errors import ConfigError
-from launcher.process.arguments import Parser, path_argument
-from launcher.process.table import Table
+from launcher.process.argument_parser import Parser, path_argument
+from launcher.process.text_table import TextTable
 from launcher.proof.segment import Replay, replay
 from launcher.rundir.folder import checkpoint_steps
-from launcher.runs.find import RUN_HELP
+from launcher.runs.act.repeat_command import add_trust, select_runs
+from launcher.runs.find_runs import RUN_HELP
 from launcher.runs.format import plural
-from launcher.runs.rerun import add_trust, select_runs
 from launcher.runs.stored_run import StoredRun
 
-SHOWN = 3
+MAX_SHOWN_DIFFERENCES = 3
 
 
 def add_arguments(parser: Parser) -> None:
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows.append([stored.name, stored.id, f"{equal}/{len(results)}", outcome])
     if not arguments.json:
         headings = ["name", "id", "equal", "result"]
-        Table(headings, rows, right=frozenset((2,)), shrinks=(3, 0)).print()
+        TextTable(headings, rows, right=frozenset((2,)), shrinks=(3, 0)).print()
     return int(any(row[-1] != "equal" for row in rows))
 
 
@@ -83,8 +83,8 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
         if step is not None and step not in options:
             raise ConfigError(
                 f"{option}={step}: {run.label} has no such checkpoint; it has"
-                f" {_listed(options)}. Train it with hooks.checkpointing.keep_previous=N to keep"
-                " more."
+                f" {_format_steps(options)}. Train it with hooks.checkpointing.keep_previous=N to"
+                " keep more."
             )
     if start is None and end is None:
         pairs = list(pairwise(known))
@@ -107,7 +107,7 @@ def without_checkpoint(run: StoredRun) -> str:
     return f"{run.label}: has no checkpoint in {root}"
 
 
-def _listed(steps: list[int]) -> str:
+def _format_steps(steps: list[int]) -> str:
     more = f" and {len(steps) - 12} more" if len(steps) > 12 else ""
     return ", ".join(map(str, steps[:12])) + more
 
@@ -127,6 +127,6 @@ def lines_of(result: Replay) -> Iterator[str]:
 
 
 def _first(texts: Sequence[str], prefix: str) -> Iterator[str]:
-    yield from (f"{prefix}{text}" for text in texts[:SHOWN])
-    if len(texts) > SHOWN:
-        yield f"{prefix}and {len(texts) - SHOWN} more"
+    yield from (f"{prefix}{text}" for text in texts[:MAX_SHOWN_DIFFERENCES])
+    if len(texts) > MAX_SHOWN_DIFFERENCES:
+        yield f"{prefix}and {len(texts) - MAX_SHOWN_DIFFERENCES} more"

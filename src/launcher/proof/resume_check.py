@@ -8,7 +8,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError, TrainingError
 from launcher.process.ranks import Ranks
-from launcher.proof.diff import Comparison
+from launcher.proof.diff import TraceComparison
 from launcher.proof.scratch_run import CHECKPOINTING, ScratchRun, Stop
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
@@ -75,7 +75,7 @@ class ResumeCheckJob:
             )
         logger.info("Resuming from step %d in another process.", at)
         stopped.train(end)
-        comparison = Comparison(straight, stopped, at)
+        comparison = TraceComparison(straight, stopped, at)
         if not comparison.diff.is_equal:
             for line in comparison.report():
                 logger.error(line)
@@ -122,5 +122,5 @@ def scratch_run(config: RunConfig, root: Path, nproc: object, kill_at: int | Non
         if hook and hook.get("_target_") == LOGGING
     }
     label = f"job=resume_check, {root.name}"
-    tree = config.changed(logging).stored
+    tree = config.replace(logging).stored
     return ScratchRun(root, tree, config.hydra, nproc, label, is_traced=True, save_at=kill_at)

@@ -16,18 +16,25 @@ from launcher.process.child import ENTRY, describe_end, last_lines, start_child
 from launcher.rundir.folder import RunFolder, step_name
 
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
-CONTINUED = ("metrics.jsonl", "media.jsonl")
+CONTINUED_FILES = ("metrics.jsonl", "media.jsonl")
 """Files that a resume cuts back to its checkpoint, and continues."""
-STOPPED = 128 + signal.SIGTERM
+STOP_CODE = 128 + signal.SIGTERM
 """The exit code of a training that SIGTERM has stopped."""
 LAST_LINES = 15
 REJECTED = 2
 """The exit code of a configuration that cannot be trained."""
-LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
-FULL = os.strerror(errno.ENOSPC)
-OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LOG_PREFIX = re.compile(r"\d\d:\d\d:\d\d ")
+DISK_FULL = os.strerror(errno.ENOSPC)
+RANK_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 """Variables by which a process would consider itself one of several ranks."""
-OF_A_JOB = "SLURM_"
+SLURM_PREFIX = "SLURM_"
 """Prefix of the variables of a SLURM job. The copy must not react to the end or requeueing of that
 job."""
 
@@ -88,7 +95,7 @@ class ScratchRun(Traced):
             return
         saved = step_name(step)
         shutil.copytree(run.checkpoints / saved, self.folder.checkpoints / saved)
-        for name in CONTINUED:
+        for name in CONTINUED_FILES:
             with suppress(FileNotFoundError):
                 shutil.copyfile(run.path / name, self.folder.path / name)
 
@@ -99,13 +106,13 @@ class ScratchRun(Traced):
         file, log = self.root / "job.yaml", self.root / "log"
         save_job(file, self._settings(end, stop), self.hydra)
         code = run_job(file, log)
-        is_stopped = stop is not None and (stop.kill or code == STOPPED)
+        is_stopped = stop is not None and (stop.kill or code == STOP_CODE)
         if not (is_stopped and self.folder.newest_step()):
             check_ended(code, log, self.label, self.origin)
         return code
 
     def _settings(self, end: int, stop: Stop | None) -> dict[str, Any]:
-        from launcher.config.run_config import changed
+        from launcher.config.run_config import replace_values
 
         hooks = {name: dict(hook) for name, hook in self.config["hooks"].items() if hook}
         for name, hook in hooks.items():
@@ -134,7 +141,7 @@ class ScratchRun(Traced):
             "trainer.pause_at": end,
             "hooks": hooks,
         }
-        return changed(self.config, values)
+        return replace_values(self.config, values)
 
 
 def is_outside(folder: Path, path: object) -> bool:
@@ -149,7 +156,7 @@ def run_job(file: Path, log: Path) -> int:
     env = {
         name: value
         for name, value in os.environ.items()
-        if name not in OF_A_RANK and not name.startswith(OF_A_JOB)
+        if name not in RANK_VARIABLES and not name.startswith(SLURM_PREFIX)
     }
     log.unlink(missing_ok=True)
     process = start_child([*ENTRY, "job", str(file)], log, env)
@@ -165,9 +172,11 @@ def check_ended(code: int, log: Path, label: str, origin: str = "") -> None:
     if not code:
         return
     lines = last_lines(log, LAST_LINES)
-    if any(FULL in line for line in lines):
-        raise ConfigError(f"{label}: {FULL}; train in another folder (--scratch, job.scratch).")
+    if any(DISK_FULL in line for line in lines):
+        raise ConfigError(
+            f"{label}: {DISK_FULL}; train in another folder (--scratch, job.scratch)."
+        )
     if code == REJECTED:
-        errors = [line for line in lines if not LOGGED.match(line)]
+        errors = [line for line in lines if not LOG_PREFIX.match(line)]
         raise ConfigError(f"{label}: cannot be trained here{origin}: {' '.join(errors)}")
     raise ConfigError(f"{label}: the training {describe_end(code)}:", *lines)

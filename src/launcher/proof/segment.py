@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from launcher.checkpoint.changes import stored_sources
+from launcher.checkpoint.drift import read_sources
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
-from launcher.config.difference import describe, diff
 from launcher.config.foreign import read_config
+from launcher.config.identity.difference import describe, diff
 from launcher.errors import ConfigError
 from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.folder import checkpoint_steps, step_name
+from launcher.rundir.imported_sources import source_changes
 from launcher.rundir.provenance import MACHINE
-from launcher.rundir.sources import source_changes
 from launcher.runs.format import plural
 from launcher.runs.stored_run import StoredRun
 
 if TYPE_CHECKING:
     from launcher.proof.diff import Diff
 
-REPLACED = ("tracker", "dispatch", "job")
+REPLACED_NODES = ("tracker", "dispatch", "job")
 """Nodes that a scratch run has of its own."""
 GIT = "git"
 """Beginning of the circumstances that explain nothing alone: the imported sources are compared."""
@@ -62,7 +62,7 @@ def replay(run: StoredRun, start: int, end: int, scratch: Path | None, trust: bo
     try:
         with tempfile.TemporaryDirectory(prefix=".launcher-replay-", dir=scratch) as root:
             segment = Segment(run, start, end, Path(root), trust)
-            return compared(segment, segment.train("replay", start))
+            return compare(segment, segment.train("replay", start))
     except (CorruptCheckpoint, UnsupportedCheckpoint) as error:
         raise ConfigError(f"{run.label}: {error}") from error
     except OSError as error:
@@ -82,7 +82,7 @@ class Segment:
         self.checkpoint = run.folder.checkpoints / step_name(end)
         self.ranks = Manifest.read(self.checkpoint).world_size
         file = self.checkpoint / "config.yaml"
-        self.config: Any = read_config(file, trust, left_out=REPLACED)
+        self.config: Any = read_config(file, trust, left_out=REPLACED_NODES)
         try:
             hydra: Any = OmegaConf.load(run.folder.hydra / "hydra.yaml")
             self.hydra: Any = OmegaConf.to_container(hydra.hydra)
@@ -113,11 +113,11 @@ class Segment:
         return scratch
 
     def _origin(self) -> str:
-        device = loaded(self.checkpoint / MACHINE).get("device")
+        device = load_yaml(self.checkpoint / MACHINE).get("device")
         return "" if device is None else f" (the run was on {device}, {plural(self.ranks, 'rank')})"
 
 
-def compared(segment: Segment, copy: ScratchRun) -> Replay:
+def compare(segment: Segment, copy: ScratchRun) -> Replay:
     """Compare a training of the segment with the run; if they differ, add what may explain it."""
     from launcher.proof.diff import diff  # late: torch
 
@@ -141,7 +141,7 @@ def causes(segment: Segment) -> list[str]:
         file=sys.stderr,
         flush=True,
     )
-    from launcher.proof.diff import Comparison  # late: torch
+    from launcher.proof.diff import TraceComparison  # late: torch
 
     start = segment.start
     steps = checkpoint_steps(segment.run.folder.checkpoints)
@@ -149,7 +149,7 @@ def causes(segment: Segment) -> list[str]:
     try:
         straight = segment.train("straight", before, is_traced=True)
         resumed = segment.train("resumed", start, is_traced=True)
-        return list(Comparison(straight, resumed, start, since=start).causes())
+        return list(TraceComparison(straight, resumed, start, since=start).causes())
     except ConfigError as error:
         return [f"not found: {' '.join(error.messages)}"]
     except OSError as error:
@@ -177,13 +177,13 @@ def reason_of(error: OSError) -> str:
 
 def circumstances(before: Path, after: Path) -> list[str]:
     """List what is recorded as different at two checkpoints: code, versions and machine."""
-    edited = source_changes(stored_sources(before), stored_sources(after))
+    edited = source_changes(read_sources(before), read_sources(after))
     for file in ("code.yaml", MACHINE):
-        edited += describe(diff(loaded(before / file), loaded(after / file)))
+        edited += describe(diff(load_yaml(before / file), load_yaml(after / file)))
     return edited
 
 
-def loaded(file: Path) -> dict[str, object]:
+def load_yaml(file: Path) -> dict[str, object]:
     try:
         content = yaml.safe_load(file.read_text())
     except (OSError, yaml.YAMLError):

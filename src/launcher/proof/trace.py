@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.jobs.check import named_tensors
+from launcher.jobs.check import name_tensors
 from launcher.process.rng import rng_state
-from launcher.proof.diff import GRADIENTS, LOSS, PARTS, RANDOM, SAMPLES, WEIGHTS
+from launcher.proof.diff import GRADIENTS, LOSS, RANDOM, SAMPLES, USER_PARTS, WEIGHTS
 from launcher.strategies.checksum import checksum
 from launcher.strategies.weights import unwrap
 
@@ -29,7 +29,7 @@ GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.Ran
 CONTAINERS = (Mapping, Sequence, set, frozenset, deque)
 NUMBERS = (bool, int, float, np.generic, itertools.count)
 VALUES = (*NUMBERS, str, bytes, torch.Tensor, np.ndarray, type(None))
-OF_MODULES = frozenset(vars(nn.Module()))
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 DEPTH = 6
 MAX_TEXT_LENGTH = 80
 
@@ -46,7 +46,7 @@ class TraceHook(BaseHook):
         self._line: dict[str, Any] = {}
 
     def on_ready(self, trainer: TrainerView) -> None:
-        self._write(trainer, {PARTS: parts_of(trainer)})
+        self._write(trainer, {USER_PARTS: parts_of(trainer)})
 
     def on_before_step(self, trainer: TrainerView) -> None:
         self._line = {
@@ -55,7 +55,7 @@ class TraceHook(BaseHook):
         }
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
-        tensors = [tensor for _, tensor in named_tensors(batch)]
+        tensors = [tensor for _, tensor in name_tensors(batch)]
         self._line[SAMPLES].append([int(checksum([tensor])) for tensor in tensors])
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
@@ -73,7 +73,7 @@ class TraceHook(BaseHook):
         self._write(trainer, self._line)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        self._write(trainer, {PARTS: parts_of(trainer)})
+        self._write(trainer, {USER_PARTS: parts_of(trainer)})
 
     def _write(self, trainer: TrainerView, line: dict[str, object]) -> None:
         with open(self.folder / f"rank-{trainer.strategy.ranks.rank}.jsonl", "a") as file:
@@ -108,7 +108,7 @@ def parts_of(trainer: TrainerView) -> dict[str, str]:
             attributes = {
                 key: value
                 for key, value in vars(module).items()
-                if key not in OF_MODULES and not key.startswith("__")
+                if key not in MODULE_ATTRIBUTES and not key.startswith("__")
             }
             state.update(_values(label, attributes, {id(module) for module in model.modules()}, 0))
     return state
@@ -134,7 +134,7 @@ def _values(
     name: str, attributes: Mapping[str, object], seen: set[int], depth: int
 ) -> Iterator[tuple[str, str]]:
     for key, value in attributes.items():
-        if (text := _described(value)) is not None:
+        if (text := _describe(value)) is not None:
             yield f"{name}.{key}", text
         else:
             yield from _attributes(f"{name}.{key}", value, seen, depth + 1)
@@ -152,7 +152,7 @@ def _may_hold(value: object) -> bool:
     )
 
 
-def _described(value: object) -> str | None:
+def _describe(value: object) -> str | None:
     """Return the text of a value, or None for an object whose attributes are described instead."""
     return plain(value) if isinstance(value, (*VALUES, *CONTAINERS, *GENERATORS)) else None
 

@@ -8,9 +8,9 @@ from glob import glob, has_magic
 from itertools import islice
 
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
+from launcher.process.files import expand
 
-MOST_FILES = 1000
+MAX_FILES = 1000
 """Maximum number of files of a folder that are looked at, since it may have millions."""
 
 
@@ -20,7 +20,7 @@ def state_of_files(node: object) -> str | None:
     No file is read. A folder stands for the files below it.
     """
     digest, is_empty = hashlib.sha256(), True
-    for path in _named(node):
+    for path in _find_paths(node):
         with suppress(OSError, ValueError):
             status = os.stat(path)
             digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
@@ -28,17 +28,17 @@ def state_of_files(node: object) -> str | None:
     return None if is_empty else digest.hexdigest()[:16]
 
 
-def _named(node: object) -> Iterator[str]:
+def _find_paths(node: object) -> Iterator[str]:
     if isinstance(node, dict):
         for key, value in node.items():
-            yield from () if str(key).startswith("_") else _named(value)
+            yield from () if str(key).startswith("_") else _find_paths(value)
     elif isinstance(node, list | tuple):
         for value in node:
-            yield from _named(value)
+            yield from _find_paths(value)
     elif isinstance(node, str) and "://" not in node:
-        path = str(expanded(node))
+        path = str(expand(node))
         for name in sorted(glob(path, recursive=True)) if has_magic(path) else [path]:
-            yield from sorted(islice(_below(name), MOST_FILES)) if os.path.isdir(name) else [name]
+            yield from sorted(islice(_below(name), MAX_FILES)) if os.path.isdir(name) else [name]
 
 
 def _below(folder: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
+from launcher.process.files import expand
 
 FOLLOWER_LOCK = "tracker.lock"
 STEP = re.compile(r"step-(\d{8,})$")
@@ -38,7 +38,7 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
     if step.isdecimal() and run_id and "/" not in run_id:
         matches = [*outputs.glob(f"**/{run_id}/checkpoints/step-{int(step):08d}")]
         return matches[0] if len(matches) == 1 else None
-    folder = expanded(name)
+    folder = expand(name)
     return folder.resolve() if (folder / "manifest.json").is_file() else None
 
 
@@ -60,7 +60,7 @@ def run_folders(folder: str) -> Iterator[str]:
         yield from run_folders(f"{folder}/{name}")
 
 
-def named_folders(outputs: Path, word: str) -> list[Path]:
+def find_folders(outputs: Path, word: str) -> list[Path]:
     """Find the folders of the runs with this id, `<name>/<id>`, name, or beginning of an id."""
     folders = [Path(folder) for folder in run_folders(str(outputs))]
     return (
@@ -80,7 +80,7 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
         path: relative to the run's folder.
         is_file: the path is a file's. Its folder gets the run's folder.
     """
-    path = expanded(path)
+    path = expand(path)
     if workspace is None:
         return path
     root = Path(os.path.abspath(workspace))
@@ -195,7 +195,7 @@ class RunFolder:
                 )
 
     @contextmanager
-    def being_written(self) -> Iterator[None]:
+    def explain_write_errors(self) -> Iterator[None]:
         """Turn errors of writing within the context into a ConfigError."""
         try:
             yield

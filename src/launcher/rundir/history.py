@@ -11,14 +11,14 @@ from typing import Any
 
 import orjson
 
-from launcher.rundir.files import is_absent
+from launcher.process.files import is_absent
 from launcher.rundir.folder import RunFolder
 
-TIMES, MEASURED = ("time", "times"), ("throughput", "memory")
-SMALL = 1 << 16
+TIMES, MEASURED_GROUPS = ("time", "times"), ("throughput", "memory")
+MAX_FULL_READ = 1 << 16
 """Size in bytes up to which a file is read in full. Of a larger file, only a few places are read
 where a few values are enough."""
-PLACE = 1 << 12
+SAMPLE_BYTES = 1 << 12
 """Bytes read at each of these places."""
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 16
@@ -33,7 +33,7 @@ class Curve:
     x: list[float] = field(default_factory=list)
     y: list[float] = field(default_factory=list)
 
-    def smoothed(self, weight: float, log: bool) -> "Curve":
+    def smooth(self, weight: float, log: bool) -> "Curve":
         """Compute an exponential moving average of finite values, corrected for its start.
 
         Args:
@@ -52,7 +52,7 @@ class Curve:
                 result.y.append(math.exp(mean / total) if log else mean / total)
         return result
 
-    def thinned(self, limit: int) -> "Curve":
+    def thin(self, limit: int) -> "Curve":
         """Keep at most `limit` points, evenly spaced, with the first and the last."""
         indices = evenly(len(self.x), limit)
         return Curve([self.x[index] for index in indices], [self.y[index] for index in indices])
@@ -76,7 +76,7 @@ class History:
         self, rows: Sequence[Mapping[str, object]], starts: Mapping[int, float] | None = None
     ):
         self.rows = rows
-        self._elapsed = list(_elapsed(rows, starts or {}))
+        self._elapsed = list(_elapse(rows, starts or {}))
 
     @classmethod
     def of(cls, folder: RunFolder, starts: Mapping[int, float] | None = None) -> "History":
@@ -113,7 +113,7 @@ class History:
         return [x for x in (self.x(index, against) for index in ends) if x is not None]
 
 
-def _elapsed(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> Iterator[float]:
+def _elapse(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> Iterator[float]:
     total, last, attempt = 0.0, None, None
     for row in rows:
         now, number = as_number(row.get("time")), row.get("attempt")
@@ -139,13 +139,13 @@ def read_rows(path: Path, tail: int | None = None) -> Iterator[dict[str, Any]]:
                 file.readline()
             else:
                 file.seek(0)
-            yield from parsed(file)
+            yield from parse_lines(file)
     except OSError as error:
         if tail is None and not is_absent(error):
             raise
 
 
-def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, object]]:
+def parse_lines(lines: Iterable[bytes]) -> Iterator[dict[str, object]]:
     for line in lines:
         try:
             row = _loads(line)
@@ -167,11 +167,11 @@ def values_of(rows: Iterable[Mapping[str, object]], metric: str) -> list[float]:
     return [value for row in rows if (value := as_number(row.get(metric))) is not None]
 
 
-def sampled(path: Path, metric: str, count: int) -> list[float]:
+def sample_values(path: Path, metric: str, count: int) -> list[float]:
     """Read about `count` values of a metric; only a few places of a large file are read."""
     try:
         size = path.stat().st_size
-        if size <= SMALL:
+        if size <= MAX_FULL_READ:
             return values_of(read_rows(path), metric)
         with open(path, "rb") as file:
             return list(_spread_values(file, size, metric, count))
@@ -181,10 +181,10 @@ def sampled(path: Path, metric: str, count: int) -> list[float]:
 
 def _spread_values(file: Any, size: int, metric: str, count: int) -> Iterator[float]:
     for index in range(count):
-        start = index * max(0, size - PLACE) // (count - 1)
+        start = index * max(0, size - SAMPLE_BYTES) // (count - 1)
         file.seek(start)
-        lines = file.read(PLACE).split(b"\n")[1 if start else 0 :]
-        if known := values_of(parsed(lines), metric):
+        lines = file.read(SAMPLE_BYTES).split(b"\n")[1 if start else 0 :]
+        if known := values_of(parse_lines(lines), metric):
             yield known[-1] if index == count - 1 else known[0]
 
 
@@ -219,7 +219,7 @@ def is_wide(values: Iterable[float]) -> bool:
 
 def is_measured(name: str) -> bool:
     """Return whether a value depends on time and machine: duration, throughput, memory."""
-    return any(part.endswith(TIMES) or part in MEASURED for part in name.split("/"))
+    return any(part.endswith(TIMES) or part in MEASURED_GROUPS for part in name.split("/"))
 
 
 def as_number(value: object) -> float | None:

@@ -7,8 +7,8 @@ import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from launcher.process.identity import has_open, process_space, process_start
-from launcher.rundir.files import is_absent, parse_json, patiently
+from launcher.process.files import is_absent, parse_json, patiently
+from launcher.process.process_id import has_open, process_space, process_start
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.provenance import is_restart, slurm_job_id
 from launcher.rundir.record_format import iso
@@ -18,7 +18,7 @@ SILENCE = 30.0
 ENDED_SILENCE = 15.0
 """The same, in seconds, once SLURM says that the holder's job has ended: three heartbeats. Only a
 process of a node that SLURM has lost still runs then."""
-HELD = "is on this run"
+ON_RUN = "is on this run"
 """Fragment of the error message for a second process on a run."""
 
 
@@ -97,7 +97,7 @@ def is_held_in_job(folder: RunFolder) -> bool:
     return not is_over and is_held(folder)
 
 
-def held_here(folder: RunFolder) -> Holder | None:
+def find_local_holder(folder: RunFolder) -> Holder | None:
     """Return the live process of this machine that is on the run, to reject early.
 
     Judging a holder on another machine takes a wait (`RunLock.acquire`).
@@ -130,7 +130,8 @@ def signal_holder(folder: RunFolder, held: Holder, signum: int) -> bool:
 def rejection(folder: RunFolder, held: Holder | None) -> str:
     who = str(held) if held else "another process"
     return (
-        f"{folder.key}='{folder.path}': {who}, {HELD}; wait for it or stop it, or {folder.another}."
+        f"{folder.key}='{folder.path}': {who}, {ON_RUN}; wait for it or stop it, or"
+        f" {folder.another}."
     )
 
 
@@ -154,14 +155,14 @@ def read_holder(path: Path) -> Holder | None:
 def last_beat(path: Path) -> float | None:
     """Return the lock's modification time, or None without a lock."""
     try:
-        return patiently(lambda: _modified(path))
+        return patiently(lambda: _modification_time(path))
     except OSError as error:
         if is_absent(error):
             return None
         raise
 
 
-def _modified(path: Path) -> float:
+def _modification_time(path: Path) -> float:
     # A network file system asks its server on opening, not on stat.
     with open(path, "rb") as file:
         return os.fstat(file.fileno()).st_mtime

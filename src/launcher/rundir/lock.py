@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 
 from launcher.errors import ConfigError
-from launcher.rundir.files import patiently
+from launcher.process.files import patiently
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.holder import (
     SILENCE,
@@ -40,7 +40,7 @@ from launcher.rundir.holder import (
 from launcher.rundir.run_on_disk import RunOnDisk
 
 # Seconds between two heartbeats.
-BEAT = 5.0
+HEARTBEAT_SECONDS = 5.0
 
 WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 """Errors of a file system that has no hard links."""
@@ -65,7 +65,7 @@ class RunLock:
         self,
         folder: RunFolder,
         *,
-        beat: float = BEAT,
+        beat: float = HEARTBEAT_SECONDS,
         silence: float = SILENCE,
         sleep: Callable[[float], None] = time.sleep,
         on_lost: Callable[[str], None] | None = None,
@@ -99,7 +99,7 @@ class RunLock:
     def acquire(self) -> None:
         """Take the lock, also a dead holder's; that takes up to `silence` seconds elsewhere."""
         me = Holder.current(self.folder.path)
-        with self.folder.being_written():
+        with self.folder.explain_write_errors():
             self.folder.path.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
                 raise ConfigError(

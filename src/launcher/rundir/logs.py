@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from launcher.rundir.files import unused
+from launcher.process.files import find_unused_name
 
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -118,11 +118,11 @@ class _TerminalHandler(logging.Handler):
         if getattr(record, "file_only", False):
             return
         try:
-            console().print(self.colored(record), soft_wrap=True)
+            console().print(self.colorize(record), soft_wrap=True)
         except Exception:
             self.handleError(record)
 
-    def colored(self, record: logging.LogRecord) -> object:
+    def colorize(self, record: logging.LogRecord) -> object:
         """Return the line with its level in colour, except with NO_COLOR and TERM=dumb."""
         from rich.text import Text
 
@@ -185,7 +185,7 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.is_dir():
-            os.rename(file, unused(file))
+            os.rename(file, find_unused_name(file))
         if is_diverted := bool(rank) and "LAUNCHER_PARENT" in os.environ:
             _divert(file)
         else:

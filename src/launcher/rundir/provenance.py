@@ -77,13 +77,13 @@ def versions(also: Collection[str] = ()) -> dict[str, str]:
     """
     used = [name for name in VERSIONED if name in sys.modules or name in also]
     names = {"launcher": "torch-launcher", **{name: VERSIONED[name] for name in used}}
-    known = {module: _installed_version(name) for module, name in names.items()}
+    known = {module: _version_of(name) for module, name in names.items()}
     installed = {module: version for module, version in known.items() if version is not None}
     return {"python": sys.version.split()[0], **installed}
 
 
 @cache
-def _installed_version(distribution: str) -> str | None:
+def _version_of(distribution: str) -> str | None:
     """Return the version of a distribution, or None if it is not installed."""
     from importlib import metadata  # 0.05 s, needed only to start a run
 
@@ -114,7 +114,7 @@ def machine_state(
     return state | ({} if data is None else {"data": data})
 
 
-def described(machine: Mapping[str, object]) -> str:
+def describe_machine(machine: Mapping[str, object]) -> str:
     """Format `machine_state` without the data. Equal lines should compute equal bits."""
     words = {
         **{key: str(value) for key, value in machine.items() if key != "data"},

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from launcher.rundir import metrics
-from launcher.rundir.files import patiently, replace_file, unused
+from launcher.process.files import find_unused_name, patiently, replace_file
+from launcher.rundir import metrics_summary
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import git_state, slurm_job_id, versions
 from launcher.rundir.record_format import (
@@ -38,7 +38,7 @@ from launcher.rundir.signing import record_signature
 logger = logging.getLogger(__name__)
 
 
-SOONEST = 1.0
+FIRST_WRITE_SECONDS = 1.0
 """Seconds from the beginning of an attempt to the first write of its progress."""
 
 
@@ -134,8 +134,9 @@ class RunRecord:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
-        else is on it. `command` is the stored command (see `launcher.config.command`), `data_files`
-        the state of the files with its data (see `launcher.rundir.data_files`).
+        else is on it. `command` is the stored command (see
+        `launcher.config.identity.record_entry`), `data_files` the state of the files with its data
+        (see `launcher.rundir.data_files`).
         """
         self._began_at, self._began = self.clock(), self.timer()
         self._close_killed()
@@ -144,7 +145,7 @@ class RunRecord:
             self._began_at,
             start_step=start_step,
             world_size=world_size,
-            queued=self._waited_since(),
+            queued=self._find_queued_time(),
             launched=None if launched is None else iso(launched),
             machine=machine,
             micro_batch_size=micro_batch_size,
@@ -157,7 +158,7 @@ class RunRecord:
         self._write()
         return self.attempts[-1]["number"]
 
-    def _waited_since(self) -> str | None:
+    def _find_queued_time(self) -> str | None:
         """Return when an attempt that begins now was submitted or requeued, or None."""
         if (job := slurm_job_id()) is None:
             return None
@@ -278,7 +279,9 @@ class RunRecord:
         if self.written_at is None:
             return True
         age = self.written_at - self._began_at if self._began_at else self.interval
-        return abs(self.clock() - self.written_at) >= min(self.interval, max(SOONEST, age))
+        return abs(self.clock() - self.written_at) >= min(
+            self.interval, max(FIRST_WRITE_SECONDS, age)
+        )
 
     def end_attempt(
         self,
@@ -304,8 +307,8 @@ class RunRecord:
                 f"not completed: step {end_step} of {last}, signal {signal}, "
                 f"exit code {exit_code}, reason {reason}"
             )
-        self._note(end_step, metrics.newest_loss(self.folder.metrics_path), best)
-        self.data["logged"] = metrics.summary(self.folder.metrics_path)
+        self._note(end_step, metrics_summary.newest_loss(self.folder.metrics_path), best)
+        self.data["logged"] = metrics_summary.summary(self.folder.metrics_path)
         seconds = self._began_at + self.timer() - self._began if self._began_at else self.clock()
         attempt.update(
             {
@@ -341,7 +344,10 @@ class RunRecord:
             self._close_killed()
             self.data["state"] = "failed"
         self._forget_after(step)
-        self.data["step"], self.data["logged"] = step, metrics.summary(self.folder.metrics_path)
+        self.data["step"], self.data["logged"] = (
+            step,
+            metrics_summary.summary(self.folder.metrics_path),
+        )
         if best is not None:
             self.data["best"] = {**best, "value": plain_number(best["value"])}
         self._write()
@@ -369,7 +375,7 @@ class RunRecord:
             self.data["checkpoint"] = None
         if (shared := self.data["shared"]) is not None and step < shared["step"]:
             self.data["shared"] = None
-        loss = metrics.newest_loss(self.folder.metrics_path, step)
+        loss = metrics_summary.newest_loss(self.folder.metrics_path, step)
         self.data["loss"] = None if loss is None else plain_number(loss)
         if (best := self.data["best"]) is not None and best["step"] > step:
             self.data["best"] = None
@@ -403,7 +409,7 @@ class RunRecord:
 
     def _set_aside(self, damage: str) -> None:
         """Keep a damaged file under another name, at a write, since a reader may not write."""
-        aside = unused(self.path)
+        aside = find_unused_name(self.path)
         os.replace(self.path, aside)
         self._damage = None
         logger.warning(

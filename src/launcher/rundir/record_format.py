@@ -20,7 +20,7 @@ from typing import (
 
 import orjson
 
-from launcher.rundir.files import patiently
+from launcher.process.files import patiently
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from launcher.rundir.files import replace_file
+from launcher.process.files import replace_file
 from launcher.rundir.secret_patterns import SECRET_TEXT
 
 CODE, ENVIRONMENT = "code.diff", "environment.txt"
@@ -21,7 +21,7 @@ SUFFIXES = tuple(b".py .pyi .yaml .yml .toml .cfg .sh .c .cc .cpp .cu .cuh .h .h
 """Suffixes of untracked files that are kept."""
 LARGEST_FILE, LARGEST = 1 << 20, 1 << 23
 """Maximum size in bytes of one file's difference, and of all differences together."""
-MOST_UNTRACKED = 500
+MAX_UNTRACKED = 500
 TIMEOUT = 60.0
 FIELD = re.compile(r"^(Name|Version): *(.*?)\s*$", re.MULTILINE)
 COMMIT, LEFT_OUT = "# commit: ", "# left out: "
@@ -103,15 +103,15 @@ def code_diff(code: Path, outputs: Path) -> bytes:
             # Keep the index's time: git uses it to find files that were changed within the second
             # in which the index was written.
             shutil.copy2(os.fsdecode(index.strip()), copy)
-        names = [f":(top,literal){name}" for name in _untracked(root, outputs)]
+        names = [f":(top,literal){name}" for name in _list_untracked(root, outputs)]
         if names:
             _git(root, "add --intent-to-add --", *names, index=copy)
         options = "--binary --no-color --no-ext-diff --ignore-submodules"
         diff = _git(root, f"diff {options} HEAD", index=copy)
-    return COMMIT.encode() + commit + _bounded(diff or b"")
+    return COMMIT.encode() + commit + _bound(diff or b"")
 
 
-def _untracked(root: Path, outputs: Path) -> list[str]:
+def _list_untracked(root: Path, outputs: Path) -> list[str]:
     """Return the untracked sources below a folder, but for secrets and hidden folders."""
     listed = _git(root, "ls-files -z --others --exclude-standard") or b""
     names = [os.fsdecode(name) for name in listed.split(b"\0") if name.endswith(SUFFIXES)]
@@ -124,7 +124,7 @@ def _untracked(root: Path, outputs: Path) -> list[str]:
         and not (root / name).is_symlink()
         and (root / name).stat().st_size <= LARGEST_FILE
     )
-    return list(islice(sources, MOST_UNTRACKED))
+    return list(islice(sources, MAX_UNTRACKED))
 
 
 def _is_hidden(root: Path, name: Path) -> bool:
@@ -135,7 +135,7 @@ def _is_hidden(root: Path, name: Path) -> bool:
     )
 
 
-def _bounded(diff: bytes) -> bytes:
+def _bound(diff: bytes) -> bytes:
     """Remove files that look like secrets or are too large from a difference."""
     kept, comments, total = list[bytes](), list[bytes](), 0
     for part in re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE):

@@ -17,15 +17,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launcher.rundir.files import expanded, fsync_file
+from launcher.process.files import expand, fsync_file
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = "LAUNCHER_KEY"
-SIZE = 32
-MARK = "# signature: "
+KEY_BYTES = 32
+SIGNATURE_PREFIX = "# signature: "
 """Beginning of the last line of a signed text in YAML."""
-SIGNED = {
+SIGNED_KEYS = {
     "run.json": ("overrides", "config_dir", "config"),
     "submission.json": ("config", "hydra", "cwd", "snapshot"),
 }
@@ -35,9 +35,9 @@ SIGNED = {
 def key_file() -> Path:
     """Return the file of the user's key, which the first run makes."""
     if path := os.environ.get(VARIABLE):
-        return expanded(path)
+        return expand(path)
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if os.path.isabs(base) else expanded("~/.config")) / "launcher" / "key"
+    return (Path(base) if os.path.isabs(base) else expand("~/.config")) / "launcher" / "key"
 
 
 def sign(kind: str, content: object) -> str | None:
@@ -65,24 +65,24 @@ def is_own(kind: str, content: object, signed: object) -> bool:
     )
 
 
-def signed_text(text: str) -> str:
+def sign_text(text: str) -> str:
     """Return a text in YAML with its signature in a comment at the end."""
     own = sign("config.yaml", text)
-    return text if own is None else f"{text}{MARK}{own}\n"
+    return text if own is None else f"{text}{SIGNATURE_PREFIX}{own}\n"
 
 
 def is_own_text(text: str) -> bool:
-    content, _, own = text.rpartition(MARK)
+    content, _, own = text.rpartition(SIGNATURE_PREFIX)
     return is_own("config.yaml", content, own.removesuffix("\n"))
 
 
 def record_signature(name: str, record: Mapping[str, Any]) -> str | None:
     """Sign run.json or submission.json."""
-    return sign(name, {key: record.get(key) for key in SIGNED[name]})
+    return sign(name, {key: record.get(key) for key in SIGNED_KEYS[name]})
 
 
 def is_own_record(name: str, record: Mapping[str, Any]) -> bool:
-    content = {key: record.get(key) for key in SIGNED[name]}
+    content = {key: record.get(key) for key in SIGNED_KEYS[name]}
     return is_own(name, content, record.get("signature"))
 
 
@@ -102,8 +102,8 @@ def _read(file: Path) -> bytes | None:
         return None
     if stat.S_IMODE(state.st_mode) & 0o077:
         raise PermissionError(0, f"can be read by others (chmod 600 {file})")
-    if len(key) < SIZE:
-        raise OSError(0, f"has no key of {SIZE} bytes (remove it)")
+    if len(key) < KEY_BYTES:
+        raise OSError(0, f"has no key of {KEY_BYTES} bytes (remove it)")
     return key
 
 
@@ -113,7 +113,7 @@ def _make(file: Path) -> bytes:
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as opened:
-            opened.write(secrets.token_hex(SIZE).encode())
+            opened.write(secrets.token_hex(KEY_BYTES).encode())
         fsync_file(temporary)
         with suppress(FileExistsError):
             os.link(temporary, file)

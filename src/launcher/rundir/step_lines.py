@@ -6,7 +6,7 @@ import os
 from itertools import groupby
 from pathlib import Path
 
-from launcher.rundir.files import abandoned_name, replace_file, unused
+from launcher.process.files import find_unused_name, name_abandoned, replace_file
 
 logger = logging.getLogger("launcher")
 
@@ -28,7 +28,7 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
     except FileNotFoundError:
         return 0
     except IsADirectoryError:
-        os.rename(path, aside := unused(path))
+        os.rename(path, aside := find_unused_name(path))
         logger.error("%s is a folder: renamed to %s.", path, aside.name)
         return 0
     lines = content.splitlines(keepends=True)
@@ -55,7 +55,7 @@ def _step(pair: tuple[float, bytes]) -> float:
 
 
 def _keep_copy(path: Path, content: bytes, problem: str) -> None:
-    replace_file(aside := unused(path), content)
+    replace_file(aside := find_unused_name(path), content)
     logger.error("%s has %s: it is kept as %s.", path, problem, aside.name)
 
 
@@ -85,7 +85,7 @@ def set_lines_aside(path: Path, step: int) -> int:
         return 0
     later = [line for line in lines if (step_of(line) or 0) > step]
     if later:
-        replace_file(abandoned_name(path), b"".join(later))
+        replace_file(name_abandoned(path), b"".join(later))
         replace_file(path, b"".join(line for line in lines if (step_of(line) or 0) <= step))
     return len(later)
 

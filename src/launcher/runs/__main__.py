@@ -8,34 +8,34 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from launcher.config.messages import nearest
+from launcher.config.messages import closest_name
 from launcher.errors import ConfigError
-from launcher.process.arguments import Parser, path_argument
+from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.printable import printable_output
 from launcher.rundir.logs import ending_with_reader, prepare_output
-from launcher.runs import rerun
+from launcher.runs.act import repeat_command
 from launcher.runs.filters import is_condition
-from launcher.runs.find import RUN_HELP
+from launcher.runs.find_runs import RUN_HELP
 
 VERBS = {
-    "list": "launcher.runs.listing",
-    "watch": "launcher.runs.watch",
-    "show": "launcher.runs.show",
-    "logs": "launcher.runs.logs",
-    **dict.fromkeys(rerun.VERBS, "launcher.runs.rerun"),
-    "fork": "launcher.runs.fork",
-    "rollback": "launcher.runs.rollback",
-    "cancel": "launcher.runs.cancel",
-    "retry": "launcher.runs.retry",
-    "compare": "launcher.runs.compare",
-    "plot": "launcher.runs.plot",
-    "report": "launcher.runs.report",
-    "sync": "launcher.runs.sync",
-    "checkpoints": "launcher.runs.checkpoints",
-    "adopt": "launcher.runs.adopt",
+    "list": "launcher.runs.look.listing",
+    "watch": "launcher.runs.look.watch",
+    "show": "launcher.runs.look.show",
+    "logs": "launcher.runs.look.logs",
+    **dict.fromkeys(repeat_command.VERBS, "launcher.runs.act.repeat_command"),
+    "fork": "launcher.runs.act.fork",
+    "rollback": "launcher.runs.act.rollback",
+    "cancel": "launcher.runs.act.cancel",
+    "retry": "launcher.runs.act.retry",
+    "compare": "launcher.runs.look.compare",
+    "plot": "launcher.runs.look.plot",
+    "report": "launcher.runs.look.report",
+    "sync": "launcher.runs.act.sync",
+    "checkpoints": "launcher.runs.act.checkpoints",
+    "adopt": "launcher.runs.act.adopt",
     "replay": "launcher.proof.replay",
-    "test": "launcher.runs.significance",
-    "reproduce": "launcher.runs.reproduce",
+    "test": "launcher.runs.look.significance",
+    "reproduce": "launcher.runs.look.reproduce",
 }
 """Modules of the verbs, each with `add_arguments` and `run`."""
 OUTPUTS = Path("outputs")
@@ -45,8 +45,8 @@ EPILOG = f"A RUN is {RUN_HELP}."
 
 def summary(verb: str) -> str:
     """Return the first line of a verb's module, without importing it: some imports take long."""
-    if verb in rerun.VERBS:
-        return rerun.VERBS[verb]
+    if verb in repeat_command.VERBS:
+        return repeat_command.VERBS[verb]
     spec: Any = find_spec(VERBS[verb])
     return str(spec.loader.get_source(spec.name)).partition("\n")[0].strip('"')
 
@@ -83,7 +83,7 @@ def add_outputs(parser: Parser) -> None:
     )
 
 
-def divided(words: Sequence[str]) -> tuple[Path, list[str], list[str]]:
+def split_words(words: Sequence[str]) -> tuple[Path, list[str], list[str]]:
     """Take `--outputs` out of a command line, wherever it is.
 
     Returns:
@@ -100,13 +100,13 @@ def divided(words: Sequence[str]) -> tuple[Path, list[str], list[str]]:
         return known.outputs, [first, *rest[1:]], after
     if first.startswith("-") or is_condition(first):
         return known.outputs, ["list", *rest], after
-    raise ConfigError(f"'{first}': is not a verb ({', '.join(VERBS)}); {meant_by(first)}")
+    raise ConfigError(f"'{first}': is not a verb ({', '.join(VERBS)}); {suggest(first)}")
 
 
-def meant_by(word: str) -> str:
+def suggest(word: str) -> str:
     if Path(word).is_dir():
         return f"for the runs of a folder write --outputs={word}."
-    if near := nearest(word, VERBS):
+    if near := closest_name(word, VERBS):
         return f"did you mean {near}?"
     return f"for a run write `show {word}` or `list {word}`."
 
@@ -116,8 +116,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if words and words[0] in ("-h", "--help"):
         # This ends the process.
         build_parser().parse_args(words)
-    outputs, (verb, *rest), after = divided(words)
-    if verb not in rerun.VERBS:
+    outputs, (verb, *rest), after = split_words(words)
+    if verb not in repeat_command.VERBS:
         rest, after = [*rest, *after], []
     parsed = verb_parser(verb).parse_intermixed_args(rest)
     parsed.verb, parsed.after, parsed.outputs = verb, after, outputs

@@ -14,7 +14,7 @@ import yaml
 from launcher.config import plain_yaml
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
+from launcher.process.files import expand
 from launcher.runs.stored_run import StoredRun
 
 FIELDS: dict[str, Callable[[StoredRun], object]] = {
@@ -103,7 +103,9 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
         run
         for run in runs
         if all(is_named(run, word) for word in names)
-        and all(holds(compared(run, key, value), sign, value) for key, sign, value in conditions)
+        and all(
+            holds(value_to_compare(run, key, value), sign, value) for key, sign, value in conditions
+        )
     ]
 
 
@@ -138,11 +140,11 @@ def is_named(run: StoredRun, word: str) -> bool:
     if word in run.name or run.id.startswith(word):
         return True
     # Neither a name nor an id has one.
-    is_folder = "/" in word and os.path.realpath(expanded(word)) == os.path.realpath(run.path)
+    is_folder = "/" in word and os.path.realpath(expand(word)) == os.path.realpath(run.path)
     return is_folder or word == run.label
 
 
-def compared(run: StoredRun, key: str, value: str) -> object:
+def value_to_compare(run: StoredRun, key: str, value: str) -> object:
     """Return the value that a condition compares. `job=198` means all tasks of the array 198."""
     found = value_of(run, key)
     if key == "label" and found is not None:  # one of several
@@ -182,15 +184,15 @@ def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredR
     # Values of unlike metrics cannot be compared.
     if key == "best":
 
-        def followed(run: StoredRun) -> tuple[bool, str]:
+        def sort_key(run: StoredRun) -> tuple[bool, str]:
             return not run.best, str(run.best.get("metric"))
 
-        groups = [list(group) for _, group in groupby(sorted(runs, key=followed), key=followed)]
-        return [run for group in groups for run in _sorted(group, key, reverse)]
-    return _sorted(runs, key, reverse)
+        groups = [list(group) for _, group in groupby(sorted(runs, key=sort_key), key=sort_key)]
+        return [run for group in groups for run in _sort_by_key(group, key, reverse)]
+    return _sort_by_key(runs, key, reverse)
 
 
-def _sorted(runs: list[StoredRun], key: str, reverse: bool) -> list[StoredRun]:
+def _sort_by_key(runs: list[StoredRun], key: str, reverse: bool) -> list[StoredRun]:
     ranks = [(rank(value_of(run, key)), run) for run in runs]
     present = [(place, run) for place, run in ranks if place is not None]
     present.sort(key=lambda pair: pair[0], reverse=reverse)

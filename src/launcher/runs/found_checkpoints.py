@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.checkpoint.find import checkpoint_path
+from launcher.checkpoint.find_checkpoint import checkpoint_path
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, issues
 from launcher.checkpoint.store import (
     ABANDONED,
@@ -19,8 +19,8 @@ from launcher.checkpoint.store import (
     TEMPORARY,
     CheckpointStore,
 )
-from launcher.process.table import Table
-from launcher.rundir.space import folder_size, size
+from launcher.process.byte_sizes import folder_size, size
+from launcher.process.text_table import TextTable
 from launcher.runs.format import duration, plural
 from launcher.runs.stored_run import StoredRun
 
@@ -72,7 +72,7 @@ class FoundCheckpoint:
         return None if match is None else int(match[1])
 
 
-def found_checkpoints(
+def verify_checkpoints(
     run: StoredRun, reads: bool = False, at: str | None = None
 ) -> Iterator[FoundCheckpoint]:
     """Compare each checkpoint of a run with its manifest: every byte (`reads`), or the sizes.
@@ -93,7 +93,7 @@ def found_checkpoints(
     for path in [checkpoint_path(root, at)] if at else map(store.path, steps):
         if path is not None:
             marks = tuple(name for name in named if named[name] == path)
-            yield from _found(run, path, marks, reads)
+            yield from _verify(run, path, marks, reads)
     if at is None and root.is_dir():
         yield from _others(run, root, reads)
 
@@ -105,10 +105,10 @@ def _others(run: StoredRun, root: Path, reads: bool) -> Iterator[FoundCheckpoint
         elif not entry.is_symlink():
             for prefix, state in ASIDE.items():
                 if entry.name.startswith(prefix):
-                    yield from _found(run, entry, (state,), reads, is_aside=True)
+                    yield from _verify(run, entry, (state,), reads, is_aside=True)
 
 
-def _found(
+def _verify(
     run: StoredRun, path: Path, marks: tuple[str, ...], reads: bool, is_aside: bool = False
 ) -> Iterator[FoundCheckpoint]:
     manifest, problem = None, ""
@@ -130,7 +130,7 @@ def _dangling(run: StoredRun, link: Path) -> FoundCheckpoint:
 
 
 # ------------------------------------------------------------------------------------------ table
-def table(found: Sequence[FoundCheckpoint], reads: bool) -> Table:
+def table(found: Sequence[FoundCheckpoint], reads: bool) -> TextTable:
     checkpoints = sum(not each.is_aside and each.written is not None for each in found)
     num_runs = len({each.run.path for each in found})
     total = f"{plural(checkpoints, 'checkpoint')} of {plural(num_runs, 'run')}"
@@ -138,7 +138,7 @@ def table(found: Sequence[FoundCheckpoint], reads: bool) -> Table:
         total = f"{damaged} damaged of {total}"
     rows = [cells(checkpoint, reads) for checkpoint in found]
     rows.append(["total", "", size(sum(each.size for each in found)), "", total])
-    return Table(HEADINGS, rows, right=frozenset((1, 2, 3)), folds=True)
+    return TextTable(HEADINGS, rows, right=frozenset((1, 2, 3)), folds=True)
 
 
 def cells(checkpoint: FoundCheckpoint, reads: bool = False) -> list[str]:

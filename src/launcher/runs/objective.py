@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.grid import GRID
+from launcher.config.compose.grid import GRID
 from launcher.config.messages import hint
-from launcher.config.metric_direction import best_index, is_better, mode_of
+from launcher.config.schema.metric_direction import best_index, is_better, mode_of
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder

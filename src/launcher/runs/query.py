@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
-from launcher.runs.differences import differences
+from launcher.process.files import expand
 from launcher.runs.filters import select
-from launcher.runs.find import ask_queue, find_runs
-from launcher.runs.over import grouped
-from launcher.runs.plot import draw
-from launcher.runs.series import AXES, LOSS, Axis, check_metrics
-from launcher.runs.significance import Result, tested
+from launcher.runs.find_runs import ask_queue, find_runs
+from launcher.runs.look.differences import differences
+from launcher.runs.look.plot import draw
+from launcher.runs.look.run_groups import group_runs
+from launcher.runs.look.series import AXES, LOSS, Axis, check_metrics
+from launcher.runs.look.significance import TestOutcome, run_test
 from launcher.runs.stored_run import StoredRun
 
 
@@ -43,7 +43,7 @@ class Runs(list[StoredRun]):
     """
 
     def __init__(self, outputs: str | Path = "outputs", *filters: str):
-        self.outputs = expanded(outputs)
+        self.outputs = expand(outputs)
         if not self.outputs.is_dir():
             raise ConfigError(f"{self.outputs}: there is no such folder of runs.")
         runs = find_runs(self.outputs)
@@ -94,9 +94,9 @@ class Runs(list[StoredRun]):
         if against not in AXES:
             raise ConfigError(f"against={against!r}: should be step, time or samples.")
         check_metrics(self, names)
-        groups = None if over is None else grouped(self, over)
+        groups = None if over is None else group_runs(self, over)
         return Drawing(draw(self, names, Axis.of(self, against), smoothing, log, groups))
 
-    def test(self, key: str, metric: str = "val/loss", step: int | None = None) -> Result:
+    def test(self, key: str, metric: str = "val/loss", step: int | None = None) -> TestOutcome:
         """Test whether the values of a key make a difference over seeds, as `runs test` does."""
-        return tested(self, key, metric, step)
+        return run_test(self, key, metric, step)

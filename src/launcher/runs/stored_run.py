@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from launcher.config.lanes import without_effect
-from launcher.config.messages import as_typed
-from launcher.config.metric_direction import Mode, mode_of
-from launcher.config.tree import nested
+from launcher.config.messages import to_override_text
+from launcher.config.schema.lane_rules import without_effect
+from launcher.config.schema.metric_direction import Mode, mode_of
+from launcher.config.tree import nest
 from launcher.rundir.folder import is_copy
 from launcher.rundir.history import History
 from launcher.rundir.holder import ENDED_SILENCE, SILENCE, is_held
-from launcher.rundir.metrics import Value, curve_and_newest
-from launcher.rundir.note import Note
+from launcher.rundir.metrics_summary import LoggedValue, curve_and_newest
 from launcher.rundir.record_format import BestData
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.signing import is_own_record
+from launcher.rundir.user_note import UserNote
 from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.submission import JobNote
+from launcher.slurm.submission import Submission
 
 
 @dataclass
@@ -53,12 +53,20 @@ class StoredRun(RunOnDisk):
         run = RunOnDisk.read(path)
         if not (record := run.record):
             return cls(run.path, {})
-        choices = {group: as_typed(option) for group, option in record.pop("choices", {}).items()}
+        choices = {
+            group: to_override_text(option) for group, option in record.pop("choices", {}).items()
+        }
         config = record.pop("config", {})
         record.pop("identity", None)
         record.pop("trials", None)
-        values = tuple(map(shared, config.values()))
-        return cls(run.path, shared(record), shared(choices), shared(tuple(config)), values)
+        values = tuple(map(intern_value, config.values()))
+        return cls(
+            run.path,
+            intern_value(record),
+            intern_value(choices),
+            intern_value(tuple(config)),
+            values,
+        )
 
     # -------------------------------------------------------------------------------- state and job
     @cached_property
@@ -91,8 +99,8 @@ class StoredRun(RunOnDisk):
         return not is_held(self.folder)
 
     @cached_property
-    def note(self) -> JobNote | None:
-        return JobNote.read(self.folder)
+    def note(self) -> Submission | None:
+        return Submission.read(self.folder)
 
     @property
     def had_job(self) -> bool:
@@ -173,11 +181,11 @@ class StoredRun(RunOnDisk):
         return metric, mode_of(metric, self.best.get("mode"))
 
     @property
-    def metrics(self) -> dict[str, Value]:
+    def metrics(self) -> dict[str, LoggedValue]:
         logged = self.record.get("logged")
         if logged is None:
             return self._read[1]
-        return {name: Value(*pair) for name, pair in logged["newest"].items()}
+        return {name: LoggedValue(*pair) for name, pair in logged["newest"].items()}
 
     @property
     def loss_curve(self) -> str:
@@ -186,7 +194,7 @@ class StoredRun(RunOnDisk):
         return self._read[0] if logged is None else str(logged["curve"])
 
     @cached_property
-    def _read(self) -> tuple[str, dict[str, Value]]:
+    def _read(self) -> tuple[str, dict[str, LoggedValue]]:
         """Read the summary of metrics.jsonl, which run.json has once an attempt has ended."""
         return curve_and_newest(self.folder.metrics_path)
 
@@ -202,8 +210,8 @@ class StoredRun(RunOnDisk):
 
     # -------------------------------------------------------------------------------- configuration
     @property
-    def written(self) -> Note:
-        return Note.of(self.folder.path, self.settings)
+    def written(self) -> UserNote:
+        return UserNote.of(self.folder.path, self.settings)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -212,12 +220,12 @@ class StoredRun(RunOnDisk):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration, as it is stored (see `launcher.config.resolve.resolved`)."""
-        return nested(self.settings)
+        """The configuration, as it is stored (see `launcher.config.compose.resolve.resolved`)."""
+        return nest(self.settings)
 
     def text(self, key: str) -> str | None:
         """Return the value of a dotted key as it is typed on a command line, such as "0.001"."""
-        return as_typed(self.values[self.keys.index(key)]) if key in self.keys else None
+        return to_override_text(self.values[self.keys.index(key)]) if key in self.keys else None
 
     @property
     def is_own(self) -> bool:
@@ -239,12 +247,12 @@ class StoredRun(RunOnDisk):
 _SHARED: dict[object, object] = {}
 
 
-def shared(value: Any) -> Any:
+def intern_value(value: Any) -> Any:
     """Return an equal value with parts of other runs: ten thousand runs need 67 % less memory."""
     if isinstance(value, dict):
-        return {sys.intern(key): shared(item) for key, item in value.items()}
+        return {sys.intern(key): intern_value(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [shared(item) for item in value]
+        return [intern_value(item) for item in value]
     if isinstance(value, str):
         return sys.intern(value)
     if isinstance(value, float):

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.config.metric_direction import is_better
-from launcher.config.session import first_line
+from launcher.config.compose.session import first_line
+from launcher.config.schema.metric_direction import is_better
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
+from launcher.process.files import expand
 from launcher.rundir.history import Curve
 from launcher.runs.objective import value
 from launcher.runs.stored_run import StoredRun
@@ -178,7 +178,7 @@ class StoredStudy:
 def find_study(word: str, outputs: Path) -> Path | None:
     """Find the folder of the study that a folder, a name or an id names, or None."""
     folders = [path for path in (outputs / STUDIES).glob("*") if path.is_dir()]
-    folder = expanded(word)
+    folder = expand(word)
     if folder.is_dir() and folder.absolute().parent.name == STUDIES:
         return folder
     named = [path for path in folders if word in (path.name, path.name.rpartition("-")[2])]

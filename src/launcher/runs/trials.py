@@ -12,13 +12,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher.config.metric_direction import ranked
+from launcher.config.schema.metric_direction import sort_best_first
+from launcher.process.files import patiently
 from launcher.rundir import signing
-from launcher.rundir.files import patiently
 from launcher.rundir.folder import run_folders, run_name
 from launcher.rundir.history import Curve, History
 from launcher.rundir.record_format import TrialData, parse_record
-from launcher.runs.find import uncollected
+from launcher.runs.find_runs import without_garbage_collection
 from launcher.runs.format import number as short
 from launcher.runs.objective import Which, curve_of, pareto_front, value
 from launcher.runs.stored_run import StoredRun
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 STUDIES, INVALID = "studies", "invalid"
-SIGNED = "trial"
+SIGNATURE_KIND = "trial"
 """The kind of a signature of a sampler's notes."""
 Value = str | int | float
 Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
@@ -96,9 +96,9 @@ class Trial:
             key: _distribution(json.dumps(kind)) for key, kind in data["distributions"].items()
         }
         trial = cls(
-            **{name: recorded[name] for name in RECORDED} | {"distributions": distributions}
+            **{name: recorded[name] for name in RECORDED_FIELDS} | {"distributions": distributions}
         )
-        trial.is_own = signing.is_own(SIGNED, trial.notes, recorded["signature"])
+        trial.is_own = signing.is_own(SIGNATURE_KIND, trial.notes, recorded["signature"])
         if run is not None:
             trial.run = run_name(run.folder.path)
             trial.look_at(run, goal)
@@ -110,10 +110,10 @@ class Trial:
 
     def as_data(self, study: str, goal: Goal) -> TrialData:
         """Return what is recorded."""
-        data: Any = {name: getattr(self, name) for name in RECORDED}
+        data: Any = {name: getattr(self, name) for name in RECORDED_FIELDS}
         data |= {"study": study, "distributions": as_json(self.distributions), "value": goal.value}
         data |= {"objectives": [*goal.objectives], "directions": [*goal.directions]}
-        data["signature"] = signing.sign(SIGNED, self.notes) if any(self.notes) else None
+        data["signature"] = signing.sign(SIGNATURE_KIND, self.notes) if any(self.notes) else None
         recorded: TrialData = data
         return recorded
 
@@ -121,7 +121,8 @@ class Trial:
     def params(self) -> dict[str, Any]:
         """The values, rounded for the command line."""
         return {
-            key: rounded(value, self.distributions.get(key)) for key, value in self.sampled.items()
+            key: round_value(value, self.distributions.get(key))
+            for key, value in self.sampled.items()
         }
 
     def look(self, outputs: Path, goal: Goal) -> None:
@@ -176,8 +177,8 @@ class Trial:
         return value(self.curves[0], goal.value, goal.mode, step)
 
 
-RECORDED = [each.name for each in fields(Trial)]
-RECORDED = RECORDED[: RECORDED.index("is_own")]
+RECORDED_FIELDS = [each.name for each in fields(Trial)]
+RECORDED_FIELDS = RECORDED_FIELDS[: RECORDED_FIELDS.index("is_own")]
 
 
 def as_json(space: "Mapping[str, BaseDistribution]") -> dict[str, object]:
@@ -193,7 +194,7 @@ def _distribution(text: str) -> "BaseDistribution":
     return json_to_distribution(text)
 
 
-def rounded(value: Value, among: "BaseDistribution | None") -> Value:
+def round_value(value: Value, among: "BaseDistribution | None") -> Value:
     """Round a sampled value for the command line, within its range."""
     from optuna.distributions import FloatDistribution
 
@@ -206,7 +207,7 @@ def rounded(value: Value, among: "BaseDistribution | None") -> Value:
 def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredRun | None]]:
     """Find the trials of a study, each with its run, by number."""
     found: dict[int, tuple[TrialData, StoredRun | None]] = {}
-    with uncollected():
+    with without_garbage_collection():
         for folder in run_folders(str(outputs)):
             if trials := _trials_of(folder, study):
                 run = StoredRun.read(folder)
@@ -241,7 +242,7 @@ def best_of(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
         for trial in completed
     }
     if len(goal.objectives) == 1:
-        return ranked(completed, lambda trial: costs[trial.number][0], "min")[:1]
+        return sort_best_first(completed, lambda trial: costs[trial.number][0], "min")[:1]
     front = pareto_front(costs.values())
     best: dict[str | None, Trial] = {}
     for trial in completed:
@@ -250,7 +251,7 @@ def best_of(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
     return [*best.values()]
 
 
-def described(trial: Trial, goal: Goal) -> str:
+def describe_trial(trial: Trial, goal: Goal) -> str:
     """Describe a trial's values: `val/loss 0.1`."""
     pairs = zip(goal.objectives, trial.values(goal), strict=True)
     return ", ".join(f"{name} {short(value)}" for name, value in pairs)

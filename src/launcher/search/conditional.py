@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from optuna import Trial
 
-from launcher.config.session import first_line
+from launcher.config.compose.session import first_line
 from launcher.errors import ConfigError
 
 

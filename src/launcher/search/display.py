@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 
 from launcher.cli.live import LiveTable
-from launcher.config.metric_direction import ranked
-from launcher.process.table import GAP, Table, terminal_width
+from launcher.config.schema.metric_direction import sort_best_first
+from launcher.process.text_table import GAP, TextTable, terminal_width
 from launcher.runs.format import number as short
-from launcher.runs.listing import shortened
+from launcher.runs.look.listing import shorten_keys
 from launcher.runs.trials import Trial
 from launcher.search.search import Search
 
@@ -31,7 +31,7 @@ class Display(LiveTable):
             self.draw(trial_table(search, active_first(search)[: self.rows], terminal_width()))
 
 
-def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> Table:
+def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> TextTable:
     """Make the table of trials.
 
     Columns that do not fit the width are left out: first run, rung and step, then parameters.
@@ -50,14 +50,14 @@ def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> T
     for index, name in enumerate(settings.objectives):
         values = [trial.values(settings)[index] for trial in trials]
         columns[name] = ["-" if math.isnan(value) else short(value) for value in values]
-    (headings,) = shortened([dict.fromkeys(params, "")], params)
+    (headings,) = shorten_keys([dict.fromkeys(params, "")], params)
     for key, heading in zip(params, headings, strict=True):
         columns[heading] = [_param(trial.params.get(key, "-")) for trial in trials]
     columns["run"] = [trial.run or "-" for trial in trials]
     dropped = ["run", "rung", "step", *reversed(headings)]
     names = _that_fit(columns, dropped, sys.maxsize if width is None else width)
     right = {"trial", "step", "rung", *settings.objectives}
-    return Table(
+    return TextTable(
         headings=names,
         rows=list(zip(*(columns[name] for name in names), strict=True)),
         right=frozenset(index for index, name in enumerate(names) if name in right),
@@ -87,7 +87,7 @@ def _that_fit(columns: dict[str, list[str]], dropped: Sequence[str], width: int)
 def best_first(search: Search) -> list[Trial]:
     """Sort the completed trials before the others, each with the best first."""
     settings = search.settings
-    trials = ranked(search.trials, lambda trial: trial.values(settings)[0], settings.mode)
+    trials = sort_best_first(search.trials, lambda trial: trial.values(settings)[0], settings.mode)
     return sorted(trials, key=lambda trial: trial.status(settings) != "completed")
 
 

@@ -12,31 +12,31 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import FloatDistribution
 
 from launcher.cli.sweep import check_jobs
-from launcher.config.compose import Command, Composer
+from launcher.config.compose.composer import Command, Composer
+from launcher.config.compose.session import loader
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
-from launcher.config.session import loader
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded, remove_empty
+from launcher.process.files import expand, remove_empty
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import held_here
+from launcher.rundir.holder import find_local_holder
 from launcher.rundir.lock import RunLock
 from launcher.runs.trials import STUDIES, as_json
 from launcher.search.conditional import function_of
 from launcher.search.display import Display
-from launcher.search.local import LocalRunner, Runner
+from launcher.search.local_runner import LocalRunner, Runner
 from launcher.search.results import conclude
 from launcher.search.rungs import rungs_of
 from launcher.search.samplers import make_sampler
 from launcher.search.search import Search
-from launcher.search.settings import SLURM, Settings, settings_of
-from launcher.search.slurm import SlurmRunner
-from launcher.search.space import Space, bare, is_setting, overrides_of, point, read_space
+from launcher.search.search_space import Space, bare, is_setting, overrides_of, point, read_space
+from launcher.search.slurm_runner import SlurmRunner
+from launcher.search.study_settings import SLURM, Settings, settings_of
 from launcher.search.warm_start import add_known_runs
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import RESTARTS
-from launcher.slurm.requeue import guarded
+from launcher.slurm.requeue import run_guarded
 
 SHARES = 0.0, 1.0, 0.5
 """Points of the space (as shares of each range) that are tried for a valid configuration."""
@@ -51,21 +51,21 @@ def sweep(words: Command, master: DictConfig) -> None:
         SystemExit: no trial has completed.
     """
     hpo: Any = OmegaConf.to_container(master.hpo)
-    ranges, arguments = hpo.get("space") or {}, words.typed
+    ranges, arguments = hpo.get("space") or {}, words.user_overrides
     space, fixed = read_space(loader(), arguments, ranges, bool(hpo.get("space_function")))
     fixed_settings = [text for text in arguments if is_setting(text)]
-    probe = probed(words, [*fixed, *fixed_settings], space)
+    probe = probe_job(words, [*fixed, *fixed_settings], space)
     _check_dispatch(dispatch := probe.plain["dispatch"])
     if dispatch["_target_"] == SLURM and dispatch["dry_run"]:
         construct(dispatch).sweep([probe])
         return
-    settings = checked_settings(probe, space)
+    settings = check_settings(probe, space)
     display = Display()
     search = make_search(words, probe, settings, space, fixed, display)
     work = partial(_conduct, search, display, words.composer)
-    with locked(search.folder):
+    with StudyLock(search.folder):
         try:
-            guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
+            run_guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
         finally:
             if not search.trials:
                 (search.folder / RESTARTS).unlink(missing_ok=True)
@@ -101,7 +101,7 @@ def _check_dispatch(dispatch: dict[str, Any]) -> None:
         )
 
 
-def checked_settings(probe: Job, space: Space) -> Settings:
+def check_settings(probe: Job, space: Space) -> Settings:
     """Check the settings of a search."""
     if probe.plain["job"]["_target_"] != TRAIN_JOB:
         raise ConfigError(
@@ -127,7 +127,7 @@ def make_search(
     name = words.sweep = (
         f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
     )
-    outputs = expanded(probe.plain["paths"]["outputs"])
+    outputs = expand(probe.plain["paths"]["outputs"])
     folder = outputs / STUDIES / name
 
     def compose(overrides: list[str], number: int) -> Job:
@@ -148,7 +148,7 @@ def make_search(
     )
 
 
-def probed(words: Command, fixed: list[str], space: Space) -> Job:
+def probe_job(words: Command, fixed: list[str], space: Space) -> Job:
     """Return a job with a value from each range, which shows the common part of all trials."""
     issues: list[ConfigError] = []
     for share in SHARES:
@@ -185,11 +185,11 @@ def study_id(probe: Job, space: Space, settings: Settings) -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def StudyLock(folder: Path) -> Iterator[None]:
     """Lock the study within the context, so that no other search works on it."""
     lock = RunLock(RunFolder(folder))
     folder.mkdir(parents=True, exist_ok=True)
-    if held := held_here(RunFolder(folder)):
+    if held := find_local_holder(RunFolder(folder)):
         raise ConfigError(
             f"The study {folder} is being searched by {held}; wait for it, or stop it."
         )

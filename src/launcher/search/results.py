@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from launcher.cli.live import MOST_ROWS
-from launcher.config.compose import NOT_IN_NAME, Composer
-from launcher.config.overrides import parse
-from launcher.config.tree import nested
-from launcher.process.table import terminal_width
-from launcher.rundir.files import replace_file
-from launcher.runs.trials import Trial, best_of, described
+from launcher.cli.live import MAX_ROWS
+from launcher.config.compose.composer import NOT_IN_NAME, Composer
+from launcher.config.compose.overrides import parse
+from launcher.config.tree import nest
+from launcher.process.files import replace_file
+from launcher.process.text_table import terminal_width
+from launcher.runs.trials import Trial, best_of, describe_trial
 from launcher.search.display import best_first, trial_table
 from launcher.search.search import Search
 
@@ -27,8 +27,8 @@ def conclude(search: Search, composer: Composer) -> None:
     for trial in search.trials:
         status = trial.status(settings)
         counts[status] = counts.get(status, 0) + 1
-    trial_table(search, best_first(search)[:MOST_ROWS], terminal_width()).print()
-    more = len(search.trials) - MOST_ROWS
+    trial_table(search, best_first(search)[:MAX_ROWS], terminal_width()).print()
+    more = len(search.trials) - MAX_ROWS
     print(
         f"{f'and {more} more; ' if more > 0 else ''}{search.folder}: {len(search.trials)} trials, "
         f"{', '.join(f'{count} {status}' for status, count in counts.items())}"
@@ -39,7 +39,9 @@ def conclude(search: Search, composer: Composer) -> None:
         raise SystemExit(1)
     write_results(search, best, composer)
     for trial in best:
-        print(f"Best: trial {trial.number}, {described(trial, search.settings)}, run {trial.run}")
+        print(
+            f"Best: trial {trial.number}, {describe_trial(trial, search.settings)}, run {trial.run}"
+        )
         print(f"  {shlex.join(f'{key}={value}' for key, value in trial.params.items())}")
     print(
         f"As a preset: cp {shlex.quote(str(search.folder / PRESET))} conf/experiment/<name>.yaml",
@@ -85,6 +87,8 @@ def preset(trial: Trial, search: Search, composer: Composer) -> str:
             defaults.append(str(value) if key == "experiment" else {f"override /{key}": value})
         else:
             values[key] = value
-    text = yaml.safe_dump({"defaults": [*defaults, "_self_"]} | nested(values), sort_keys=False)
-    comment = f"# {described(trial, search.settings)}: trial {trial.number} of {search.folder.name}"
+    text = yaml.safe_dump({"defaults": [*defaults, "_self_"]} | nest(values), sort_keys=False)
+    comment = (
+        f"# {describe_trial(trial, search.settings)}: trial {trial.number} of {search.folder.name}"
+    )
     return "\n".join(["# @package _global_", comment, text])

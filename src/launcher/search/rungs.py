@@ -8,13 +8,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.config import metric_direction
+from launcher.config.schema import metric_direction
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.runs.trials import Trial
-from launcher.search.settings import HALVING, Settings
+from launcher.search.study_settings import HALVING, Settings
 
-MOST_RUNGS = 4
+MAX_RUNGS = 4
 
 
 def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
@@ -22,7 +22,7 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
     if settings.pruner not in HALVING:
         return []
     max_steps, factor = int(config["trainer"]["max_steps"]), settings.reduction_factor
-    interval = logged_every(settings.objectives[0], config)
+    interval = interval_of(settings.objectives[0], config)
     if settings.min_steps is not None:
         if settings.min_steps < interval:
             raise ConfigError(
@@ -38,7 +38,7 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
         rungs = [step for step in powers if step < max_steps]
     else:
         steps = {
-            math.ceil(max_steps / factor**k / interval) * interval for k in range(1, MOST_RUNGS + 1)
+            math.ceil(max_steps / factor**k / interval) * interval for k in range(1, MAX_RUNGS + 1)
         }
         rungs = sorted(step for step in steps if step < max_steps)
     if not rungs:
@@ -49,7 +49,7 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
     return rungs
 
 
-def logged_every(objective: str, config: dict[str, Any]) -> int:
+def interval_of(objective: str, config: dict[str, Any]) -> int:
     """Steps between two values of a metric, or 1 if they are not known."""
     hook = "hooks.evaluation" if objective.startswith("val/") else "hooks.logging"
     interval = get(config, f"{hook}.interval")
@@ -95,7 +95,7 @@ def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
     """Find a paused trial among the best 1/reduction_factor at its rung, later rungs first."""
     for rung in reversed(rungs):
         for bracket in sorted({trial.bracket for trial in trials}):
-            ranking = ranked(
+            ranking = rank_trials(
                 [trial for trial in trials if trial.bracket == bracket], rung, settings
             )
             for trial in ranking[: len(ranking) // settings.reduction_factor]:
@@ -108,21 +108,25 @@ def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
     return None
 
 
-def best_paused(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
+def find_best_paused(
+    trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
+) -> Trial | None:
     """Return the best trial of the highest rung if it is paused: it trains to completion."""
     for rung in reversed(rungs):
         ranking = [
-            trial for trial in ranked(trials, rung, settings) if is_finite(trial, rung, settings)
+            trial
+            for trial in rank_trials(trials, rung, settings)
+            if is_finite(trial, rung, settings)
         ]
         if ranking:
             return ranking[0] if ranking[0].status(settings) == "paused" else None
     return None
 
 
-def ranked(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial]:
+def rank_trials(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial]:
     """The trials that have reached a rung, the best one first."""
     arrived = [trial for trial in trials if trial.value_at(rung, settings) is not None]
-    return metric_direction.ranked(
+    return metric_direction.sort_best_first(
         arrived, lambda trial: trial.value_at(rung, settings), settings.mode
     )
 

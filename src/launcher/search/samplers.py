@@ -11,8 +11,8 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 
 from launcher.errors import ConfigError
-from launcher.search.settings import Settings
-from launcher.search.space import Space, grid
+from launcher.search.search_space import Space, grid
+from launcher.search.study_settings import Settings
 
 
 def seed_of(settings: Settings, number: int) -> int:

@@ -18,10 +18,10 @@ from launcher.rundir import signing
 from launcher.runs.stored_study import STATES
 from launcher.runs.trials import Trial
 from launcher.search.samplers import make_sampler
-from launcher.search.settings import Settings
-from launcher.search.space import Space
+from launcher.search.search_space import Space
+from launcher.search.study_settings import Settings
 
-MOST_VALUES = 200
+MAX_VALUES = 200
 """Number of values of the objective that pruners see of a trial."""
 WAITING = (TrialState.WAITING,)
 
@@ -70,7 +70,7 @@ class Sampling:
     ):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.settings, self.space = settings, space
-        self.spacing = max(1.0, max_steps / MOST_VALUES)
+        self.spacing = max(1.0, max_steps / MAX_VALUES)
         self.storage = FollowingStorage()
         self.study = optuna.create_study(
             storage=self.storage,
@@ -126,7 +126,7 @@ class Sampling:
         return trial
 
     def _trial(self, number: int) -> Trial:
-        stored = self._stored(number)
+        stored = self._get_trial(number)
         return Trial(
             number,
             stored.params,
@@ -135,7 +135,7 @@ class Sampling:
             origin="enqueued" if number in self._enqueued else "sampled",
         )
 
-    def _stored(self, number: int) -> FrozenTrial:
+    def _get_trial(self, number: int) -> FrozenTrial:
         return self.storage.get_trial(
             self.storage.get_trial_id_from_study_id_trial_number(self._id, number)
         )
@@ -143,13 +143,13 @@ class Sampling:
     def follow(self, trial: Trial) -> None:
         """Take over the current state of a trial."""
         status = trial.status(self.settings)
-        current = copy.copy(self._stored(trial.number))
+        current = copy.copy(self._get_trial(trial.number))
         current.state = TrialState[STATES.get(status, "RUNNING")]
         current.values = trial.values(self.settings) if status == "completed" else None
-        current.intermediate_values = self._spaced(trial)
+        current.intermediate_values = self._space_points(trial)
         self.storage.current[trial.number] = current
 
-    def _spaced(self, trial: Trial) -> dict[int, float]:
+    def _space_points(self, trial: Trial) -> dict[int, float]:
         """Points of a trial's curve that are at least `spacing` steps apart."""
         points: dict[int, float] = {}
         if len(trial.curves) != 1:

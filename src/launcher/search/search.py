@@ -13,20 +13,20 @@ from launcher.dispatch.jobs import Job
 from launcher.dispatch.queue import run_queue
 from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.rundir.files import remove_empty, replace_file
+from launcher.process.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import HELD, is_held
+from launcher.rundir.holder import ON_RUN, is_held
 from launcher.rundir.record import RunRecord
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.format import number as short
-from launcher.runs.trials import INVALID, Trial, best_of, described, find_trials
+from launcher.runs.trials import INVALID, Trial, best_of, describe_trial, find_trials
 from launcher.search import rungs as halving
 from launcher.search.conditional import suggest
-from launcher.search.local import CANCELLED, Runner
+from launcher.search.local_runner import CANCELLED, Runner
 from launcher.search.samplers import size
 from launcher.search.sampling import Sampling
-from launcher.search.settings import LIVE, Settings
-from launcher.search.space import Space, enqueued, overrides_of
+from launcher.search.search_space import Space, check_enqueued, overrides_of
+from launcher.search.study_settings import LIVE, Settings
 
 Compose = Callable[[list[str], int], Job]
 MAX_BACKOFF = 16
@@ -68,7 +68,9 @@ class Search:
         self.poll, self.say, self.show = runner.poll, say, show
         self.max_steps = max_steps
         self.has_function = settings.space_function is not None
-        self.enqueue = [enqueued(params, space, self.has_function) for params in settings.enqueue]
+        self.enqueue = [
+            check_enqueued(params, space, self.has_function) for params in settings.enqueue
+        ]
         self.trials: list[Trial] = []
         self.new_runs: list[RunFolder] = []
         """The folders that this search has made."""
@@ -163,7 +165,7 @@ class Search:
         self.runner.flush()
         self.show(self)
         end = time.monotonic() + self._pause(self.look_time)
-        while not signals.received() and (rest := end - time.monotonic()) > 0:
+        while not signals.first_signal() and (rest := end - time.monotonic()) > 0:
             time.sleep(min(rest, self.poll))
 
     # --------------------------------------------------------------------------------- what is next
@@ -179,11 +181,11 @@ class Search:
             share = f"1/{self.settings.reduction_factor}"
             why = f"is among the best {share} at step {promoted.target}"
             return self._promote(promoted, target, why)
-        while self._asked() < self._max_trials and not self._is_late():
+        while self._count_asked() < self._max_trials and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and trial.run not in busy_runs:
                 return trial
-        best = halving.best_paused(self.trials, self.rungs, self.settings)
+        best = halving.find_best_paused(self.trials, self.rungs, self.settings)
         if best is None or self.runner.running():
             return None
         return self._promote(best, None, "is the best of the highest rung")
@@ -192,7 +194,7 @@ class Search:
         busy = self.runner.running()
         return {trial.run for trial in self.trials if trial.number in busy}
 
-    def _asked(self) -> int:
+    def _count_asked(self) -> int:
         return sum(trial.origin != "known" for trial in self.trials)
 
     def _is_late(self) -> bool:
@@ -212,7 +214,7 @@ class Search:
 
     def _is_pruned(self, trial: Trial) -> bool:
         """Prune an interrupted trial that a killed search has stopped, or would have."""
-        if self.settings.pruner not in LIVE or (step := self._rejected_at(trial)) is None:
+        if self.settings.pruner not in LIVE or (step := self._find_rejection(trial)) is None:
             return False
         self._decide(trial, pruned=step)
         self.say(f"trial {trial.number}: pruned at step {step}")
@@ -273,7 +275,7 @@ class Search:
         elif twin is not None:
             what = f"is trial {twin.number} again"
         elif status == "completed":
-            what = f"run {trial.run} is completed already, {described(trial, self.settings)}"
+            what = f"run {trial.run} is completed already, {describe_trial(trial, self.settings)}"
         else:
             return
         self.say(f"trial {trial.number}: {' '.join(overrides_of(trial.params))}: {what}")
@@ -287,7 +289,7 @@ class Search:
                 f" {job.run}: the configuration was changed while the study ran; undo that, or"
                 " search under another name with hpo.name=<name>."
             )
-        self.runner.start(trial.number, job.config.changed({"trainer.pause_at": trial.target}))
+        self.runner.start(trial.number, job.config.replace({"trainer.pause_at": trial.target}))
         how = self.runner.describe_start(trial.step)
         self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 
@@ -321,7 +323,7 @@ class Search:
         status = trial.status(self.settings)
         if status == "completed":
             best = ", the best so far" if trial in best_of(self.trials, self.settings) else ""
-            text = f"completed, {described(trial, self.settings)}{best}"
+            text = f"completed, {describe_trial(trial, self.settings)}{best}"
         elif status == "pruned":
             self.record(trial)
             text = f"pruned at step {trial.pruned}"
@@ -329,7 +331,7 @@ class Search:
             value = trial.value_at(trial.target or 0, self.settings)
             text = f"paused at step {trial.step}, {self.settings.objectives[0]} {short(value)}"
         elif status == "failed":
-            text = f"failed: {described(trial, self.settings)}"
+            text = f"failed: {describe_trial(trial, self.settings)}"
         elif code == CANCELLED:
             self._decide(trial, pruned=trial.step, cancelled=True)
             text = f"was cancelled at step {trial.step}; it counts as pruned"
@@ -339,7 +341,7 @@ class Search:
         elif code == 2:
             refusal = self.runner.why(trial.number, code)
             # It is started again once the other process has ended.
-            if HELD in refusal:
+            if ON_RUN in refusal:
                 return
             self._decide(trial, refusal=refusal)
             text = f"is invalid: {refusal}"
@@ -361,11 +363,11 @@ class Search:
         """Stop a running trial if the pruner rejects it. This is recorded once it has ended."""
         is_open = trial.status(self.settings) == "open"
         if self.settings.pruner in LIVE and is_open:
-            trial.pruned = self._rejected_at(trial)
+            trial.pruned = self._find_rejection(trial)
             if trial.pruned is not None:
                 self.runner.stop([trial.number])
 
-    def _rejected_at(self, trial: Trial) -> int | None:
+    def _find_rejection(self, trial: Trial) -> int | None:
         """Return the first new step after whose value the pruner would stop a trial."""
         seen = self.judged.get(trial.number, 0)
         for step in [step for step in self.sampling.steps(trial) if step > seen]:

@@ -6,11 +6,11 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from launcher.errors import ConfigError
-from launcher.runs.find import find_runs
+from launcher.runs.find_runs import find_runs
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.trials import Trial
 from launcher.search.search import Search
-from launcher.search.space import Space, bare, is_within
+from launcher.search.search_space import Space, bare, is_within
 
 
 def add_known_runs(search: Search) -> int:

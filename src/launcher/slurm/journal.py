@@ -4,7 +4,7 @@ import json
 import logging
 from typing import Any
 
-from launcher.rundir.files import parse_json, replace_file
+from launcher.process.files import parse_json, replace_file
 from launcher.rundir.folder import RunFolder
 
 RESTARTS = "restarts.json"

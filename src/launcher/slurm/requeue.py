@@ -16,19 +16,19 @@ from typing import Any, TypeVar
 
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import held_here, is_held_in_job
+from launcher.rundir.holder import find_local_holder, is_held_in_job
 from launcher.rundir.provenance import slurm_job_id
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm import scheduler
-from launcher.slurm.cancel_note import is_cancel_noted, remove_cancel_note
+from launcher.slurm.cancel_marker import is_cancel_noted, remove_cancel_note
 from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import SCRIPT
 from launcher.slurm.scheduler import JobInfo, NoAnswer, SchedulerError
-from launcher.slurm.shared_job import ENDED, own_record, runs_of, state_in
+from launcher.slurm.shared_job import END_STATES, own_record, runs_of, state_in
 
 T = TypeVar("T")
-STAY = 300.0
+QUERY_SECONDS = 300.0
 """Seconds of repeated queries if SLURM does not answer. It may end or requeue the job by itself."""
 PAUSE = 2.0
 """Seconds until the query is repeated."""
@@ -39,7 +39,7 @@ STOP_KEY, READ_KEY = "launcher/stop", "launcher/stop-read"
 logger = logging.getLogger("launcher")
 
 
-def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
+def run_guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
     """Do the work of a run or of a search, and follow a signal that ends it inside a SLURM job.
 
     Args:
@@ -58,7 +58,7 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
         return policy.without_requeue(work)
     try:
         with (
-            deadline.on_forced_exit(policy.leave_by_force),
+            deadline.on_forced_exit(policy.exit_by_force),
             deadline.on_signal(policy.request_early),
         ):
             try:
@@ -72,7 +72,7 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
     except signals.SignalExit as stop:
         if stop.signum == signal.SIGINT:
             raise
-        raise policy.leave(stop) from None
+        raise policy.exit_after_signal(stop) from None
 
 
 class Requeue:
@@ -90,7 +90,7 @@ class Requeue:
     ):
         self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
         self.runs = runs_of(folder)
-        self.ended = ENDED if len(self.runs) > 1 else ()
+        self.ended = END_STATES if len(self.runs) > 1 else ()
         self.restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
         self.requested: Cause | None = None
         """Cause for which we have requested a requeue from SLURM."""
@@ -146,7 +146,7 @@ class Requeue:
             )
             raise
 
-    def leave(self, stop: signals.SignalExit) -> SystemExit:
+    def exit_after_signal(self, stop: signals.SignalExit) -> SystemExit:
         """Return the exit to raise. Ranks other than 0 use rank 0's decision."""
         if int(os.environ.get("WORLD_SIZE", 1)) == 1:
             return self._settle(stop)
@@ -157,7 +157,7 @@ class Requeue:
         code = _await_decision()
         return stop if code is None else signals.SignalExit(stop.signum, code)
 
-    def leave_by_force(self, signum: int, reason: str) -> None:
+    def exit_by_force(self, signum: int, reason: str) -> None:
         """Requeue the job in a forced exit too, since it resumes from its last checkpoint."""
         if self.rank == 0 and signum != signal.SIGINT:
             self.forced = f"; {'its last step is saved. ' if self._is_saved() else ''}{reason}"
@@ -172,7 +172,7 @@ class Requeue:
         """Request the requeue while the run still saves, if SLURM is ending the job.
 
         Under PreemptMode=CANCEL without a grace, the job has only KillWait, in which a slow
-        controller does not answer after the save. `leave` decides all other cases.
+        controller does not answer after the save. `exit_after_signal` decides all other cases.
         """
         if self.rank != 0 or signum == signal.SIGINT:
             return
@@ -186,7 +186,8 @@ class Requeue:
                 if self._requests:
                     return
                 self._request(cause)
-            # The process may be killed before it comes to `_leave`, which completes the entry.
+            # The process may be killed before it comes to `_record_exit`, which completes the
+            # entry.
             Journal(self.folder, self.job).requeue(cause, self._newest_step())
         except SchedulerError as error:
             logger.debug("SLURM job %s: not requeued while saving: %s", self.job, error)
@@ -212,7 +213,7 @@ class Requeue:
                 journal = Journal(self.folder, self.job)
                 decision = decide(cause, self.budget, journal.count(cause))
                 if decision.action == "leave":
-                    self._leave(cause, journal)
+                    self._record_exit(cause, journal)
                     return stop
                 if decision.action == "fail":
                     return self._fail(f"SLURM job {self.job} {decision.reason}")
@@ -230,7 +231,7 @@ class Requeue:
             except SchedulerError as error:
                 # The job may have been requeued already.
                 rejection = error
-            if waited >= STAY:
+            if waited >= QUERY_SECONDS:
                 return stop
             self.sleep(pause)
             waited += max(pause, time.monotonic() - began)
@@ -253,13 +254,13 @@ class Requeue:
             )
             cause = "cancelled" if with_grace else cause
         if cause == "ended by hand" and info.is_batch and stop.signum:
-            cause = "cause unknown" if forgets(info, received_at, scheduler.booted_at()) else cause
+            cause = "cause unknown" if forgets(info, received_at, scheduler.boot_time()) else cause
         if self._is_cancel_noted():
             cause = "cancelled"
         logger.debug("SLURM job %s: %s.", self.job, cause)
         return info, cause
 
-    def _leave(self, cause: Cause, journal: Journal) -> None:
+    def _record_exit(self, cause: Cause, journal: Journal) -> None:
         """Record why the job ends, when nothing has to be requested from SLURM."""
         logger.info(
             "SLURM job %s: %s.",
@@ -287,7 +288,7 @@ class Requeue:
         name = signal.Signals(stop.signum).name
         reason = f"SLURM job {self.job} got {name}, and SLURM does not answer why: {error}"
         logger.error(
-            "%s. Asking again for %g s; SLURM may requeue the job by itself.", reason, STAY
+            "%s. Asking again for %g s; SLURM may requeue the job by itself.", reason, QUERY_SECONDS
         )
         self._revise("preempted", reason)
 
@@ -322,7 +323,7 @@ class Requeue:
     def _revise(self, state: Any, reason: str, exit_code: int | None = None) -> None:
         """Correct the end of this launch's attempt in run.json."""
         for run, num_earlier in zip(self.runs, self.attempts_before, strict=True):
-            holder = held_here(run)
+            holder = find_local_holder(run)
             # This is a forced exit.
             is_ours = holder is not None and holder.pid == os.getpid()
             if not run.record_path.exists() or (is_held_in_job(run) and not is_ours):
@@ -373,7 +374,7 @@ def _await_decision() -> int | None:
         return None
     try:
         store = ranks.store()
-        store.wait([STOP_KEY], timedelta(seconds=STAY + 60))
+        store.wait([STOP_KEY], timedelta(seconds=QUERY_SECONDS + 60))
         code = int(store.get(STOP_KEY))
         store.add(READ_KEY, 1)
         return code

@@ -13,7 +13,7 @@ from typing import Any
 from launcher.errors import ConfigError
 from launcher.process.child import ENTRY
 from launcher.slurm import scheduler
-from launcher.slurm.size import GUARD, Size
+from launcher.slurm.size import GUARD, JobSize
 
 SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
 """Values of sbatch's --signal that the run handles. (B: would reach only the script.)"""
@@ -45,7 +45,7 @@ class Script:
     """Commands around Python, e.g. a container's."""
     setup: list[str] = field(default_factory=list)
     python: str = field(default_factory=lambda: sys.executable)
-    size: Size = field(default_factory=Size)
+    size: JobSize = field(default_factory=JobSize)
     runs_per_job: int = 1
 
     def command(self, path: Path) -> str:
@@ -170,7 +170,7 @@ def findings(script: Script) -> Iterator[str]:
             "dispatch.partition: it preempts without a grace (GraceTime=0), so a save has only"
             f" {scheduler.kill_wait():g} s (KillWait); keep hooks.checkpointing.interval short."
         )
-    if names := scheduler.leaked():
+    if names := scheduler.find_leaked_variables():
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         yield f"{shown}: set by a job around this command; the new job will not see them."
 

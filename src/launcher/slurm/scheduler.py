@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.process import signals
-from launcher.process.identity import RANK_VARIABLES
+from launcher.process.process_id import RANK_VARIABLES
 
 TIMEOUT = 20.0
 """Seconds per call. SLURM's commands themselves give up after MessageTimeout, 10 s by default."""
@@ -101,7 +101,7 @@ def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
     when it is needed. It inherits a block of these signals.
     """
     try:
-        with signals.blocked():
+        with signals.block():
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -174,7 +174,7 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-def booted_at() -> float | None:
+def boot_time() -> float | None:
     return _seconds(config_values("BOOT_TIME").get("BOOT_TIME", ""))
 
 
@@ -236,7 +236,7 @@ def with_times(jobs: Mapping[str, QueuedJob], notes: Iterable[Path] = ()) -> dic
     }
 
 
-def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
+def find_cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
     """Return the jobs that were cancelled, as far as SLURM knows.
 
     Without accounting it forgets a job MinJobAge after its end (300 s by default). It never knows
@@ -352,8 +352,8 @@ def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool
     )
 
 
-LEAKING = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
-KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {
+LEAKING_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
+INHERITED_VARIABLES = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {
     f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "RESERVATION")
 }
 """Variables that are kept: the cluster's address, and the user's own defaults."""
@@ -361,16 +361,22 @@ KEPT_PREFIX = "SLURM_LAB_"
 """Prefix of the variables of `slurm/lab/`, which starts test clusters."""
 
 
-def leaked() -> list[str]:
+def find_leaked_variables() -> list[str]:
     """List variables of a surrounding job, which a submitted job would mistake for its own."""
-    names = (name for name in os.environ if name.startswith(LEAKING) or name in RANK_VARIABLES)
-    return sorted(name for name in names if name not in KEPT and not name.startswith(KEPT_PREFIX))
+    names = (
+        name for name in os.environ if name.startswith(LEAKING_PREFIXES) or name in RANK_VARIABLES
+    )
+    return sorted(
+        name
+        for name in names
+        if name not in INHERITED_VARIABLES and not name.startswith(KEPT_PREFIX)
+    )
 
 
 @contextmanager
 def clean_environment() -> Iterator[None]:
-    """Remove the `leaked` variables within the context."""
-    hidden = {name: os.environ.pop(name) for name in leaked()}
+    """Remove the `find_leaked_variables` variables within the context."""
+    hidden = {name: os.environ.pop(name) for name in find_leaked_variables()}
     try:
         yield
     finally:

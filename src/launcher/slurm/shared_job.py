@@ -13,10 +13,10 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm.sbatch import SCRIPT, job_folder
-from launcher.slurm.submission import JobNote
+from launcher.slurm.submission import Submission
 
 RUNS = "runs.txt"
-ENDED = ("completed", "paused", "failed", "cancelled")
+END_STATES = ("completed", "paused", "failed", "cancelled")
 """States of a run that its job does not start again."""
 
 
@@ -34,7 +34,7 @@ def runs_of(folder: RunFolder) -> list[RunFolder]:
     return [RunFolder(line) for line in lines]
 
 
-def others_of(run: RunFolder, note: JobNote) -> Iterator[RunFolder]:
+def others_of(run: RunFolder, note: Submission) -> Iterator[RunFolder]:
     """Return the other runs of a run's job that have not ended."""
     if not note.is_shared:
         return
@@ -45,11 +45,11 @@ def others_of(run: RunFolder, note: JobNote) -> Iterator[RunFolder]:
 
 def is_open(run: RunFolder, script: str | None) -> bool:
     """Return whether a run has not ended, and has no newer job than the script's."""
-    return state_in(run, script) not in (None, *ENDED)
+    return state_in(run, script) not in (None, *END_STATES)
 
 
 def is_superseded(run: RunFolder, script: str | None) -> bool:
-    note = JobNote.read(run)
+    note = Submission.read(run)
     # A network file system may fail to read it for a moment.
     return script is not None and note is not None and note.script != script
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.config.node_range import NodeRange
+from launcher.config.schema.node_range import NodeRange
 from launcher.errors import ConfigError
 
 GUARD = Path(__file__).with_name("batch.sh")
@@ -12,7 +12,7 @@ GUARD = Path(__file__).with_name("batch.sh")
 
 
 @dataclass(frozen=True)
-class Size:
+class JobSize:
     """The number of nodes and ranks."""
 
     nodes: NodeRange = field(default_factory=lambda: NodeRange(1, 1))
@@ -21,7 +21,7 @@ class Size:
     """`trainer.lanes`. A launch uses the largest number of its nodes whose ranks divide it."""
 
     @classmethod
-    def of(cls, nodes: int | str, ranks_per_node: int) -> "Size":
+    def of(cls, nodes: int | str, ranks_per_node: int) -> "JobSize":
         parsed = NodeRange.parse(nodes)
         if parsed is None:
             raise ConfigError(

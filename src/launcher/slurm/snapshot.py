@@ -25,7 +25,10 @@ def take(folder: Path) -> Path:
     root = _repository()
     diff, untracked, modules, commits = "", [], [], {}
     for subfolder in _subfolders(root):
-        tracked, generated = _listed(root / subfolder, "ls-files", "-z"), _modules(root / subfolder)
+        tracked, generated = (
+            _list_files(root / subfolder, "ls-files", "-z"),
+            _modules(root / subfolder),
+        )
         for name in (*tracked, *generated):
             _copy(root / subfolder / name, folder / "code" / subfolder / name)
         prefixes = [
@@ -36,7 +39,7 @@ def take(folder: Path) -> Path:
             _git("diff", "--binary", "--ignore-submodules", *prefixes, "HEAD", cwd=root / subfolder)
             or ""
         )
-        untracked += [str(Path(subfolder, name)) for name in _untracked(root / subfolder)]
+        untracked += [str(Path(subfolder, name)) for name in _list_untracked(root / subfolder)]
         modules += [str(Path(subfolder, name)) for name in generated]
         commits[subfolder] = (_git("rev-parse", "HEAD", cwd=root / subfolder) or "").strip()
     (folder / "code.diff").write_text(diff, errors="surrogateescape")
@@ -65,17 +68,17 @@ def _repository() -> Path:
 
 def _subfolders(root: Path) -> list[str]:
     """List the repository itself and its submodules, relative to its top."""
-    submodules = _listed(
+    submodules = _list_files(
         root, "submodule", "foreach", "--quiet", "--recursive", r'printf "%s\0" "$displaypath"'
     )
     return ["", *submodules]
 
 
-def _untracked(top: Path) -> list[str]:
+def _list_untracked(top: Path) -> list[str]:
     """List untracked files, without earlier copies, virtual environments and ignored files."""
     return [
         name
-        for name in _listed(top, "ls-files", "-z", "-o", "--exclude-standard")
+        for name in _list_files(top, "ls-files", "-z", "-o", "--exclude-standard")
         if not _is_foreign(top, name)
     ]
 
@@ -88,11 +91,11 @@ def _modules(top: Path) -> list[str]:
     could not be imported. Other ignored folders (build/, outputs/, a virtual environment) are not
     copied.
     """
-    modules = [name for name in _untracked(top) if name.endswith(MODULES)]
-    folders = {str(Path(name).parent) for name in _listed(top, "ls-files", "-z", "*.py")}
+    modules = [name for name in _list_untracked(top) if name.endswith(MODULES)]
+    folders = {str(Path(name).parent) for name in _list_files(top, "ls-files", "-z", "*.py")}
     roots = {str(parent) for name in folders for parent in Path(name).parents}
     packages = folders - {".", "src", os.path.relpath(Path.cwd().resolve(), top.resolve())}
-    for name in _listed(top, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory"):
+    for name in _list_files(top, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory"):
         parent = str(Path(name).parent)
         if name.endswith("/") and parent in packages:
             below = sorted((top / name).rglob("*.*"))
@@ -137,7 +140,7 @@ def lines(folder: Path) -> list[str]:
     ]
 
 
-def _listed(cwd: Path, *arguments: str) -> list[str]:
+def _list_files(cwd: Path, *arguments: str) -> list[str]:
     return [name for name in (_git(*arguments, cwd=cwd) or "").split("\0") if name]
 
 

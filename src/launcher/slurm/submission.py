@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from launcher.config.command import command_record
+from launcher.config.identity.record_entry import command_record
 from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.rundir.files import remove_empty, replace_file
+from launcher.process.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
@@ -101,7 +101,7 @@ LIMIT = re.compile("MaxSubmit|GrpSubmit|MaxJob")
 
 
 @dataclass
-class JobNote:
+class Submission:
     """A run's newest job.
 
     `script` and `task` (its index in an array) are known before SLURM has the job, and `job_id`
@@ -120,7 +120,7 @@ class JobNote:
         return (self.runs or 1) > 1
 
     @classmethod
-    def read(cls, folder: RunFolder) -> "JobNote | None":
+    def read(cls, folder: RunFolder) -> "Submission | None":
         """Read the note.
 
         Returns:
@@ -153,13 +153,14 @@ def freeze(
     folder: RunFolder,
     config: Mapping[str, object],
     hydra: Mapping[str, object] | None,
-    note: JobNote | None,
+    note: Submission | None,
     snapshot: Path | None = None,
 ) -> None:
     """Write the job's configuration into its folder, and `queued` into its run.json, without torch.
 
     Args:
-        folder: folder of the run, or of a job that does not train, see `launcher.dispatch.due`.
+        folder: folder of the run, or of a job that does not train, see
+        `launcher.dispatch.skip_reasons`.
         config: resolved, as plain containers (see `schema.validate`).
         hydra: Hydra's node as plain containers, interpolations unresolved.
         note: its job, or None if a script started it without SLURM.
@@ -183,7 +184,7 @@ def freeze(
     RunRecord(folder).queue(command_record(config, hydra))
 
 
-def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def read_frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Read the configuration and Hydra's node, as `freeze` got them.
 
     Raises:

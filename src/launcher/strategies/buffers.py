@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from launcher.strategies.lanes import buckets
+from launcher.strategies.lane_sums import buckets
 
 
 class SharedBuffers:

@@ -8,7 +8,7 @@ from torch import nn
 
 from launcher.errors import TrainingError
 from launcher.process import ranks
-from launcher.strategies.units import own_parameters
+from launcher.strategies.shard_units import own_parameters
 
 
 class CollectiveConsistencyCheck:

@@ -16,7 +16,7 @@ from launcher.process import ranks
 from launcher.process.ranks import any_rank
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.buffers import broadcast
-from launcher.strategies.lanes import buckets
+from launcher.strategies.lane_sums import buckets
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
 from launcher.types import PositiveFloat

@@ -20,18 +20,18 @@ from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.buffers import SharedBuffers
 from launcher.strategies.collective_check import CollectiveConsistencyCheck
 from launcher.strategies.initial_weights import META, draw, outline, same_draws
-from launcher.strategies.lanes import TreeReduceScatter
+from launcher.strategies.lane_sums import TreeReduceScatter
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.recompute import recompute_units
+from launcher.strategies.shard_units import own_parameters, shard_units
 from launcher.strategies.sharded import copy_shard
 from launcher.strategies.step import StepPlan, StepResult
-from launcher.strategies.units import own_parameters, shard_units
 from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 Sharding = Literal["full_shard", "shard_grad_op", "no_shard"]
 Dtype = Literal["fp32", "bf16"]
-OF_WHOLE_MATRICES = (MuonAdamW, *filter(None, [getattr(torch.optim, "Muon", None)]))
-PLAIN_TENSORS_ONLY = torch.optim.Adafactor, torch.optim.Rprop
+WHOLE_MATRIX_OPTIMIZERS = (MuonAdamW, *filter(None, [getattr(torch.optim, "Muon", None)]))
+PLAIN_TENSOR_OPTIMIZERS = torch.optim.Adafactor, torch.optim.Rprop
 """Optimizers that use operators which torch does not implement for sharded tensors."""
 
 
@@ -164,12 +164,12 @@ class FsdpStrategy(NativeStrategy):
         # The optimizer is built only now, since sharding has replaced the model's parameters.
         optimizer = build_optimizer(model)
         parts = optimizer.parts.values() if isinstance(optimizer, OptimizerParts) else [optimizer]
-        if bad := next((part for part in parts if isinstance(part, PLAIN_TENSORS_ONLY)), None):
+        if bad := next((part for part in parts if isinstance(part, PLAIN_TENSOR_OPTIMIZERS)), None):
             raise ConfigError(
                 f"optimizer={type(bad).__name__}: it cannot update sharded parameters; use"
                 " another optimizer, or strategy=ddp."
             )
-        if self.lanes is not None and isinstance(optimizer, OF_WHOLE_MATRICES):
+        if self.lanes is not None and isinstance(optimizer, WHOLE_MATRIX_OPTIMIZERS):
             raise ConfigError(
                 f"optimizer={type(optimizer).__name__}: its products of sharded matrices round by"
                 " the number of ranks, so trainer.lanes does not support it under strategy=fsdp;"
@@ -273,10 +273,10 @@ class FsdpStrategy(NativeStrategy):
 
     def forward_context(self) -> AbstractContextManager[object]:
         context = super().forward_context()
-        return context if torch.is_grad_enabled() else self._resharded(context)
+        return context if torch.is_grad_enabled() else self._reshard_after(context)
 
     @contextmanager
-    def _resharded(self, context: AbstractContextManager[object]) -> Iterator[None]:
+    def _reshard_after(self, context: AbstractContextManager[object]) -> Iterator[None]:
         """Free gathered weights after `context`.
 
         Without a backward pass to free them they would stay, and later changes of the shards

@@ -10,7 +10,7 @@ from torch import nn
 
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
-from launcher.strategies.units import own_parameters
+from launcher.strategies.shard_units import own_parameters
 
 META = torch.device("meta")
 UNSET = 0xFF

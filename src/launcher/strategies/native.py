@@ -18,7 +18,7 @@ from launcher.process.lanes import Lanes
 from launcher.process.ranks import Ranks
 from launcher.strategies.base import ShardSpec, Snapshot, Strategy, TensorReader
 from launcher.strategies.initial_weights import build
-from launcher.strategies.lanes import LaneSums, check_model, check_optimizer, sum_over_replicas
+from launcher.strategies.lane_sums import LaneSums, check_model, check_optimizer, sum_over_replicas
 from launcher.strategies.norms import by_mesh, row_norm, total_norm
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
@@ -33,8 +33,8 @@ from launcher.strategies.weights import (
     load_model_tensors,
     load_weights,
     model_tensors,
+    names_of_tied,
     needs_backward,
-    tied_names,
 )
 
 OPTIMIZER = "optimizer/"
@@ -251,7 +251,7 @@ class NativeStrategy(Strategy):
                 if part is not None:
                     parts[name] = part
         meta: dict[str, object] = {"optimizer": rest, "scaler": self.scaler.state_dict()}
-        meta |= {EXTRA: extra_state(self.model), TIED: tied_names(self.model)}
+        meta |= {EXTRA: extra_state(self.model), TIED: names_of_tied(self.model)}
         return Snapshot(tensors, meta, parts)
 
     def load(self, saved: TensorReader) -> None:

@@ -91,7 +91,7 @@ def load_optimizer(
             " had it when the checkpoint was written, but not both."
         )
     names = _names(model, optimizer)
-    keys, values = stored_keys(saved, prefix), stored_values(groups)
+    keys, values = read_keys(saved, prefix), read_values(groups)
     _check_parameters(optimizer, names, groups, keys.keys() | values.keys())
     # Settings like `fused` belong to this machine and are kept.
     kept = [
@@ -124,7 +124,7 @@ def load_optimizer(
         optimizer.state.update(_to_device(others, device))
 
 
-def stored_keys(saved: TensorReader, prefix: str) -> dict[str, list[str]]:
+def read_keys(saved: TensorReader, prefix: str) -> dict[str, list[str]]:
     """Return the keys of the stored state tensors, by parameter."""
     keys: dict[str, list[str]] = {}
     for full in saved.names():
@@ -134,7 +134,7 @@ def stored_keys(saved: TensorReader, prefix: str) -> dict[str, list[str]]:
     return keys
 
 
-def stored_values(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def read_values(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the stored state that is not tensors, by parameter and key."""
     values: dict[str, dict[str, Any]] = {}
     for full, value in (item for entry in groups for item in entry["values"].items()):

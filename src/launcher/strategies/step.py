@@ -22,7 +22,7 @@ class StepPlan:
     sync_every_micro_batch: bool = False
     lanes: int | None = None
     """The micro-batches of all ranks together, whose gradients are added in the order of
-    `launcher.strategies.lanes`. With None, they are added in any order."""
+    `launcher.strategies.lane_sums`. With None, they are added in any order."""
     seed: int = 0
     """Seed of the random state of each lane, and of each batch of an evaluation."""
 

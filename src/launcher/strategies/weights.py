@@ -83,7 +83,7 @@ def model_state(model: nn.Module) -> ModelState:
     return result
 
 
-def tied_names(model: nn.Module) -> dict[str, str]:
+def names_of_tied(model: nn.Module) -> dict[str, str]:
     """Return the further names of tied tensors, each with the tensor's name in `model_state`."""
     first: dict[int, str] = {}
     tied = {}
@@ -93,8 +93,8 @@ def tied_names(model: nn.Module) -> dict[str, str]:
     return tied
 
 
-class Tied:
-    """Stored weights in which a tensor of `tied_names` has all names; a file may have any."""
+class TiedTensor:
+    """Stored weights in which a tensor of `names_of_tied` has all names; a file may have any."""
 
     def __init__(self, saved: TensorReader, tied: Mapping[str, str], prefix: str = ""):
         self.saved, self.path, self.meta = saved, saved.path, saved.meta
@@ -158,7 +158,7 @@ def load_model_tensors(
                 tensor = passed[name] = torch.empty_like(tensor)
             read_into(saved, prefix + name, tensor)
     # The model's own code may look for what the checkpoint does not have.
-    for name in state.keys() - stored - extra.keys() - tied_names(model).keys():
+    for name in state.keys() - stored - extra.keys() - names_of_tied(model).keys():
         del state[name]
     state.update({**passed, **extra})
     failure: Exception | None = None
@@ -189,7 +189,7 @@ def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in model_tensors(model).items()}
 
 
-def lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> list[str]:
+def find_lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Return the names of tensors that a resume would not restore.
 
     They have appeared, vanished or changed their shape since `built`, and their module's
@@ -202,9 +202,7 @@ def lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> list
         names = [name for name in changed if name.rpartition(".")[0] == path]
         try:
             owner = module.get_submodule(path)
-            restored = _restored(
-                owner, {name.rpartition(".")[2]: built.get(name) for name in names}
-            )
+            restored = _restore(owner, {name.rpartition(".")[2]: built.get(name) for name in names})
         except Exception:
             # It cannot be copied, or its own code failed.
             restored = {}
@@ -212,7 +210,7 @@ def lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> list
     return sorted(lost)
 
 
-def _restored(
+def _restore(
     owner: nn.Module, built: Mapping[str, tuple[int, ...] | None]
 ) -> dict[str, tuple[int, ...]]:
     """Load a module's state into the module as it was built; return the resulting shapes."""
@@ -261,7 +259,7 @@ def load_weights(
     `load_tensors` is called with `saved`, the prefix of the names and `strict`.
     """
     prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
-    saved = Tied(saved, tied_names(model), prefix)
+    saved = TiedTensor(saved, names_of_tied(model), prefix)
     problems = (load_tensors or partial(load_model_tensors, model))(saved, prefix, strict)
     # Only a checkpoint has it, other files of weights do not.
     if EXTRA in saved.meta:

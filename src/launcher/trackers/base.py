@@ -12,12 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from launcher.checkpoint.find import checkpoint_path
+from launcher.checkpoint.find_checkpoint import checkpoint_path
 from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
-from launcher.config.tree import get, nested
+from launcher.config.tree import get, nest
 from launcher.errors import ConfigError
-from launcher.rundir.files import replace_file
+from launcher.process.files import replace_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import AttemptData, RecordData
 from launcher.rundir.run_on_disk import RunOnDisk
@@ -41,7 +41,7 @@ class TrackedRun:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return nested(self.record.get("config", {}))
+        return nest(self.record.get("config", {}))
 
     @property
     def name(self) -> str:
@@ -212,13 +212,13 @@ def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, An
 def config_without(config: Mapping[str, object], keys: Iterable[str]) -> dict[str, Any]:
     left_out = set(keys)
 
-    def kept(tree: object, path: str) -> Any:
+    def keep(tree: object, path: str) -> Any:
         if not isinstance(tree, Mapping):
             return tree
         paths = {key: f"{path}.{key}" if path else str(key) for key in tree}
-        return {key: kept(tree[key], paths[key]) for key in tree if paths[key] not in left_out}
+        return {key: keep(tree[key], paths[key]) for key in tree if paths[key] not in left_out}
 
-    return dict(kept(config, ""))
+    return dict(keep(config, ""))
 
 
 def is_tracker(node: Any) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from launcher.errors import ConfigError
-from launcher.process.identity import process_start
+from launcher.process.process_id import process_start
 from launcher.process.signals import HANDLED
 from launcher.rundir.folder import FOLLOWER_LOCK, RunFolder
 from launcher.rundir.holder import is_held
@@ -35,7 +35,7 @@ HANGS, HANGS_WITH_ARTIFACTS = 60.0, 1800.0
 """Seconds after that until a call into a tracker is given up. A checkpoint may be large."""
 LONGEST_WAIT = 60.0
 """Seconds between two attempts, at most."""
-MOST_REJECTED = 5
+MAX_REJECTED = 5
 """Number of rejected names that a message lists."""
 
 logger = logging.getLogger("launcher.trackers")
@@ -110,16 +110,16 @@ class Follower:
         process is on a run that run.json records as running, and `superseded` if another attempt
         has begun, which has its own follower.
         """
-        state = self._recorded()
+        state = self._read_state()
         if state == SUPERSEDED:
             return state
         if is_held(self.run.folder):
             return RUNNING if self.follow else state
         # It may have ended in between.
-        state = self._recorded()
+        state = self._read_state()
         return "killed" if state == RUNNING else state
 
-    def _recorded(self) -> str:
+    def _read_state(self) -> str:
         record = self.run.record
         attempts = record.get("attempts") or [{}]
         if self.follow and attempts[-1].get("number") != self.attempt:
@@ -198,7 +198,7 @@ def acquire(lock: FollowerLock, is_over: Callable[[], bool], seconds: float = IN
             time.sleep(seconds)
 
 
-def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
+def list_unfinished(folder: RunFolder, follower: Follower) -> list[str]:
     """List a message for each tracker that is not up to date."""
     return [
         f"Tracker {name}: {reason}. Complete it with: python -m launcher.runs sync {folder.path}"
@@ -206,12 +206,12 @@ def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
     ]
 
 
-def not_sent(trackers: Mapping[str, Tracker]) -> list[str]:
+def list_not_sent(trackers: Mapping[str, Tracker]) -> list[str]:
     """A message for each tracker whose service has rejected something."""
     return [
         f"Tracker {name}: not sent, since the service rejects it: "
-        + "; ".join(f"{key} ({why})" for key, why in list(tracker.not_sent.items())[:MOST_REJECTED])
-        + f"; {len(tracker.not_sent)} in all" * (len(tracker.not_sent) > MOST_REJECTED)
+        + "; ".join(f"{key} ({why})" for key, why in list(tracker.not_sent.items())[:MAX_REJECTED])
+        + f"; {len(tracker.not_sent)} in all" * (len(tracker.not_sent) > MAX_REJECTED)
         for name, tracker in trackers.items()
         if tracker.not_sent
     ]
@@ -267,10 +267,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         is_done = follower.follow_run()
         for message in (
-            () if is_done or follower.state() == SUPERSEDED else unfinished(folder, follower)
+            () if is_done or follower.state() == SUPERSEDED else list_unfinished(folder, follower)
         ):
             logger.warning("%s", message)
-        for message in not_sent(trackers):
+        for message in list_not_sent(trackers):
             logger.warning("%s", message)
     finally:
         lock.release()

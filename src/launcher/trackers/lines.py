@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.history import parsed
+from launcher.rundir.history import parse_lines
 from launcher.trackers.base import Line
 
 BATCH = 1000
@@ -42,7 +42,7 @@ class _File:
         content = self._file.read()
         complete = content[: content.rfind(b"\n") + 1]
         self._file.seek(start + len(complete))
-        return _of_steps(parsed(complete.splitlines())), is_new
+        return _of_steps(parse_lines(complete.splitlines())), is_new
 
     def close(self) -> None:
         if self._file is not None:

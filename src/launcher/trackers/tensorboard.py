@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.tree import get
-from launcher.rundir.files import replace_file
+from launcher.process.files import replace_file
 from launcher.rundir.folder import place_of
 from launcher.trackers.base import NOT_ENDED, Line, Names, Tracker, numbers
 
@@ -58,7 +58,7 @@ class TensorBoardTracker(Tracker):
         # The position belongs to another file.
         if os.fstat(self._file.fileno()).st_size < self._position["size"]:
             self._position = copy.deepcopy(NOTHING)
-        self._tag = Names(self._separated, self._position["names"])
+        self._tag = Names(self._separate, self._position["names"])
         self._file.truncate(self._position["size"])
         self._file.seek(0, os.SEEK_END)
         self._writer = RecordWriter(self._file)
@@ -115,7 +115,7 @@ class TensorBoardTracker(Tracker):
     def folder(self) -> Path:
         return place_of(self.run.folder.path, self.path)
 
-    def _separated(self, key: str) -> str:
+    def _separate(self, key: str) -> str:
         return key.replace("/", self.namespace_separator)
 
     def _put(self, **fields: object) -> None:

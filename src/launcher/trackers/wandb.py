@@ -13,8 +13,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
-from launcher.rundir.holder import held_here, signal_holder
+from launcher.process.files import expand
+from launcher.rundir.holder import find_local_holder, signal_holder
 from launcher.trackers.base import (
     NOT_ENDED,
     Line,
@@ -24,7 +24,7 @@ from launcher.trackers.base import (
 )
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
-LONGEST = 128
+MAX_NAME_LENGTH = 128
 """Maximum number of characters of a run's name and group."""
 ARRIVAL_CHECKS = 10
 """Number of checks, a second apart, after which the steps that a server lacks are sent again."""
@@ -124,7 +124,7 @@ class WandbTracker(Tracker):
         stored = self.run.stored("wandb")
         self._log_start = stored.get("log_bytes", 0)
         if "project" not in stored:
-            stored = self.run.store("wandb", {**stored, **self._chosen(stored["id"])})
+            stored = self.run.store("wandb", {**stored, **self._choose_names(stored["id"])})
         self._wandb_run = run = wandb.init(**self._arguments(stored), settings=self._settings())
         self._stored = self.run.store("wandb", {**stored, "url": run.url})
         run.define_metric("step", hidden=True)
@@ -138,11 +138,11 @@ class WandbTracker(Tracker):
     def _arguments(self, stored: dict[str, Any]) -> dict[str, Any]:
         return {
             **{key: stored[key] for key in ("id", "project", "entity", "group")},
-            "name": self.name or self.run.label[-LONGEST:],
+            "name": self.name or self.run.label[-MAX_NAME_LENGTH:],
             "job_type": self.job_type,
             "notes": self.notes,
             "tags": self.tags,
-            "dir": self.run.folder.path / expanded(self.dir),
+            "dir": self.run.folder.path / expand(self.dir),
             "mode": "online",
             "resume": "allow",
             "config": config_without(self.run.config, ["tracker", *self.config_exclude]),
@@ -163,7 +163,7 @@ class WandbTracker(Tracker):
             "save_code": False,
             "x_file_stream_transmit_interval": 2,
         }
-        holder = held_here(self.run.folder) if self.system_metrics else None
+        holder = find_local_holder(self.run.folder) if self.system_metrics else None
         settings |= {"x_disable_stats": True} if holder is None else {"x_stats_pid": holder.pid}
         if self.stoppable:
             settings["stop_fn"] = self.stop
@@ -241,7 +241,7 @@ class WandbTracker(Tracker):
 
         In a SLURM job the signal is SIGINT as with Ctrl-C, after which the job is not requeued.
         """
-        holder = held_here(self.run.folder)
+        holder = find_local_holder(self.run.folder)
         if holder is None:
             logger.warning(
                 "W&B: stop requested, but %s is not running on this machine.", self.run.label
@@ -251,13 +251,13 @@ class WandbTracker(Tracker):
         if signal_holder(self.run.folder, holder, signum):
             logger.warning("Stopped on the W&B page.")
 
-    def _chosen(self, own_id: str) -> dict[str, object]:
+    def _choose_names(self, own_id: str) -> dict[str, object]:
         """Return the run's names on the server, which stay the same from now on."""
         return {
             "id": os.environ.get("WANDB_RUN_ID") or re.sub(r"[/\\#?%:]", "-", own_id),
             "project": self.project,
             "entity": self.entity or os.environ.get("WANDB_ENTITY"),
-            "group": self.group or (self.run.sweep and self.run.sweep[:LONGEST]),
+            "group": self.group or (self.run.sweep and self.run.sweep[:MAX_NAME_LENGTH]),
         }
 
     def _give_up(self) -> None:
@@ -328,7 +328,7 @@ class WandbTracker(Tracker):
 
 def base_url() -> str:
     """Return the server's address, as wandb finds it."""
-    folder = expanded(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb")
+    folder = expand(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb")
     settings = configparser.ConfigParser(default_section="default")
     try:
         settings.read([folder / "settings", Path("wandb") / "settings"])

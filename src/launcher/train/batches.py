@@ -8,7 +8,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from launcher.data.plain import WORKERS_DRAW_ANEW, PlainLoader, resumable, set_epoch, why_not_exact
+from launcher.data.user_dataloader import (
+    WORKERS_DRAW_ANEW,
+    PlainLoader,
+    resumable,
+    set_epoch,
+    why_not_exact,
+)
 from launcher.errors import TrainingError
 from launcher.hooks.base import TrainState
 from launcher.process import ranks, signals

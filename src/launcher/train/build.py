@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from launcher.config.checks import batch_issue
-from launcher.config.command import stored_identity
+from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import instantiate
-from launcher.config.lanes import lane_issues, unsupported_by
-from launcher.config.length import with_epochs
-from launcher.config.needs import validation_issues
-from launcher.config.resolve import as_yaml
+from launcher.config.identity.record_entry import read_identity
 from launcher.config.run_config import RunConfig
-from launcher.config.schema import without_own_keys
-from launcher.config.sections import RunSettings, TrainerSettings
+from launcher.config.schema.checks import batch_issue
+from launcher.config.schema.hook_dependencies import validation_issues
+from launcher.config.schema.lane_rules import lane_issues, support_issue
+from launcher.config.schema.run_length import with_epochs
+from launcher.config.schema.validate import without_own_keys
+from launcher.config.settings import RunSettings, TrainerSettings
 from launcher.config.tree import get
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
@@ -40,7 +40,7 @@ from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.shared import SharedStart
 from launcher.hooks.sources import SourcesHook
-from launcher.models.output import check_parameters, described
+from launcher.models.output import check_parameters, describe_type
 from launcher.optim.common_steps import comparable
 from launcher.optim.fused import kernels_for_any_shard
 from launcher.optim.optimizers import check_step
@@ -48,12 +48,12 @@ from launcher.optim.parts import OptimizerParts, call_factory
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import SchedulerParts, check_steps, needs_metric
 from launcher.process import collector
+from launcher.process.files import expand
 from launcher.process.ranks import Ranks
 from launcher.process.rng import seed_all, set_deterministic
-from launcher.rundir.files import expanded
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import processor
-from launcher.rundir.signing import signed_text
+from launcher.rundir.signing import sign_text
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker
@@ -103,7 +103,7 @@ def build_trainer(
         if isinstance(loader.dataset, Mixture):
             hooks.insert(0, SourcesHook(get(plain, "hooks.logging.interval") or 10))
         schedule = in_steps(schedule, loader.dataset, plain["data"]["batch_size"])
-    texts = {"config.yaml": text if strategy.ranks.rank else signed_text(text)}
+    texts = {"config.yaml": text if strategy.ranks.rank else sign_text(text)}
     trainer = Trainer(
         strategy=strategy,
         build_model=lambda: precision.convert(build_model(plain["model"])),
@@ -153,7 +153,7 @@ def _context(config: RunConfig, data: Any, strategy: Strategy, texts: dict[str, 
         data=data,
         texts=texts,
         fork=_fork(config.run, config.outputs, as_yaml(config.of_the_run)),
-        shared=_shared(config, texts),
+        shared=_find_shared_start(config, texts),
         leaves={int(step): ids for step, ids in (config.run.leaves or {}).items()},
     )
 
@@ -223,7 +223,7 @@ def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision, StepPlan]:
     strategy: Strategy = instantiate(plain["strategy"], "strategy")
     if settings.lanes is not None:
         if not vars(type(strategy)).get("supports_lanes"):
-            raise ConfigError(str(unsupported_by(settings.lanes, strategy.name)))
+            raise ConfigError(str(support_issue(settings.lanes, strategy.name)))
         plan = replace(plan, lanes=settings.lanes)
     strategy.setup(plan, precision, config.device)
     if settings.lanes is not None and strategy.device.type == "cpu":
@@ -242,7 +242,7 @@ def step_plan(
         raise ConfigError(str(issue))
     share = batch // world_size
     micro_batch_size = settings.micro_batch_size
-    # Before, `auto` has become a number (see `launcher.jobs.micro_batch`).
+    # Before, `auto` has become a number (see `launcher.train.micro_batch`).
     assert not isinstance(micro_batch_size, str)
     largest = batch // settings.lanes if settings.lanes else micro_batch_size
     largest_size = min(largest or share, share)
@@ -272,7 +272,7 @@ def build_model(node: Mapping[str, Any]) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"model._target_={node['_target_']}: should make a torch.nn.Module; it made"
-            f" {described(model)}."
+            f" {describe_type(model)}."
         )
     check_parameters(model)
     return model
@@ -288,7 +288,7 @@ def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Op
     key = f"optimizer._target_={node['_target_']}"
     if not hasattr(optimizer, "param_groups"):
         raise ConfigError(
-            f"{key}: should make a torch.optim.Optimizer; it made {described(optimizer)}."
+            f"{key}: should make a torch.optim.Optimizer; it made {describe_type(optimizer)}."
         )
     check_step(optimizer, key)
     return optimizer
@@ -324,7 +324,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     name, key = type(scheduler).__name__, f"scheduler._target_={options['_target_']}"
     if not hasattr(scheduler, "step"):
         raise ConfigError(
-            f"{key}: should make a scheduler of torch.optim; it made {described(scheduler)}."
+            f"{key}: should make a scheduler of torch.optim; it made {describe_type(scheduler)}."
         )
     check_steps(scheduler, key)
     if needs_metric(scheduler) and metric is None:
@@ -376,12 +376,12 @@ def _check_validation(plain: dict[str, object], data: Any) -> None:
 def _fork(run: RunSettings, outputs: str, config: str) -> Fork | None:
     if run.fork_from is None:
         return None
-    return Fork(run.fork_from, expanded(outputs), tuple(run.fork_without or ()), config)
+    return Fork(run.fork_from, expand(outputs), tuple(run.fork_without or ()), config)
 
 
-def _shared(config: RunConfig, texts: dict[str, str]) -> SharedStart | None:
+def _find_shared_start(config: RunConfig, texts: dict[str, str]) -> SharedStart | None:
     run, plain = config.run, config.of_the_run
-    known = stored_identity(config.plain["run"])
+    known = read_identity(config.plain["run"])
     if not run.share_prefix or run.fork_from is not None or known is None:
         return None
     if "oc.env" in str(plain.get("hooks")):
@@ -419,9 +419,7 @@ def _hooks(config: RunConfig, schedule: dict[str, Any] | None) -> list[BaseHook]
     ]
     run = config.run
     if run.init_from is not None:
-        hooks.insert(
-            0, InitFromHook(expanded(run.init_from), Path(config.outputs), run.init_strict)
-        )
+        hooks.insert(0, InitFromHook(expand(run.init_from), Path(config.outputs), run.init_strict))
     if schedule and schedule.get("metric") is not None:
         hooks.append(
             MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto")))

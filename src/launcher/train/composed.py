@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from launcher.config.sections import TrainerSettings
+from launcher.config.settings import TrainerSettings
 from launcher.hooks.base import BaseHook, Records, RunContext
 from launcher.hooks.records import map_nested_tensor
 from launcher.optim.precision import Precision

@@ -7,7 +7,7 @@ from itertools import takewhile
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import EVENTS, BaseHook, Records, TrainState, check_event, overrides
 from launcher.hooks.records import flatten
-from launcher.models.output import described
+from launcher.models.output import describe_type
 
 Call = Callable[..., None]
 
@@ -90,7 +90,7 @@ def check_hook(hook: object, source: str) -> None:
     """Check that an object from a source is a hook, with methods that are named like events."""
     if not isinstance(hook, BaseHook):
         advice = ", so create one" if isinstance(hook, type) and issubclass(hook, BaseHook) else ""
-        kind = f"the class {hook.__name__}" if isinstance(hook, type) else described(hook)
+        kind = f"the class {hook.__name__}" if isinstance(hook, type) else describe_type(hook)
         raise ConfigError(
             f"{source}: a hook should be an instance of a launcher.BaseHook; this is"
             f" {kind}{advice}."

@@ -5,9 +5,9 @@ from fractions import Fraction
 from functools import partial
 
 from launcher.config.construct import instantiate
-from launcher.config.length import with_steps
 from launcher.config.run_config import RunConfig
-from launcher.config.schema import without_own_keys
+from launcher.config.schema.run_length import with_steps
+from launcher.config.schema.validate import without_own_keys
 from launcher.data.iterable import length
 from launcher.errors import ConfigError
 

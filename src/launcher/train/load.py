@@ -10,21 +10,21 @@ import torch
 from hydra.errors import InstantiationException
 from torch import nn
 
-from launcher.checkpoint.find import find_checkpoint
+from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.manifest import NAME as MANIFEST
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.compose.session import first_line
 from launcher.config.construct import instantiate, target_object
 from launcher.config.foreign import read_config
-from launcher.config.run_config import resolved_node
-from launcher.config.session import first_line
+from launcher.config.run_config import resolve_node
 from launcher.config.tree import get
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.init_from import RenamingReader
-from launcher.rundir.files import expanded
-from launcher.rundir.folder import RunFolder, named_folders, run_name
-from launcher.strategies.weights import load_weights, model_tensors, tied_names
+from launcher.process.files import expand
+from launcher.rundir.folder import RunFolder, find_folders, run_name
+from launcher.strategies.weights import load_weights, model_tensors, names_of_tied
 
 EXPORTED, SHARDS = "model.safetensors", "model-*-of-*.safetensors"
 
@@ -55,7 +55,7 @@ def load_model(
         ConfigError: there is no such run or checkpoint, it is damaged, its class cannot be imported
             or is not allowed, or the weights do not fit the class.
     """
-    path = _folder(run, expanded(outputs))
+    path = _folder(run, expand(outputs))
     exported = [path / EXPORTED] if (path / EXPORTED).exists() else sorted(path.glob(SHARDS))
     is_export, is_checkpoint = bool(exported), (path / MANIFEST).exists()
     if is_export and weights is not None:
@@ -66,12 +66,12 @@ def load_model(
         which = path if is_checkpoint else checkpoint
         path = find_checkpoint(RunFolder(path).checkpoints, which, "checkpoint", hashes=False)
     try:
-        saved = ShardReader(exported) if is_export else _opened(path, weights)
+        saved = ShardReader(exported) if is_export else _open(path, weights)
         model = _build(path / "config.yaml", trust)
         load_weights(
             model,
             (
-                RenamingReader(saved, [*model_tensors(model), *tied_names(model)])
+                RenamingReader(saved, [*model_tensors(model), *names_of_tied(model)])
                 if is_export
                 else saved
             ),
@@ -83,11 +83,11 @@ def load_model(
 
 def _folder(run: str | Path, outputs: Path) -> Path:
     """Find the folder that a path or the name of a run in `outputs` means."""
-    path = expanded(run)
+    path = expand(run)
     is_one = any((path / name).exists() for name in ("checkpoints", MANIFEST, EXPORTED)) or any(
         path.glob(SHARDS)
     )
-    folders = [path] if is_one else named_folders(outputs, str(run))
+    folders = [path] if is_one else find_folders(outputs, str(run))
     if not folders and path.is_dir():
         raise ConfigError(f"load_model('{run}'): this folder has no checkpoint and no {EXPORTED}.")
     if len(folders) == 1:
@@ -104,7 +104,7 @@ def _folder(run: str | Path, outputs: Path) -> Path:
     )
 
 
-def _opened(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
+def _open(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
     stored = StoredCheckpoint(checkpoint)
     stored.use_weights(weights)
     return stored
@@ -131,7 +131,7 @@ def _build(file: Path, trust: bool) -> nn.Module:
     if not is_module:
         raise ConfigError(f"{file}: model._target_={target}: must name a torch.nn.Module.")
     try:
-        model: nn.Module = instantiate(resolved_node(config, "model"), "model")
+        model: nn.Module = instantiate(resolve_node(config, "model"), "model")
     except InstantiationException as error:
         message = str(error)
         if "Error locating target '" not in message:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from launcher.config.fits import check_bounds
+from launcher.config.schema.value_types import check_bounds
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, StepInfo, TrainState
 from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switching
@@ -28,7 +28,7 @@ from launcher.hooks.state import full_state, load_full_state, load_hook_states
 from launcher.models.output import (
     check_output,
     check_parameters,
-    described,
+    describe_type,
     is_part,
     warn_of_rounding,
 )
@@ -50,17 +50,17 @@ from launcher.process.ranks import Agreement, maximum
 from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import Strategy
 from launcher.strategies.external import ExternalStrategy
-from launcher.strategies.lanes import Buffers
+from launcher.strategies.lane_sums import Buffers
 from launcher.strategies.missing_loss import check_missing_loss
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import model_tensors, unwrap
+from launcher.train.alternating_step import AlternatingUpdates, check_takes_name, check_turns
 from launcher.train.batches import Batches, MicroBatches, weigh
 from launcher.train.events import HookCaller, calls, check_hook
-from launcher.train.turns import Turns, check_takes_name, check_turns
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 ADVICE = "Lower the learning rate or check the data."
-AS_ONE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+COMBINERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "build_optimizer": OptimizerParts,
     "build_lr_scheduler": SchedulerParts,
 }
@@ -136,7 +136,7 @@ class BaseTrainer(HookCaller):
         self.lr_scheduler: AnyScheduler | None = None
         self.grad_scaler: torch.amp.GradScaler
         self.strategy: Strategy
-        self._turns: Turns | None = None
+        self._turns: AlternatingUpdates | None = None
         self._batches: Batches
         self._schedule: ScheduleState
         self._agreement: Agreement
@@ -243,7 +243,7 @@ class BaseTrainer(HookCaller):
             retries = self.max_non_finite_grad_retries
             check_turns(self.strategy, self.optimizer, self.lr_scheduler, self.hooks, retries)
             check_takes_name(self._forward(), self._forward_name(), list(self.optimizer.parts))
-            self._turns = Turns(self.optimizer, self.strategy, self._forward_for)
+            self._turns = AlternatingUpdates(self.optimizer, self.strategy, self._forward_for)
         self._num_groups = len(self.optimizer.param_groups)
         self._agreement = Agreement()
         self.bind_events()
@@ -257,12 +257,12 @@ class BaseTrainer(HookCaller):
 
     def _part(self, method: str, kind: str, *attributes: str) -> Any:
         part = getattr(self, method)()
-        if isinstance(part, Mapping) and method in AS_ONE:
-            part = AS_ONE[method](part)
+        if isinstance(part, Mapping) and method in COMBINERS:
+            part = COMBINERS[method](part)
         if not is_part(part, attributes) and not (part is None and kind.endswith("or None")):
             raise ConfigError(
                 f"{type(self).__name__}.{method} should return {kind}; it returned"
-                f" {described(part)}."
+                f" {describe_type(part)}."
             )
         return part
 
@@ -375,7 +375,7 @@ class BaseTrainer(HookCaller):
             self._batches.rewind()
             self._agreed_at = -1
             self._boundary()
-            raise signals.SignalExit(signals.received()) from None
+            raise signals.SignalExit(signals.first_signal()) from None
         finally:
             self._batches.close()
             self._last_loss = None
@@ -426,16 +426,16 @@ class BaseTrainer(HookCaller):
             follow_groups(self.lr_scheduler)
             self._num_groups = len(self.optimizer.param_groups)
         self.step_info["lr"] = current_rates(self.optimizer)
-        self._agreement.begin(signals.received())
+        self._agreement.begin(signals.first_signal())
         return self.strategy.step()
 
-    def _take_turns(self, turns: Turns) -> StepResult:
+    def _take_turns(self, turns: AlternatingUpdates) -> StepResult:
         """Compute the gradients and update the weights, one optimizer after the other."""
         batches = list(islice(self._micro_batches(), self.gradient_accumulation_steps))
         for batch, _ in batches:
             self.fire("on_batch", batch)
         self.step_info["lr"] = current_rates(self.optimizer)
-        self._agreement.begin(signals.received())
+        self._agreement.begin(signals.first_signal())
         schedules: Any = self.lr_scheduler
         result = turns.take(self.state.step, batches, self.step_info, schedules)
         self._has_checked_forward = True
@@ -458,7 +458,7 @@ class BaseTrainer(HookCaller):
         lanes = self.strategy.lanes
         buffers = None if lanes is None or self._has_checked_forward else Buffers(self.model)
         while done < count:
-            if signals.received():
+            if signals.first_signal():
                 deadline.progress()
             batch, weight = next(micro_batches)
             for call in self._events["on_batch"]:
@@ -497,13 +497,13 @@ class BaseTrainer(HookCaller):
         return True
 
     def _first_forward(self, input: object) -> tuple[torch.Tensor | None, Records]:
-        loss, records = self.checked_forward(input)
+        loss, records = self.call_forward(input)
         self._has_checked_forward = True
         if loss is not None and self.num_targets(input) is not None:
             warn_of_rounding(loss, self._forward_name(), self.logger)
         return loss, records
 
-    def checked_forward(self, input: object) -> tuple[torch.Tensor | None, Records]:
+    def call_forward(self, input: object) -> tuple[torch.Tensor | None, Records]:
         """Call `forward`, and check its output."""
         output = self.forward(input)
         check_output(output, self._forward_name())
@@ -590,7 +590,7 @@ class BaseTrainer(HookCaller):
         """Agree with all ranks on a signal, once per boundary, unless the run has ended."""
         if self._agreed_at != self.state.step:
             self._agreed_at = self.state.step
-            signum = self._agreement.result(signals.received())
+            signum = self._agreement.result(signals.first_signal())
             self.stop_signal = signum if signum and not self.is_last_step else 0
 
     def stop_at_this_boundary(self) -> None:
@@ -600,7 +600,7 @@ class BaseTrainer(HookCaller):
         """
         # This is the exchange that the step has begun.
         self._agree_on_signal()
-        self.stop_signal = maximum(signals.received())
+        self.stop_signal = maximum(signals.first_signal())
 
     def must_pause(self) -> bool:
         return (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.rundir.folder import RunFolder
-from launcher.slurm.submission import JobNote
+from launcher.slurm.submission import Submission
 from support import python
 from support.lab import (
     INTERVAL,
@@ -424,7 +424,7 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
 
 
 def job_of(folder):
-    return JobNote.read(RunFolder(folder)).job_id
+    return Submission.read(RunFolder(folder)).job_id
 
 
 def test_a_job_that_depends_on_a_run_evaluates_what_the_run_has_saved(cluster, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.rundir.folder import RunFolder
 from launcher.runs.stored_study import StoredStudy
-from launcher.slurm.submission import JobNote
+from launcher.slurm.submission import Submission
 from support import python
 from support.lab import MAX_WAIT_S, QUICK, ROOT, experiment, run_folders, wait_for, wait_for_step
 from support.runner import ENVIRONMENT, metrics_of
@@ -31,7 +31,9 @@ SLURM = [
 
 
 def jobs(outputs):
-    return {folder.name: JobNote.read(RunFolder(folder)).job_id for folder in run_folders(outputs)}
+    return {
+        folder.name: Submission.read(RunFolder(folder)).job_id for folder in run_folders(outputs)
+    }
 
 
 def asked(outputs):
@@ -90,7 +92,7 @@ def test_a_search_that_is_killed_and_preempted_with_its_trials_equals_an_undistu
         *("-m", "launcher", *local),
         env=ENVIRONMENT,
         cwd=ROOT,
-        children=(("launcher.dispatch.child", 2),),
+        children=(("launcher.dispatch.child_job", 2),),
     )
     ended = lab.wait_until_ended(job)
     assert ended == "COMPLETED" and starts(outputs) == [3], log.read_text()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.rundir.folder import RunFolder
-from launcher.slurm.submission import JobNote
+from launcher.slurm.submission import Submission
 from support.lab import QUICK, experiment, run_folders, steps_done, wait_for
 from support.runner import launch, metrics_of
 
@@ -35,7 +35,7 @@ def attempts_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def job_of(folder: Path) -> str:
-    note = JobNote.read(RunFolder(folder))
+    note = Submission.read(RunFolder(folder))
     assert note is not None and note.job_id is not None
     return note.job_id
 

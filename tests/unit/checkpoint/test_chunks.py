@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from launcher.checkpoint import chunks
-from launcher.checkpoint.files import hash_file, write_file
+from launcher.checkpoint.durable_files import hash_file, write_file
 
 SIZES = (3, 20_000_001, 1, 9_999_999)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoint.files import write_file
+from launcher.checkpoint.durable_files import write_file
 from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, verify
 from launcher.checkpoint.store import CheckpointStore
 from support.stores import change_manifest, save

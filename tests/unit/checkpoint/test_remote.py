@@ -47,7 +47,7 @@ def test_another_machine_resumes(tmp_path: Path, url: str) -> None:
     assert store.remote_steps() == [1, 3, 4]
     other = elsewhere(store)
     assert value(other) == 8.0
-    assert other.steps() == [4] and other.linked("latest") == 4
+    assert other.steps() == [4] and other.resolve_link("latest") == 4
     save(other, 5, keep=1)
     assert other.remote_steps() == [1, 4, 5], "the best stays, though it is not on this machine"
 

@@ -114,7 +114,7 @@ def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path: Path) -> None:
     newest = store.newest_valid()
     assert newest is not None and newest[1].step == 2
     writer.save(payload(4), wait=True)
-    assert store.steps() == [1, 2, 4] and store.linked("best") == 1
+    assert store.steps() == [1, 2, 4] and store.resolve_link("best") == 1
     for step in store.steps():
         verify(store.path(step))
     assert (tmp_path / "corrupt-step-00000003").is_dir()

@@ -35,7 +35,7 @@ def test_save_and_read(tmp_path: Path) -> None:
         and torch.equal(state["rng"], torch.arange(3))
         and stored.rank_state(1) is None
     )
-    assert (store.linked("latest"), store.linked("best")) == (10, 5)
+    assert (store.resolve_link("latest"), store.resolve_link("best")) == (10, 5)
     assert weights_digest(store.path(5)) != weights_digest(store.path(10))
 
 
@@ -63,7 +63,7 @@ def test_damage_is_found_named_and_set_aside(tmp_path: Path, damage: str, name: 
             verify(store.path(10))
         found = store.newest_valid()
         assert found is not None and found[1].step == 5
-        assert (tmp_path / "corrupt-step-00000010").is_dir() and store.linked("latest") == 5
+        assert (tmp_path / "corrupt-step-00000010").is_dir() and store.resolve_link("latest") == 5
 
 
 def test_store_ignores_files_that_the_manifest_does_not_list(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_checkpoint_set_aside_is_taken_back_once_it_is_valid(tmp_path: Path) -> 
     assert store.steps() == []
     os.rename(tmp_path / "10.json", tmp_path / "corrupt-step-00000010" / "state.json")
     newest = CheckpointStore(tmp_path).newest_valid()
-    assert newest is not None and newest[0] == store.path(10) and store.linked("latest") == 10
+    assert newest is not None and newest[0] == store.path(10) and store.resolve_link("latest") == 10
 
 
 def test_checkpoint_that_cannot_be_loaded_is_not_taken_back_by_the_same_process(
@@ -261,7 +261,7 @@ def test_a_copy_in_which_links_became_folders(tmp_path: Path) -> None:
         and os.readlink(copy.root / "latest") == "step-00000015"
     )
     save(copy, 20)
-    assert copy.linked("latest") == 20
+    assert copy.resolve_link("latest") == 20
 
 
 def test_the_only_checkpoint_is_a_copy_under_the_name_of_a_link(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_the_only_checkpoint_is_a_copy_under_the_name_of_a_link(tmp_path: Path) 
     (tmp_path / "latest").unlink()
     store.path(5).rename(tmp_path / "latest")
     store.recover()
-    assert store.steps() == [5] and store.linked("latest") == 5
+    assert store.steps() == [5] and store.resolve_link("latest") == 5
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_rolling_back_sets_later_ones_aside(tmp_path: Path) -> None:
     assert store.abandon(5) == [f"abandoned-step-000000{step}" for step in (20, 15, 10)]
     assert (
         store.steps() == [5]
-        and store.linked("latest") == 5
+        and store.resolve_link("latest") == 5
         and not os.path.lexists(tmp_path / "best")
     )
     assert store.abandon(5) == []
@@ -336,5 +336,5 @@ def test_a_removed_folder_is_created_again_for_the_next_save(
     assert caplog.text == ""
     shutil.rmtree(store.root)
     saver.save(payload(2), wait=True)
-    assert store.steps() == [2] and store.linked("latest") == 2
+    assert store.steps() == [2] and store.resolve_link("latest") == 2
     assert "was removed while the run was training" in caplog.text

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.branches import described, plan
+from launcher.cli.branches import describe_branches, plan
 from launcher.optim.common_steps import common_steps
 from support.paths import ROOT
 
@@ -38,12 +38,12 @@ def test_the_plan_of_a_sweep() -> None:
     }
     assert [branch.index for branch in branches] == [3, 4, 5, 0, 1, 2]
     assert branches[0].leaves == {161: [4], 121: [5], 91: [0], 81: [1], 61: [2]}
-    assert described(branches) == "6 runs, 900 steps; shared: 385 are trained"
+    assert describe_branches(branches) == "6 runs, 900 steps; shared: 385 are trained"
 
 
 def test_the_plan_of_the_page() -> None:
     runs = [run(steps, ratio, warmup=50) for ratio in (0.1, 0.2, 0.4) for steps in (1000, 2000)]
-    assert described(plan(runs)) in (ROOT / "docs" / "configuration.md").read_text()
+    assert describe_branches(plan(runs)) in (ROOT / "docs" / "configuration.md").read_text()
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -83,7 +83,7 @@ def test_each_run_is_compared_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("launcher.optim.common_steps.common_steps", counted)
     runs = [run(200, 0.1 + 0.01 * ratio, seed) for ratio in range(20) for seed in range(5)]
-    assert described(plan(runs)) == "100 runs, 20,000 steps; shared: 4,705 are trained"
+    assert describe_branches(plan(runs)) == "100 runs, 20,000 steps; shared: 4,705 are trained"
     assert set(counts) == {"same"} and counts["same"] <= 4 * len(runs)
 
 

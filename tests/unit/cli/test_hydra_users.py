@@ -15,7 +15,7 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.sweeper import Sweeper
 
-from launcher.config.hydra_job import hydra_job
+from launcher.config.compose.hydra_job import hydra_job
 from launcher.config.options import main_folder
 from support import python
 from support.composition import run_of

@@ -9,8 +9,8 @@ import pytest
 
 from launcher.cli.main import main, read
 from launcher.cli.start import start_run
-from launcher.config import session
-from launcher.config.compose import compose
+from launcher.config.compose import session
+from launcher.config.compose.composer import compose
 from launcher.config.explain import log_traceback, user_traceback
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
@@ -74,7 +74,7 @@ def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:
     first = start_run(config)
     assert isinstance(first, dict) and "val/loss" in first
     assert start_run(config) == first
-    assert start_run(config.changed({"job.objective": "val/loss"})) == first["val/loss"]
+    assert start_run(config.replace({"job.objective": "val/loss"})) == first["val/loss"]
 
 
 @pytest.mark.parametrize("flags", [["--info"], ["-sc", "install=bash"], ["--hydra-help"]])
@@ -302,7 +302,7 @@ def test_the_configuration_of_the_wheel_composes_in_the_same_way(
     """Installed, `conf/` is a package inside `launcher`; here a copy of it stands for that."""
     import shutil
 
-    from launcher.config import session
+    from launcher.config.compose import session
     from launcher.config.options import config_path
 
     shutil.copytree(config_path(), tmp_path / "packed_conf")

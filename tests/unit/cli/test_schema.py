@@ -13,8 +13,8 @@ from jsonschema import Draft7Validator
 
 from launcher.cli.init import main as init
 from launcher.cli.schema import CODE, JETBRAINS, main, write_schemas
-from launcher.config.editor import schemas
 from launcher.config.options import main_folder
+from launcher.config.schema.editor import schemas
 from launcher.errors import ConfigError
 from support.paths import ROOT
 

@@ -7,9 +7,9 @@ import pytest
 from hydra.types import RunMode
 
 from launcher.cli.sweep import check_jobs
-from launcher.config import compose
-from launcher.config.compose import command, sweep_name
-from launcher.config.run_config import changed
+from launcher.config.compose import composer
+from launcher.config.compose.composer import command, sweep_name
+from launcher.config.run_config import replace_values
 from launcher.dispatch.jobs import Job
 
 JOBS = [
@@ -39,8 +39,8 @@ def test_a_job_equals_its_overrides_alone(jobs: list[Job], index: int) -> None:
         alone = words.run()
     sweep = config.plain["run"]["sweep"]
     assert (config.plain, config.stored) == (
-        changed(alone.plain, {"run.sweep": sweep}),
-        changed(alone.stored, {"run.sweep": sweep}),
+        replace_values(alone.plain, {"run.sweep": sweep}),
+        replace_values(alone.stored, {"run.sweep": sweep}),
     )
     assert config.overrides == JOBS[index] and config.hydra is not None
     assert (config.hydra["job"]["num"], config.hydra["job"]["id"]) == (index, str(index))
@@ -54,13 +54,13 @@ def test_many_jobs_share_one_composition(monkeypatch: pytest.MonkeyPatch) -> Non
         for rate in (1e-3, 0.1)
     ]
     compositions: list[list[str]] = []
-    compose_one = compose.hydra_compose
+    compose_one = composer.hydra_compose
 
     def counted(name: str, words: list[str], **more: Any) -> Any:
         compositions.append(words)
         return compose_one(name, words, **more)
 
-    monkeypatch.setattr(compose, "hydra_compose", counted)
+    monkeypatch.setattr(composer, "hydra_compose", counted)
     with command([], mode=RunMode.MULTIRUN) as words:
         jobs = check_jobs(words, overrides)
     assert compositions.count(["model=mlp", "data=digits"]) == 1 and len(compositions) == 2

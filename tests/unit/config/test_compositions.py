@@ -8,10 +8,10 @@ from hydra import compose as hydra_compose
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.compose import Composer
-from launcher.config.compose import compose as launcher_compose
-from launcher.config.overrides import parse
-from launcher.config.session import session
+from launcher.config.compose.composer import Composer
+from launcher.config.compose.composer import compose as launcher_compose
+from launcher.config.compose.overrides import parse
+from launcher.config.compose.session import session
 from launcher.errors import ConfigError
 from support.composition import mistakes
 

@@ -10,10 +10,10 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.construct import construct, instantiate
-from launcher.config.equivalence import canonical
-from launcher.config.plain import to_plain
-from launcher.config.run_config import resolved_node
-from launcher.config.secrets import stored_config
+from launcher.config.containers import to_plain
+from launcher.config.identity.equivalence import canonical
+from launcher.config.run_config import resolve_node
+from launcher.config.secrets import config_to_store
 
 
 def test_stored_settings_get_the_environment_and_keep_shell_variables(
@@ -29,7 +29,7 @@ def test_stored_settings_get_the_environment_and_keep_shell_variables(
     }
     config = OmegaConf.create({"dispatch": dispatch, "my": {"account": "a-${oc.env:MINE}"}})
     resolved = OmegaConf.to_container(config, resolve=True)
-    built = construct(resolved_node(stored_config(to_plain(config), resolved), "dispatch"))
+    built = construct(resolve_node(config_to_store(to_plain(config), resolved), "dispatch"))
     assert (built.partition, built.account, built.time) == ("short", "a-short", 5)
     assert built.setup == ["cd ${HOME}/short", "echo ${MINE}"]
 

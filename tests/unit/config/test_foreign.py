@@ -66,7 +66,7 @@ TARGETS = [
     "torch.load", "torch.nn.Module.load_state_dict", "torch.nn.functional.relu",
     "torch.utils.data.datapipes.iter.FileOpener", "torch.optim.adam.torch.load",
     "torch.utils.data", "numpy.load", "functools.partial", "hydra.utils.instantiate",
-    "launcher.runs.rerun.os.system", "launcher.dispatch.local.shutil.copy",
+    "launcher.runs.act.repeat_command.os.system", "launcher.dispatch.local.shutil.copy",
     "launcher.dispatch.spawner.Spawner", "launcher.process.child.run_to_end",
     "launcher.config.construct.construct", "launcher.config.construct.get_object",
     "launcher.data.custom.make", "launcher.train.load.load_model",
@@ -124,7 +124,7 @@ def test_where_code_may_hide(file: Path, node: Any, monkeypatch: pytest.MonkeyPa
     ):
         checked(file, node, **others)
     assert checked(file, node, trust=True, **others)
-    file.write_text(signing.signed_text(file.read_text()))
+    file.write_text(signing.sign_text(file.read_text()))
     assert read_config(file, False, ["model"])
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.config.command import stored_identity
-from launcher.config.identity import digest, hashed_identity
-from launcher.config.plain import to_plain
+from launcher.config.containers import to_plain
+from launcher.config.identity.record_entry import read_identity
+from launcher.config.identity.run_id import digest, identity_to_hash
 from launcher.config.run_config import read
-from launcher.config.secrets import stored_config
+from launcher.config.secrets import config_to_store
 from launcher.rundir.record_format import IDENTITY_VERSION
 from support.paths import ROOT
 
@@ -25,9 +25,9 @@ FROZEN = yaml.safe_load(
 def id_of(config: dict[str, Any]) -> str:
     """The id of a configuration, which is the same before and after it is resolved."""
     merged: Any = OmegaConf.merge(OmegaConf.create(FROZEN["base"]), OmegaConf.create(config))
-    unresolved = digest(hashed_identity(merged, to_plain(merged)))
+    unresolved = digest(identity_to_hash(merged, to_plain(merged)))
     run, issues = read(merged)
-    known = stored_identity(run.plain["run"])
+    known = read_identity(run.plain["run"])
     assert not issues and known is not None and known[0] == unresolved
     return unresolved
 
@@ -67,5 +67,5 @@ def normal(value: Any) -> Any:
 @settings(max_examples=40)
 @given(one=VALUES, other=VALUES)
 def test_configurations_have_one_id_only_if_their_values_are_equal(one: Any, other: Any) -> None:
-    first, second = (stored_config({}, {"own": value}) for value in (one, other))
+    first, second = (config_to_store({}, {"own": value}) for value in (one, other))
     assert (id_of(first) == id_of(second)) == (normal(one) == normal(other))

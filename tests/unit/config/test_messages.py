@@ -6,9 +6,9 @@ import pytest
 from annotated_types import MinLen
 from omegaconf import OmegaConf
 
-from launcher.config.compose import compose
-from launcher.config.fits import fits
-from launcher.config.messages import ELSEWHERE, hint, nearest, show
+from launcher.config.compose.composer import compose
+from launcher.config.messages import ELSEWHERE, closest_name, hint, show
+from launcher.config.schema.value_types import fits
 from launcher.types import (
     Fraction,
     NonEmptyText,
@@ -61,10 +61,10 @@ def test_types_are_strict(annotation: Any, good: list[Any], bad: list[Any]) -> N
 
 def test_the_nearest_name_is_similar_or_contains_the_other() -> None:
     names = ["max_steps", "micro_batch_size", "lr"]
-    assert nearest("max_step", names) == "max_steps"
-    assert nearest("batch_size", names) == "micro_batch_size"
-    assert nearest("zzz", names) is None
-    assert nearest("epochs", ["eps"]) is None
+    assert closest_name("max_step", names) == "max_steps"
+    assert closest_name("batch_size", names) == "micro_batch_size"
+    assert closest_name("zzz", names) is None
+    assert closest_name("epochs", ["eps"]) is None
     assert hint("max_step", names, "trainer.{}") == "; did you mean trainer.max_steps?"
     assert hint("zzz", names) == "."
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config import equivalence
-from launcher.config.lookup import Runs
-from launcher.config.signature import signature
-from launcher.config.source import bindings, find_module, tree
+from launcher.config.identity import equivalence
+from launcher.config.identity.lookup import RunIndex
+from launcher.config.schema.signature import signature
+from launcher.config.schema.source import bindings, find_module, tree
 from launcher.rundir import run_on_disk
 from launcher.runs.__main__ import main
 from support.composition import run_of
@@ -49,7 +49,7 @@ class Case:
             f"paths.outputs={self.outputs}",
             "model._target_=naming_code.Net",
         ]
-        return run_of([*words, *overrides], Runs()).run.id
+        return run_of([*words, *overrides], RunIndex()).run.id
 
 
 def code_is_edited(case: Case) -> bool:

@@ -8,8 +8,8 @@ import pytest
 
 from launcher.cli.completion import candidates
 from launcher.cli.help import folders_of, help_text, print_help
-from launcher.config.compose import compose
-from launcher.config.options import groups, installed
+from launcher.config.compose.composer import compose
+from launcher.config.options import find_installed, groups
 from launcher.errors import ConfigError
 from support.composition import validate
 
@@ -38,7 +38,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_package_brings_options(package: str, tmp_path: Path) -> None:
-    assert installed() == {f"{package}.conf": tmp_path / package / "conf"}
+    assert find_installed() == {f"{package}.conf": tmp_path / package / "conf"}
     config = compose(["model=line", "model.out_features=4"])
     validate(config)
     assert config.model == {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 4}

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from launcher.config.containers import to_plain
 from launcher.config.messages import show
-from launcher.config.plain import to_plain
-from launcher.config.secrets import secret_issues, stored_config, without_environment
+from launcher.config.secrets import config_to_store, secret_issues, without_environment
 from launcher.rundir.secret_patterns import SECRET_TEXT, is_secret
 
 VALUE = "s3cret-value-0123456789"
@@ -17,7 +17,7 @@ VALUE = "s3cret-value-0123456789"
 
 def stored(config: Any) -> dict[str, Any]:
     resolved: Any = OmegaConf.to_container(config, resolve=True)
-    return stored_config(to_plain(config), resolved)
+    return config_to_store(to_plain(config), resolved)
 
 
 def stored_of(tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def stored_of(tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str
 
 def issues_of(tree: dict[str, Any]) -> list[str]:
     plain: Any = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
-    return list(map(str, secret_issues(tree, plain, stored_config(tree, plain))))
+    return list(map(str, secret_issues(tree, plain, config_to_store(tree, plain))))
 
 
 EXCLUDED = {"identity_exclude": ["run", "data.storage_options", "job"]}
@@ -222,7 +222,7 @@ def test_messages_do_not_show_values_of_the_environment(value: str, form: str) -
 def test_a_secret_of_any_resolver_is_stored_as_written() -> None:
     written = {"tracker": {"password": "${vault:mine}", "host": "${vault:host}"}}
     resolved = {"tracker": {"password": VALUE, "host": "a.b"}}
-    kept = stored_config(written, resolved)
+    kept = config_to_store(written, resolved)
     assert kept == {"tracker": {"password": "${vault:mine}", "host": "a.b"}}
     assert not list(secret_issues(written, resolved, kept))
 
@@ -236,5 +236,5 @@ TEXTS = st.text(alphabet="a\\${}:", max_size=8)
     )
 )
 def test_texts_are_read_again_as_they_are(tree: dict[str, Any]) -> None:
-    again = OmegaConf.create(stored_config({}, {"tracker": tree}))
+    again = OmegaConf.create(config_to_store({}, {"tracker": tree}))
     assert OmegaConf.to_container(again, resolve=True) == {"tracker": tree}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.compose import compose
+from launcher.config.compose.composer import compose
 from launcher.errors import ConfigError
 from support.composition import mistakes, validate
 from support.projects import enter_project

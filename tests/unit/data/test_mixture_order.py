@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.data.mixture_order import BLOCK, MixtureOrder, divided
+from launcher.data.mixture_order import BLOCK, MixtureOrder, divide_block
 
 NAMES = "abc"
 weight = st.one_of(st.just(0.0), st.floats(0.001, 10.0))
@@ -120,7 +120,7 @@ def test_a_fork_has_other_weights_from_its_position_on(
 @given(st.lists(weight, min_size=1, max_size=6).filter(any))
 def test_a_block_is_divided_by_the_weights(weights: list[float]) -> None:
     array = np.array(weights)
-    shares = divided(array)
+    shares = divide_block(array)
     assert shares.sum() == BLOCK and ((shares > 0) == (array > 0)).all()
     assert (np.abs(shares - array / array.sum() * BLOCK) <= len(weights)).all()
 

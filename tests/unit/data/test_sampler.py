@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.data.plain import global_states
-from launcher.data.sampler import LARGE, SampleOrder, shuffled
+from launcher.data.sampler import LARGE, SampleOrder, shuffle
+from launcher.data.user_dataloader import global_states
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
@@ -31,7 +31,7 @@ def test_order_is_fixed_forever():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 256, 1000])
 def test_a_computed_order_is_a_permutation(size):
-    orders = [shuffled(np.arange(size), size, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    orders = [shuffle(np.arange(size), size, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
     assert all(sorted(order) == list(range(size)) for order in orders)
     assert size < 10 or len({tuple(order) for order in orders}) == 4
 

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from launcher.data.custom import CustomData
 from launcher.data.digits import DigitsData, load_digits
-from launcher.data.files import find_files, hold_out
+from launcher.data.file_patterns import find_files, hold_out
 from launcher.data.synthetic import SyntheticData
 from launcher.data.table import TableData
 from launcher.data.text import STANDARD_LIBRARY, TextData

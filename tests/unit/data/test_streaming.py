@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.data.block_cache import BlockCache, locked
+from launcher.data.block_cache import BlockCache, lock_file
 from launcher.data.block_order import BlockOrder
 from launcher.data.blocks import BlockIndex, Files, index, line_ranges
 from launcher.data.encoding import Document
@@ -113,7 +113,7 @@ def test_a_resume_within_10_to_the_8_rows_reads_a_few_blocks(tmp_path):
 def test_blocks_of_lines_have_each_record_once(lines, block_bytes, read, ends_with_newline):
     text = "\n".join(lines) + ("\n" if ends_with_newline else "")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("launcher.data.blocks.READ", read)
+        patch.setattr("launcher.data.blocks.READ_BYTES", read)
         ranges = list(line_ranges(InMemory(text.encode()), "a", block_bytes))
     for (_, stop, _), (start, _, _) in pairwise(ranges):
         assert stop == start
@@ -191,7 +191,7 @@ def test_cache_stays_below_its_size_and_a_second_reader_fetches_nothing(files, t
     for index_of in range(60):
         dataset[index_of]
         # No block is written or deleted by a thread meanwhile.
-        with locked(tmp_path / "c" / "room.lock"):
+        with lock_file(tmp_path / "c" / "room.lock"):
             blocks = list((tmp_path / "c").glob("*.block"))
             assert blocks and sum(block.stat().st_size for block in blocks) <= 1000
     larger = make_source(files, tmp_path / "c", block_bytes=150).train_dataset()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from launcher.data.encoding import Document
-from launcher.data.token_store import TokenStore, shared, write_store
+from launcher.data.token_store import TokenStore, make_once, write_store
 
 META = {"vocab_size": 300, "pad": 0}
 
@@ -56,6 +56,6 @@ def test_a_folder_is_made_where_it_is_not_seen(tmp_path):
         made.append(1)
         (tmp_path / "a").mkdir()
 
-    shared(tmp_path / "a", make, lambda act: None)  # rank 0 is on another node
-    shared(tmp_path / "a", make, lambda act: act())
+    make_once(tmp_path / "a", make, lambda act: None)  # rank 0 is on another node
+    make_once(tmp_path / "a", make, lambda act: act())
     assert made == [1]

@@ -7,7 +7,7 @@ import pytest
 from launcher.dispatch.environment import check_ranks, first_node, join_ranks
 from launcher.errors import ConfigError
 from launcher.process.gpus import count_gpus
-from launcher.process.meeting import PORTS
+from launcher.process.rendezvous_port import PORTS
 
 STEP = {
     "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5",

@@ -47,7 +47,7 @@ def wait(pool: Pool, is_done: Callable[[dict[int, int]], bool]) -> dict[int, int
     end = time.monotonic() + PATIENCE
     while not is_done(codes):
         assert time.monotonic() < end
-        codes |= pool.ended()
+        codes |= pool.reap()
         time.sleep(0.02)
     return codes
 

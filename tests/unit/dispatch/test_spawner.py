@@ -18,9 +18,9 @@ from launcher.process import signals
 def work(folder):
     if os.environ["RANK"] == "1":
         {act}
-    while not signals.received():
+    while not signals.first_signal():
         time.sleep(0.02)
-    return {{"kind": "stopped", "signum": signals.received()}}, 128 + signals.received()
+    return {{"kind": "stopped", "signum": signals.first_signal()}}, 128 + signals.first_signal()
 
 rank.work = work
 sys.argv.insert(1, "rank")
@@ -39,7 +39,7 @@ def test_a_signal_to_one_rank_reaches_all(tmp_path: Path, signum: signal.Signals
     script = RANK.format(act=f"os.kill(os.getpid(), {int(signum)})")
     ranks = Spawner((sys.executable, "-c", script), 3, tmp_path).run()
     assert [rank.report["signum"] for rank in ranks] == [signum] * 3
-    assert signals.received() == signum, "the next run of a sweep does not start"
+    assert signals.first_signal() == signum, "the next run of a sweep does not start"
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_a_rank_that_fails_ends_the_others_and_no_later_run(tmp_path: Path, act:
     spawner = Spawner((sys.executable, "-c", RANK.format(act=act)), 2, tmp_path)
     ranks = spawner.run()
     assert ranks[0].report["signum"] == signal.SIGTERM
-    assert spawner.cause() is ranks[1] and signals.received() == 0
+    assert spawner.cause() is ranks[1] and signals.first_signal() == 0

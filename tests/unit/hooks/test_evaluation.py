@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from launcher import CheckpointingHook, EvaluationHook, JsonlHook
-from launcher.hooks.record import RecordHook
+from launcher.hooks.run_record import RecordHook
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.hooks.jsonl import JsonlHook, encoded
+from launcher.hooks.jsonl import JsonlHook, encode_line
 from launcher.hooks.line_file import append
 from launcher.hooks.logging import LoggingHook
 from launcher.hooks.media import MediaHook
@@ -188,5 +188,5 @@ def test_every_number_is_written_as_it_is(line: dict[str, float]) -> None:
     expected = {
         key: "nan" if value != value else text.get(value, value) for key, value in line.items()
     }
-    read = json.loads(encoded(line))
+    read = json.loads(encode_line(line))
     assert read == expected and list(map(type, read.values())) == list(map(type, expected.values()))

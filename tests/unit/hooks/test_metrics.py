@@ -13,7 +13,7 @@ import torch
 
 from launcher import BaseHook, CheckpointingHook, EvaluationHook, JsonlHook, MediaHook
 from launcher.errors import ConfigError
-from launcher.hooks.metrics import Metrics, Table, scores, split_tables
+from launcher.hooks.metrics import Matrix, Metrics, scores, split_tables
 from support.toy import Recorder, Toy
 
 pytestmark = pytest.mark.skipif(find_spec("torchmetrics") is None, reason="needs torchmetrics")
@@ -111,7 +111,7 @@ class Fixed:
 )
 def test_shapes_of_a_metric(value: Any, numbers: Any, tables: Any) -> None:
     def plain(records: Any) -> Any:
-        if isinstance(records, Table):
+        if isinstance(records, Matrix):
             return records.values.tolist()
         return {key: plain(item) for key, item in records.items()}
 
@@ -158,7 +158,7 @@ def test_a_large_table_is_drawn_without_its_numbers() -> None:
     from torchmetrics.classification import MulticlassConfusionMatrix
 
     metric = MulticlassConfusionMatrix(num_classes=200)
-    drawn = Table("x", metric, torch.eye(200)).draw()
+    drawn = Matrix("x", metric, torch.eye(200)).draw()
     assert drawn.shape == (2000, 2000, 3) and drawn.dtype == np.uint8 and len(np.unique(drawn)) > 9
 
 
@@ -171,7 +171,7 @@ def test_what_is_missing_for_a_picture_is_one_message(monkeypatch: pytest.Monkey
             ConfigError,
             match=rf"hooks\.evaluation\.metrics\.x: {name} has a value .* \(2, 3\), which its plot",
         ):
-            Table("x", metric, torch.ones(2, 3)).draw()
+            Matrix("x", metric, torch.ones(2, 3)).draw()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match=r"metrics\.x: Fixed has .* matplotlib; pip install"):
-        Table("x", Fixed(None), torch.ones(2, 3)).draw()
+        Matrix("x", Fixed(None), torch.ones(2, 3)).draw()

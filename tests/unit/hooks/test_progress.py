@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import BaseHook, ProgressHook
-from launcher.hooks.progress import fitted, percent
+from launcher.hooks.progress import fit_bar, percent
 from launcher.hooks.stats import Stats
 from launcher.process import signals
 from launcher.rundir import logs
@@ -51,7 +51,7 @@ def test_a_line_of_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
 @given(step=st.integers(0, 10**6), more=st.integers(0, 10**6), width=st.integers(10, 150))
 def test_a_bar_never_exceeds_its_width(step: int, more: int, width: int) -> None:
     total = max(1, step + more)
-    line = fitted(step, total, ProgressHook().parts(STATS, None), width)
+    line = fit_bar(step, total, ProgressHook().parts(STATS, None), width)
     assert len(line) <= width and (width < 24 or line.startswith(f"{step}/{total} "))
 
 
@@ -59,7 +59,7 @@ class Slow(BaseHook):
     """Waits at the second step until a signal comes."""
 
     def on_after_step(self, trainer: object) -> None:
-        while getattr(trainer, "step", 0) == 2 and not signals.received():
+        while getattr(trainer, "step", 0) == 2 and not signals.first_signal():
             pass
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
-from launcher.hooks.shared import SharedStart, awaited
+from launcher.hooks.shared import SharedStart, steps_to_await
 from launcher.optim.common_steps import comparable
 from launcher.rundir.record_format import IDENTITY_VERSION
 
@@ -80,8 +80,8 @@ def test_a_step_is_awaited_until_each_of_its_runs_has_reached_it(tmp_path: Path)
         checkpoint = tmp_path / run / "checkpoints" / f"step-{step:08d}"
         checkpoint.mkdir(parents=True)
         (checkpoint / "manifest.json").write_text("{}")
-        assert awaited(tmp_path, leaves) == steps
+        assert steps_to_await(tmp_path, leaves) == steps
     (tmp_path / "one" / "checkpoints" / "step-00000020").rename(
         tmp_path / "one" / "checkpoints" / "step-00000080"
     )
-    assert awaited(tmp_path, leaves) == []
+    assert steps_to_await(tmp_path, leaves) == []

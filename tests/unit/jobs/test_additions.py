@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from launcher.config.command import command_record
+from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import RunConfig
 from launcher.remaining import additions
 from launcher.rundir.run_on_disk import RunOnDisk

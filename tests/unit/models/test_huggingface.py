@@ -5,7 +5,7 @@ import torch
 from omegaconf import OmegaConf
 
 from launcher import load_model
-from launcher.checkpoint.export import write_model
+from launcher.checkpoint.export_weights import write_model
 from launcher.errors import ConfigError
 from launcher.models.huggingface import HuggingFaceModel
 from launcher.models.lora import Lora

@@ -19,7 +19,7 @@ def report(signum, reason):
 
 with deadline.on_forced_exit(report):
     {act}
-print("continued", signals.received(), flush=True)
+print("continued", signals.first_signal(), flush=True)
 """
 # Waiting in C as a collective does: no Python handler runs.
 HANG = "ctypes.CDLL(None).poll(None, 0, 20000)"

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.checkpoint.tree import decode, encode
+from launcher.checkpoint.state_tree import decode, encode
 from launcher.process import rng, signals
 from launcher.process.rng import (
+    call_isolated,
     fresh_rng,
     host_state,
-    isolated,
     restore_rng,
     rng_state,
     seed_all,
@@ -99,7 +99,7 @@ def test_an_interrupted_function_leaves_the_generators_as_they_were() -> None:
         raise signals.Interrupted
 
     with pytest.raises(signals.Interrupted):
-        isolated(interrupted)
+        call_isolated(interrupted)
     after = host_state()
     assert (
         after[0] == before[0]
@@ -120,5 +120,5 @@ def test_restoring_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(rng, "restore_host", once_interrupted)
     with pytest.raises(signals.Interrupted):
-        isolated(lambda: seed_host(9))
+        call_isolated(lambda: seed_host(9))
     assert torch.equal(host_state()[2], before[2])

@@ -58,15 +58,15 @@ def test_a_hook_s_handlers_end_with_its_run(tmp_path: Path) -> None:
     with pytest.raises(signals.SignalExit):
         toy(hook, stop_at=2, workspace=tmp_path).train()
     assert signal.getsignal(signal.SIGXCPU) is before
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not signals.installed()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not signals.handled_signals()
 
 
 def test_the_process_s_handlers_stay(tmp_path: Path) -> None:
     signals.install()
     toy(CheckpointingHook(interval=10, exit_signals="XCPU"), workspace=tmp_path).train()
-    assert signals.installed() == {*signals.HANDLED, signal.SIGXCPU}
+    assert signals.handled_signals() == {*signals.HANDLED, signal.SIGXCPU}
     os.kill(os.getpid(), signal.SIGXCPU)
-    assert signals.received() == signal.SIGXCPU
+    assert signals.first_signal() == signal.SIGXCPU
 
 
 @pytest.mark.parametrize("signum", signals.HANDLED)
@@ -77,4 +77,4 @@ def test_signals_that_a_shell_ignores_at_the_start_stay_ignored(signum: int) -> 
     signals.install()
     os.kill(os.getpid(), signum)
     left_ignored = signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    assert signals.received() == (0 if left_ignored else signum)
+    assert signals.first_signal() == (0 if left_ignored else signum)

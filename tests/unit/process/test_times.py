@@ -7,24 +7,24 @@ import time
 import pytest
 
 from launcher.process import times
-from launcher.process.times import Times, launched
+from launcher.process.times import PhaseTimes, launch_time
 
 
 def test_an_inner_context_of_the_same_name_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 11.0, 20.0, 25.0, 30.0])
     monkeypatch.setattr(times.time, "perf_counter", lambda: next(clock))
-    measured = Times()
-    with measured.measured("saving"), measured.measured("saving"):
+    measured = PhaseTimes()
+    with measured.measure("saving"), measured.measure("saving"):
         pass
-    with measured.measured("saving"), measured.measured("evaluating"):
+    with measured.measure("saving"), measured.measure("evaluating"):
         pass
     assert measured.seconds == {"saving": 10.0 + 19.0, "evaluating": 5.0}
 
 
 def test_a_phase_that_fails_is_measured_and_may_begin_again() -> None:
-    measured = Times()
+    measured = PhaseTimes()
     for _ in range(2):
-        with pytest.raises(KeyError), measured.measured("saving"):
+        with pytest.raises(KeyError), measured.measure("saving"):
             raise KeyError
     assert measured.seconds["saving"] > 0
 
@@ -33,7 +33,8 @@ def test_a_phase_that_fails_is_measured_and_may_begin_again() -> None:
 def test_the_first_run_of_a_process_began_with_it() -> None:
     code = "import time; before = time.time(); time.sleep(0.3)\n"
     code += (
-        "from launcher.process.times import launched; print(launched() <= before, launched() >"
+        "from launcher.process.times import launch_time;"
+        " print(launch_time() <= before, launch_time() >"
         " before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -53,6 +54,6 @@ def test_a_job_began_when_slurm_started_it(
     environment: dict[str, str], is_of_the_job: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(times, "_first", True)
-    began = launched(environment)
+    began = launch_time(environment)
     assert (began == 1_700_000_000) == is_of_the_job
     assert began <= time.time()

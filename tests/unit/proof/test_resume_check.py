@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from launcher import BaseHook, BaseTrainer
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.proof.diff import Comparison
+from launcher.proof.diff import TraceComparison
 from launcher.proof.scratch_run import Traced
 from launcher.proof.trace import TraceHook
 from launcher.rundir.folder import RunFolder
@@ -128,7 +128,7 @@ class Toy(BaseTrainer):
         ]
 
 
-def compare(tmp_path: Path, fault: Any) -> Comparison:
+def compare(tmp_path: Path, fault: Any) -> TraceComparison:
     """Train six steps, straight and with a stop after the third."""
     copies = []
     for name, ends in (("straight", [None]), ("stopped", [3, None])):
@@ -137,7 +137,7 @@ def compare(tmp_path: Path, fault: Any) -> Comparison:
         for end in ends:
             torch.manual_seed(0)
             Toy(copies[-1].folder.path, copies[-1].trace, fault, end).train()
-    return Comparison(copies[0], copies[1], 3)
+    return TraceComparison(copies[0], copies[1], 3)
 
 
 @pytest.mark.parametrize("fault", [None, Saved])

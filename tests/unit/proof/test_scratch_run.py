@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.process.device import cpu_kernels
 from launcher.proof.scratch_run import check_ended, is_outside
 from launcher.proof.segment import circumstances, reason_of
-from launcher.rundir.provenance import MACHINE, described, machine_state
+from launcher.rundir.provenance import MACHINE, describe_machine, machine_state
 
 
 def test_places_outside_the_run_are_not_written(tmp_path):
@@ -60,5 +60,7 @@ def test_another_machine_is_named_by_what_differs(tmp_path):
         f"processor: Z80 -> {here['processor']!r}",
         "threads: 2 -> 1",
     ]
-    assert described(there) == f"Z80, {here['instructions']}, none, 2 threads, cpu"
-    assert described(here) == described(here | {"data": "b"}) != described(there)
+    assert describe_machine(there) == f"Z80, {here['instructions']}, none, 2 threads, cpu"
+    assert (
+        describe_machine(here) == describe_machine(here | {"data": "b"}) != describe_machine(there)
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.rundir.folder import RunFolder, named_folders, place_of
+from launcher.rundir.folder import RunFolder, find_folders, place_of
 
 
 @pytest.fixture
@@ -81,5 +81,5 @@ def test_a_word_names_the_closest_runs(tmp_path: Path) -> None:
     expected = {"one": ["one"], "a": ["one", "two"], "on": ["three"], "o": ["one", "one2"]}
     expected |= {"b/one2": ["one2"], "x": []}
     assert {
-        word: sorted(folder.name for folder in named_folders(tmp_path, word)) for word in expected
+        word: sorted(folder.name for folder in find_folders(tmp_path, word)) for word in expected
     } == expected

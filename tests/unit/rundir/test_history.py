@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rundir.history import BARS, Curve, History, sampled, sparkline
+from launcher.rundir.history import BARS, Curve, History, sample_values, sparkline
 
 ROWS = [
     {"step": 0, "time": 102.0, "attempt": 1, "samples": 0, "val/loss": 3.0},
@@ -29,8 +29,8 @@ def test_time_between_attempts_does_not_count():
 
 
 def test_smoothing_is_right_from_the_start():
-    assert Curve([1.0, 2.0], [5.0, 5.0]).smoothed(0.9, log=False).y == pytest.approx([5.0, 5.0])
-    assert Curve([1.0, 2.0, 3.0], [1.0, math.nan, 2.0]).smoothed(0.0, log=False) == Curve(
+    assert Curve([1.0, 2.0], [5.0, 5.0]).smooth(0.9, log=False).y == pytest.approx([5.0, 5.0])
+    assert Curve([1.0, 2.0, 3.0], [1.0, math.nan, 2.0]).smooth(0.0, log=False) == Curve(
         [1.0, 3.0], [1.0, 2.0]
     )
 
@@ -38,7 +38,7 @@ def test_smoothing_is_right_from_the_start():
 @given(st.integers(0, 2000), st.integers(2, 600))
 def test_a_thinned_curve_keeps_its_ends(count, most):
     numbers = [float(number) for number in range(count)]
-    thinned = Curve(numbers, numbers).thinned(most)
+    thinned = Curve(numbers, numbers).thin(most)
     assert len(thinned.x) == min(count, most) == len(set(thinned.x)) and thinned.x == thinned.y
     assert not count or (thinned.x[0], thinned.x[-1]) == (0.0, count - 1.0)
 
@@ -70,7 +70,7 @@ def test_a_large_file_is_read_in_places(tmp_path, monkeypatch):
         for step in range(20_000)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 20000, "tra')
-    values = sampled(path, "train/loss", 16)
+    values = sample_values(path, "train/loss", 16)
     assert (
         len(values) == 16
         and values == sorted(values)
@@ -79,6 +79,6 @@ def test_a_large_file_is_read_in_places(tmp_path, monkeypatch):
     )
     path.write_text('{"step": 1, "train/loss": 2.0}\n')
     assert (
-        sampled(path, "train/loss", 16) == [2.0]
-        and sampled(tmp_path / "none", "train/loss", 16) == []
+        sample_values(path, "train/loss", 16) == [2.0]
+        and sample_values(tmp_path / "none", "train/loss", 16) == []
     )

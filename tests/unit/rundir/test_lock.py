@@ -14,7 +14,7 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder, held_here, is_held, read_holder
+from launcher.rundir.holder import Holder, find_local_holder, is_held, read_holder
 from launcher.rundir.lock import LockLost, RunLock
 from launcher.rundir.record import RunRecord
 
@@ -60,7 +60,7 @@ def never(seconds):
 def test_lock_is_held_by_one_process_at_a_time(folder):
     process = hold(folder)
     try:
-        assert is_held(folder) and held_here(folder).pid == process.pid
+        assert is_held(folder) and find_local_holder(folder).pid == process.pid
         with pytest.raises(
             ConfigError,
             match=rf"process {process.pid} on {os.uname().nodename}, since 20.*run\.tag",
@@ -99,7 +99,7 @@ def test_a_heartbeat_from_elsewhere_is_respected(folder, elsewhere):
 
     with pytest.raises(ConfigError, match="process 4242 on node7, SLURM job 99"):
         RunLock(folder, sleep=sleep).acquire()
-    assert len(waited) == 5 and is_held(folder) and held_here(folder) is None
+    assert len(waited) == 5 and is_held(folder) and find_local_holder(folder) is None
 
 
 def test_silence_from_elsewhere_is_death(folder, elsewhere):
@@ -386,7 +386,7 @@ def test_a_copy_of_a_locked_folder_is_free(folder, tmp_path, host):
             folder.lock_path.write_text(json.dumps(asdict(replace(lock.holder, host=host))))
         copy = RunFolder(tmp_path / "copy")
         shutil.copytree(folder.path, copy.path)
-        assert (is_held(folder), is_held(copy), held_here(copy)) == (True, False, None)
+        assert (is_held(folder), is_held(copy), find_local_holder(copy)) == (True, False, None)
         with RunLock(copy, sleep=lambda _: pytest.fail("waited for a copied lock")):
             assert is_held(copy)
         folder.lock_path.write_text(json.dumps(asdict(lock.holder)))

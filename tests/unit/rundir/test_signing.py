@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.rundir import signing
-from launcher.rundir.signing import is_own, is_own_record, is_own_text, key_file, sign, signed_text
+from launcher.rundir.signing import is_own, is_own_record, is_own_text, key_file, sign, sign_text
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def test_the_key_is_made_once_and_only_its_owner_can_read_it(key: Path) -> None:
     assert not is_own_text("a: 1\n") and not key.exists(), "nothing is made to check"
     before = os.umask(0)
     try:
-        text = signed_text("a: 1\n")
+        text = sign_text("a: 1\n")
     finally:
         os.umask(before)
     content = key.read_bytes()
     assert stat.S_IMODE(key.stat().st_mode) == 0o600 and len(content) == 64
     assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
     assert [path.name for path in key.parent.iterdir()] == ["key"]
-    assert is_own_text(text) and signed_text("a: 1\n") == text and key.read_bytes() == content
+    assert is_own_text(text) and sign_text("a: 1\n") == text and key.read_bytes() == content
 
 
 def test_processes_that_start_at_the_same_time_have_one_key(key: Path) -> None:
@@ -63,7 +63,7 @@ def test_processes_that_start_at_the_same_time_have_one_key(key: Path) -> None:
 def test_a_key_that_cannot_be_used_is_a_note(
     key: Path, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    text = signed_text("a: 1\n")
+    text = sign_text("a: 1\n")
     key.unlink()
     if problem == "a folder":
         key.mkdir()
@@ -75,19 +75,19 @@ def test_a_key_that_cannot_be_used_is_a_note(
         key.chmod(0o640 if problem == "readable by others" else 0o600)
     signing._note.cache_clear()
     with caplog.at_level(logging.WARNING):
-        assert signed_text("a: 1\n") == "a: 1\n" and sign("k", 1) is None
+        assert sign_text("a: 1\n") == "a: 1\n" and sign("k", 1) is None
     assert caplog.text.count("The run is not signed") == 1 and str(key) in caplog.text
     assert not is_own_text(text) and not is_own_text("a: 1\n")
 
 
 @pytest.mark.parametrize("change", [
     lambda text: text.replace("1", "2"), lambda text: text + "b: 2\n", lambda text: text + "\n",
-    lambda text: "b: 2\n" + text, lambda text: text.replace(signing.MARK, ""),
+    lambda text: "b: 2\n" + text, lambda text: text.replace(signing.SIGNATURE_PREFIX, ""),
     lambda text: text[:-10] + "\n", lambda text: text.replace("\n", "\r\n"),
     lambda text: text[:-2] + "é\n",
 ])  # fmt: skip
 def test_a_text_that_was_changed_is_not_ones_own(key: Path, change: Any) -> None:
-    text = signed_text("a: 1\n")
+    text = sign_text("a: 1\n")
     assert is_own_text(text) and not is_own_text(change(text))
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from launcher.config.command import command_record
+from launcher.config.identity.record_entry import command_record
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from launcher.errors import ConfigError
 from launcher.runs.filters import holds, rank, select, sort, value_of
-from launcher.runs.find import find_runs
+from launcher.runs.find_runs import find_runs
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
-from launcher.runs.find import join_queue
+from launcher.runs.find_runs import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.submission import JobNote, freeze
+from launcher.slurm.submission import Submission, freeze
 from support.submitted import note_job
 
 
@@ -36,7 +36,7 @@ def test_a_run_that_has_not_started_is_as_it_was_submitted(outputs):
     sources.append({"path": "/my/conf", "provider": "command-line"})
     runtime = {"choices": {"model": "gpt"}, "config_sources": sources}
     hydra = {"overrides": {"task": ["seed=3"]}, "runtime": runtime}
-    freeze(folder, config, hydra, JobNote("/s/job-0.sh"))
+    freeze(folder, config, hydra, Submission("/s/job-0.sh"))
     for state in ("queued", "failed"):
         run = StoredRun.read(folder.path)
         assert (run.record["state"], run.text("seed"), run.config) == (state, "3", config)

@@ -9,8 +9,8 @@ import optuna
 import pytest
 
 from launcher.errors import ConfigError
+from launcher.runs.look.study_plot import draw_study
 from launcher.runs.stored_study import StoredStudy, find_study
-from launcher.runs.study_plot import draw_study
 from support.browser import in_browser, needs_browser
 from support.studies import study_on_disk
 

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.rundir.history import Curve
 from launcher.runs.trials import Trial, best_of
-from launcher.search.settings import Settings
+from launcher.search.study_settings import Settings
 
 
 def completed(number: int, run: str, *values: float) -> Trial:

@@ -7,11 +7,11 @@ import pytest
 from omegaconf import OmegaConf
 from optuna.distributions import FloatDistribution
 
-from launcher.config.overrides import normalize
-from launcher.config.session import loader, session
+from launcher.config.compose.overrides import normalize
+from launcher.config.compose.session import loader, session
 from launcher.errors import ConfigError
-from launcher.search.entry import locked
-from launcher.search.space import read_space
+from launcher.search.entry import StudyLock
+from launcher.search.search_space import read_space
 from support.composition import composed
 from support.projects import exit_code
 
@@ -139,7 +139,7 @@ def test_a_search_without_a_trial_leaves_nothing(
 
 def test_a_second_search_of_a_study_is_rejected(tmp_path: Path) -> None:
     with (
-        locked(tmp_path / "study"),
+        StudyLock(tmp_path / "study"),
         pytest.raises(ConfigError, match="study is being searched by process"),
     ):
-        locked(tmp_path / "study").__enter__()
+        StudyLock(tmp_path / "study").__enter__()

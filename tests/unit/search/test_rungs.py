@@ -7,7 +7,7 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.search.rungs import bracket_of, rungs_of
-from launcher.search.settings import Settings
+from launcher.search.study_settings import Settings
 
 
 def settings(**keys: Any) -> Settings:

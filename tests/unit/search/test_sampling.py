@@ -15,7 +15,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.search.samplers import make_sampler
 from launcher.search.search import Search
-from launcher.search.settings import Settings
+from launcher.search.study_settings import Settings
 from support.toy_trials import EVERY, MAX_STEPS, ToyRunner, composed, loss, search
 
 SPACE = {
@@ -62,7 +62,7 @@ class Stepwise(ToyRunner):
     def running(self) -> set[int]:
         return {*self.open, *self.codes}
 
-    def ended(self) -> dict[int, int]:
+    def reap(self) -> dict[int, int]:
         for number, (record, x) in list(self.open.items()):
             step = record.step + EVERY
             with open(record.folder.metrics_path, "a") as file:
@@ -72,7 +72,7 @@ class Stepwise(ToyRunner):
                 record.end_attempt("completed", end_step=step, exit_code=0)
                 self.codes[number] = 0
                 del self.open[number]
-        return super().ended()
+        return super().reap()
 
     def stop(self, numbers: Any) -> None:
         for number in numbers:
@@ -198,7 +198,7 @@ def test_a_search_that_is_killed_anywhere_asks_and_trains_the_same(
     def run(folder: Path, fuse: Fuse) -> Search:
         runner = make(folder)
         runner.start = fuse.around(runner.start)  # type: ignore[method-assign]
-        runner.ended = fuse.around(runner.ended)  # type: ignore[method-assign]
+        runner.reap = fuse.around(runner.reap)  # type: ignore[method-assign]
         keys = {"sampler": "tpe", "sampler_options": SOON} | settings
         compose, say = fuse.around(composed), fuse.burn
         made = search(folder, runner, space, compose=compose, say=say, **keys)

@@ -91,9 +91,9 @@ def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path: 
             super().start(number, config)
             self.looks = 0
 
-        def ended(self) -> dict[int, int]:
+        def reap(self) -> dict[int, int]:
             self.looks += 1
-            return super().ended() if self.looks > 3 else {}
+            return super().reap() if self.looks > 3 else {}
 
     enqueue = [{"x": x} for x in (0.31, 0.5, 0.6)]
     study = search(
@@ -122,7 +122,7 @@ def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(
     class Slow(ToyRunner):
         """The last trial takes its time, with values that are bad from the start."""
 
-        def ended(self) -> dict[int, int]:
+        def reap(self) -> dict[int, int]:
             held = {
                 number: code
                 for number, code in self.codes.items()
@@ -288,11 +288,11 @@ def test_a_trial_whose_run_is_trained_at_the_time_is_recorded_afterwards(tmp_pat
     enqueue, names = [{"x": 0.25}, {"x": 0.25}], []
 
     class Records(ToyRunner):
-        def ended(self) -> dict[int, int]:
+        def reap(self) -> dict[int, int]:
             path = tmp_path / str(study.trials[0].run) / "run.json" if study.trials else None
             if path is not None and path.exists():
                 names.append([each["number"] for each in json.loads(path.read_text())["trials"]])
-            return super().ended()
+            return super().reap()
 
     study = search(tmp_path, Records(tmp_path), n_trials=2, parallel=2, enqueue=enqueue)
     study.run()

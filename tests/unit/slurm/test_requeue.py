@@ -18,10 +18,10 @@ from launcher.rundir.holder import Holder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.slurm import requeue, scheduler
-from launcher.slurm.cancel_note import write_cancel_note
+from launcher.slurm.cancel_marker import write_cancel_note
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import Journal
-from launcher.slurm.requeue import READ_KEY, SECOND_LOOK, STAY, Requeue, guarded
+from launcher.slurm.requeue import QUERY_SECONDS, READ_KEY, SECOND_LOOK, Requeue, run_guarded
 from support.scripted_slurm import ANSWERS, ScriptedSlurm
 
 TERM, INT, USR2 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR2
@@ -51,7 +51,7 @@ def leave(
 ) -> SystemExit:
     policy = Requeue(folder, "6", budget or Budget(), sleep=lambda seconds: None)
     policy.restarts = restarts
-    return policy.leave(signals.SignalExit(signum))
+    return policy.exit_after_signal(signals.SignalExit(signum))
 
 
 def state(folder: RunFolder) -> tuple[str, str]:
@@ -86,7 +86,7 @@ def test_a_preemption_that_shows_late_is_waited_for(slurm, folder, age):
     slept: list[float] = []
     stop = signals.SignalExit(TERM)
     stop.received_at -= age
-    assert Requeue(folder, "6", Budget(), sleep=slept.append).leave(stop).code == 143
+    assert Requeue(folder, "6", Budget(), sleep=slept.append).exit_after_signal(stop).code == 143
     if age:  # it would show by now: the save took that long
         assert slurm.calls == ["show job", "show config"] and slept == []
     else:
@@ -109,10 +109,10 @@ def test_all_ranks_exit_with_the_decision_of_rank_0(slurm, folder, monkeypatch, 
     slurm.answer("preempted, with a grace")
     second = Second(folder, "6", budget)
     second.begin()
-    second.leave_by_force(TERM, "No progress")
+    second.exit_by_force(TERM, "No progress")
     assert slurm.calls == []
     with ThreadPoolExecutor() as pool:
-        other = pool.submit(second.leave, signals.SignalExit(TERM))
+        other = pool.submit(second.exit_after_signal, signals.SignalExit(TERM))
         assert leave(folder, budget=budget).code == code
         assert store.add(READ_KEY, 0) == 1, (
             "rank 0 serves the store, so it waits until the others have read it"
@@ -124,7 +124,7 @@ def test_all_ranks_exit_with_the_decision_of_rank_0(slurm, folder, monkeypatch, 
 def test_without_rank_0_the_others_exit_with_the_signal(slurm, folder, monkeypatch):
     monkeypatch.setattr(ranks, "has_met", lambda: True)
     monkeypatch.setattr(ranks, "store", torch.distributed.HashStore)
-    monkeypatch.setattr(requeue, "STAY", -59.9)
+    monkeypatch.setattr(requeue, "QUERY_SECONDS", -59.9)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     assert leave(folder).code == 143 and slurm.calls == []
@@ -195,7 +195,7 @@ def test_a_job_cancelled_in_the_second_of_its_preemption_is_not_requeued(
     stop = signals.SignalExit(TERM)
     stop.received_at = time.monotonic() - seconds
     policy = Requeue(folder, "6", Budget(), sleep=lambda seconds: None)
-    policy.leave(stop)
+    policy.exit_after_signal(stop)
     assert ("requeue 6" in slurm.calls) == requeues
     assert state(folder)[0] == ("preempted" if requeues else "cancelled")
 
@@ -244,7 +244,7 @@ def test_job_that_slurm_ends_without_a_grace_is_requeued_during_the_save(slurm, 
         in ("preempted without a grace, CANCEL", "preempted, at the end of its grace, CANCEL")
     )
     if is_early:
-        assert policy.leave(signals.SignalExit(TERM)).code == 143
+        assert policy.exit_after_signal(signals.SignalExit(TERM)).code == 143
         assert slurm.calls.count("requeue 6") == 1
         assert state(folder) == ("preempted", "preempted, requeued")
 
@@ -266,7 +266,7 @@ def test_slow_requeue_is_requested_when_the_signal_comes(slurm, folder):
             raise signals.SignalExit(TERM)
 
         with pytest.raises(signals.SignalExit):
-            guarded(save, folder, Budget())
+            run_guarded(save, folder, Budget())
     finally:
         signals.restore(handlers)
         signals.forget()
@@ -289,7 +289,7 @@ def test_job_that_runs_cancel_has_noted_is_not_requeued(slurm, folder, job):
     write_cancel_note(folder, job)
     policy = Requeue(folder, "6", Budget(), sleep=lambda seconds: None)
     policy.request_early(TERM)
-    assert policy.leave(signals.SignalExit(TERM)).code == 143
+    assert policy.exit_after_signal(signals.SignalExit(TERM)).code == 143
     assert ("requeue 6" in slurm.calls) == (job == "5")
     assert state(folder)[0] == ("cancelled" if job == "6" else "preempted")
 
@@ -336,7 +336,7 @@ def test_controller_that_dies_during_the_request_has_not_rejected_it(slurm, fold
             (slurm.folder / "refusal").unlink()
 
     policy = Requeue(folder, "6", Budget(), sleep=sleep)
-    assert policy.leave(signals.SignalExit(TERM)).code == 143
+    assert policy.exit_after_signal(signals.SignalExit(TERM)).code == 143
     assert slurm.calls.count("requeue 6") == 4
     assert state(folder) == ("preempted", "preempted, requeued")
 
@@ -345,8 +345,8 @@ def test_slurm_that_never_answers_leaves_a_preempted_run(slurm, folder, caplog):
     slurm.stop_answering()
     slept: list[float] = []
     policy = Requeue(folder, "6", Budget(), sleep=slept.append)
-    assert policy.leave(signals.SignalExit(TERM)).code == 143
-    assert sum(slept) >= STAY and "requeue 6" not in slurm.calls
+    assert policy.exit_after_signal(signals.SignalExit(TERM)).code == 143
+    assert sum(slept) >= QUERY_SECONDS and "requeue 6" not in slurm.calls
     assert caplog.text.count("Asking again") == 1
     outcome, reason = state(folder)
     assert outcome == "preempted" and "SLURM does not answer why: " in reason
@@ -369,7 +369,10 @@ def test_slurm_that_answers_late_is_asked_again(slurm, folder, answer, reason):
         if len(slept) == 3:
             slurm.answer_again()
 
-    assert Requeue(folder, "6", Budget(), sleep=sleep).leave(signals.SignalExit(TERM)).code == 143
+    assert (
+        Requeue(folder, "6", Budget(), sleep=sleep).exit_after_signal(signals.SignalExit(TERM)).code
+        == 143
+    )
     assert "requeue 6" in slurm.calls and state(folder) == ("preempted", reason)
 
 
@@ -397,9 +400,9 @@ def test_a_forced_exit_records_why_the_job_ended(slurm, folder, saved):
     record.end_attempt("failed", end_step=4, signal="SIGTERM", exit_code=1, reason="No progress")
     slurm.answer("cancelled")
     with RunLock(folder):
-        Requeue(folder, "6", Budget()).leave_by_force(INT, "No progress for 2 s after SIGINT")
+        Requeue(folder, "6", Budget()).exit_by_force(INT, "No progress for 2 s after SIGINT")
         assert slurm.calls == []
-        Requeue(folder, "6", Budget()).leave_by_force(TERM, "No progress for 2 s after SIGTERM")
+        Requeue(folder, "6", Budget()).exit_by_force(TERM, "No progress for 2 s after SIGTERM")
     is_saved = "its last step is saved. " if saved == 4 else ""
     expected = f"the SLURM job was cancelled; {is_saved}No progress for 2 s after SIGTERM"
     assert state(folder) == ("cancelled", expected)
@@ -435,7 +438,7 @@ def test_a_launch_that_ends_before_its_attempt_leaves_the_attempt_of_the_launch_
     with pytest.raises(SystemExit if states else signals.SignalExit) as end:
         policy.begin()
     if not states:
-        policy.leave(end.value)
+        policy.exit_after_signal(end.value)
     record = RunRecord(folder)
     assert record.state == (states or ["preempted"])[0]
     assert [attempt["outcome"] for attempt in record.attempts[1:]] == [outcome, *states]
@@ -467,13 +470,13 @@ def test_only_a_start_that_had_the_time_to_save_is_fruitless(
         record.end_attempt("preempted", end_step=5 if trained else 4, signal="SIGTERM")
         slurm.answer(answer)
         slurm.requeue_as("preempted without a grace, REQUEUE")
-        policy.leave(signals.SignalExit(TERM))
+        policy.exit_after_signal(signals.SignalExit(TERM))
 
 
 def test_a_job_that_is_being_ended_does_not_start(slurm, folder):
     slurm.answer("preempted, with a grace")
     with pytest.raises(signals.SignalExit):
-        guarded(lambda: pytest.fail("it has started"), folder, Budget())
+        run_guarded(lambda: pytest.fail("it has started"), folder, Budget())
     assert "requeue 6" in slurm.calls
 
 
@@ -494,7 +497,7 @@ def test_work_is_guarded(slurm, folder, signum, requeues):
         raise signals.SignalExit(signum)
 
     with pytest.raises(signals.SignalExit) as stop:
-        guarded(work, folder, Budget())
+        run_guarded(work, folder, Budget())
     assert stop.value.code == 128 + signum and ("requeue 6" in slurm.calls) == requeues
 
 
@@ -509,7 +512,7 @@ def test_a_trial_leaves_the_requeue_to_its_search(slurm, folder, monkeypatch, an
         raise signals.SignalExit(TERM)
 
     with pytest.raises(signals.SignalExit):
-        guarded(work, folder, Budget())
+        run_guarded(work, folder, Budget())
     assert "requeue 6" not in slurm.calls
     assert state(folder)[0] == "preempted" and Journal(folder, "6").fruitless() == 0
 
@@ -524,11 +527,11 @@ def test_a_search_is_requeued_without_end_and_leaves_no_record(slurm, tmp_path):
     for _ in range(5):
         slurm.answer("killed by hand")
         with pytest.raises(signals.SignalExit):
-            guarded(work, study, Budget(max_fruitless_restarts=None))
+            run_guarded(work, study, Budget(max_fruitless_restarts=None))
         assert "requeue 6" in slurm.calls
     assert [path.name for path in study.path.iterdir() if path.is_file()] == ["restarts.json"]
 
 
 def test_outside_of_slurm_nothing_is_asked(slurm, folder, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_NODELIST")
-    assert guarded(lambda: 7, folder, Budget()) == 7 and slurm.calls == []
+    assert run_guarded(lambda: 7, folder, Budget()) == 7 and slurm.calls == []

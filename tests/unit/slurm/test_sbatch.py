@@ -12,12 +12,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.config.compose import compose
+from launcher.config.compose.composer import compose
+from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
-from launcher.config.resolve import as_yaml
-from launcher.config.run_config import RunConfig, from_stored, resolved_node, stored_tree
-from launcher.config.secrets import escaped
+from launcher.config.run_config import RunConfig, from_stored, read_tree, resolve_node
+from launcher.config.secrets import escape
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.errors import ConfigError
@@ -25,7 +25,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import Script, seconds
 from launcher.slurm.size import GUARD
-from launcher.slurm.submission import JobNote, freeze, frozen
+from launcher.slurm.submission import Submission, freeze, read_frozen
 from support.composition import validate
 from support.scripted_slurm import ScriptedSlurm
 
@@ -128,7 +128,7 @@ def test_runs_that_share_a_job_are_one_task(settings, cpus, step, tmp_path):
     assert dispatch.srun_flags() == step
     script = dispatch._script([run_of(tmp_path, None)], []).command(tmp_path / "job-0.sh")
     assert f"__launcher_run={tmp_path}/job-0/${{SLURM_ARRAY_TASK_ID:-0}}\n" in script
-    assert "-m launcher.dispatch.child task" in script
+    assert "-m launcher.dispatch.child_job task" in script
 
 
 def test_a_container_is_around_python_or_srun():
@@ -341,16 +341,16 @@ def test_a_setup_line_is_written_with_escaped_variables(tmp_path, line):
     reads the frozen one."""
     written = tmp_path / "conf" / "dispatch" / "ours.yaml"
     written.parent.mkdir(parents=True)
-    settings = {"defaults": ["slurm", "_self_"], "setup": [escaped(line)]}
+    settings = {"defaults": ["slurm", "_self_"], "setup": [escape(line)]}
     written.write_text(yaml.safe_dump(settings))
     overrides = ["dispatch=ours", "model=mlp", "data=digits", f"paths.outputs={tmp_path}"]
     plain = validate(compose(overrides, tmp_path / "conf"))
-    assert construct(resolved_node(plain, "dispatch")).setup_lines() == [line]
+    assert construct(resolve_node(plain, "dispatch")).setup_lines() == [line]
     folder = RunFolder(tmp_path / "run")
-    freeze(folder, plain, None, JobNote("/s/job-0.sh"))
-    config = from_stored(*frozen(folder))
+    freeze(folder, plain, None, Submission("/s/job-0.sh"))
+    config = from_stored(*read_frozen(folder))
     assert config.plain["dispatch"]["setup"] == [line]
-    assert from_stored(stored_tree(as_yaml(config.of_the_run))).plain["dispatch"]["setup"] == [line]
+    assert from_stored(read_tree(as_yaml(config.of_the_run))).plain["dispatch"]["setup"] == [line]
 
 
 @pytest.mark.parametrize("line", SHELL[:3])
@@ -359,7 +359,7 @@ def test_an_unescaped_variable_is_a_sentence_with_the_escaped_form(tmp_path, lin
         validate(
             compose(["dispatch=slurm", f'dispatch.setup=["{line}"]', "model=mlp", "data=digits"])
         )
-    assert any(escaped(line) in sentence for sentence in raised.value.messages), (
+    assert any(escape(line) in sentence for sentence in raised.value.messages), (
         raised.value.messages
     )
 

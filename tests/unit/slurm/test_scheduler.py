@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from launcher.process.identity import RANK_VARIABLES
+from launcher.process.process_id import RANK_VARIABLES
 from launcher.slurm import scheduler
 
 

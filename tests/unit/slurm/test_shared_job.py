@@ -12,17 +12,17 @@ from launcher.dispatch.slurm_task import close
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
-from launcher.runs.cancel import has_other_runs
-from launcher.runs.find import join_queue
+from launcher.runs.act.cancel import has_other_runs
+from launcher.runs.find_runs import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import not_started
-from launcher.slurm.cancel_note import write_cancel_note
+from launcher.slurm.cancel_marker import write_cancel_note
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import Requeue
 from launcher.slurm.sbatch import job_folder
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.shared_job import is_open, others_of, runs_of, write_runs
-from launcher.slurm.submission import JobNote, freeze
+from launcher.slurm.submission import Submission, freeze
 from support.scripted_slurm import ScriptedSlurm
 
 STATES = ("running", "preempted", "failed", "completed", "cancelled", "queued")
@@ -40,7 +40,7 @@ def job(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> RunFol
     runs = []
     for state in STATES:
         run = RunFolder(tmp_path / "gpt" / state)
-        note = JobNote(str(script), job_id="6", runs=len(STATES))
+        note = Submission(str(script), job_id="6", runs=len(STATES))
         freeze(run, {"run": {"dir": str(run.path)}}, None, note)
         record = RunRecord(run)
         if state != "queued":
@@ -66,16 +66,16 @@ def test_a_run_leaves_its_job_when_it_has_ended(job: RunFolder, script: Path) ->
     assert {run.id for run in stored if run.job is not None} == are_open
 
     (running, *_) = runs_of(job)
-    note = JobNote.read(running)
+    note = Submission.read(running)
     assert note is not None
     assert {run.path.name for run in others_of(running, note)} == are_open - {"running"}
     of_job = [run for run in stored if run.job is not None]
     assert has_other_runs(of_job[0], of_job[:2]) and not has_other_runs(of_job[0], of_job)
-    freeze(running, {"run": {}}, None, JobNote("another.sh"))
+    freeze(running, {"run": {}}, None, Submission("another.sh"))
     assert not is_open(running, str(script)), "it was submitted again"
     assert _has_failed(job, str(script))
     for run in runs_of(job):
-        freeze(run, {"run": {}}, None, JobNote("another.sh"))
+        freeze(run, {"run": {}}, None, Submission("another.sh"))
     assert not _has_failed(job, str(script))
 
 
@@ -103,7 +103,9 @@ def test_the_end_of_a_job_is_the_end_of_its_open_runs(
     for name in ("running", "preempted", "queued")[:noted]:
         write_cancel_note(RunFolder(tmp_path / "gpt" / name), "6")
     stop = signals.SignalExit(signal.SIGTERM)
-    assert Requeue(job, "6", Budget(), sleep=lambda seconds: None).leave(stop).code == 143
+    assert (
+        Requeue(job, "6", Budget(), sleep=lambda seconds: None).exit_after_signal(stop).code == 143
+    )
     assert ("requeue 6" in slurm.calls) == (state == "preempted")
     assert states(job) == before | dict.fromkeys(("running", "preempted", "queued"), state)
 
@@ -114,7 +116,7 @@ def leave(job: RunFolder, answer: str) -> None:
         slurm.install(patch)
         slurm.answer(answer)
         stop = signals.SignalExit(signal.SIGTERM)
-        Requeue(job, "6", Budget(), sleep=lambda seconds: None).leave(stop)
+        Requeue(job, "6", Budget(), sleep=lambda seconds: None).exit_after_signal(stop)
 
 
 def note_failed_start(job: RunFolder) -> None:
@@ -162,7 +164,7 @@ def test_a_job_leaves_runs_alone_that_have_a_newer_job(
     monkeypatch.setenv("LAUNCHER_SCRIPT", str(script))
     runs = runs_of(job)
     for run in runs if all_newer else ():
-        freeze(run, {"run": {"dir": str(run.path)}}, None, JobNote("another.sh"))
+        freeze(run, {"run": {"dir": str(run.path)}}, None, Submission("another.sh"))
     before = {run.path: run.record_path.read_bytes() for run in runs}
     write(job)
     changed = [run for run in runs if run.record_path.read_bytes() != before[run.path]]

@@ -18,11 +18,11 @@ from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.slurm.submission import (
     FROZEN,
-    JobNote,
+    Submission,
     freeze,
-    frozen,
     id_path,
     one_at_a_time,
+    read_frozen,
     undone_on_failure,
     write_script,
 )
@@ -38,13 +38,13 @@ def config(path: Path) -> dict:
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path / "outputs" / "gpt" / "1a2b")
-    freeze(folder, config(folder.path), HYDRA, JobNote("/s/job-0.sh", 0))
+    freeze(folder, config(folder.path), HYDRA, Submission("/s/job-0.sh", 0))
     return folder
 
 
 def test_a_frozen_configuration_is_read_back(folder):
-    assert frozen(folder) == (config(folder.path), HYDRA)
-    settings = from_stored(*frozen(folder))
+    assert read_frozen(folder) == (config(folder.path), HYDRA)
+    settings = from_stored(*read_frozen(folder))
     assert settings.seed == 1 and settings.overrides == ["seed=1"]
     assert RunRecord(folder).state == "queued"
     assert sorted(path.name for path in folder.path.rglob("*") if path.is_file()) == [
@@ -56,15 +56,15 @@ def test_a_frozen_configuration_is_read_back(folder):
 def test_the_id_of_an_array_is_that_of_its_runs(folder, tmp_path):
     script = tmp_path / "job-0.sh"
     note_job(folder, str(script), 3)
-    assert JobNote.read(folder) == JobNote(str(script), 3)
+    assert Submission.read(folder) == Submission(str(script), 3)
     id_path(script).write_text("12\n")
-    assert JobNote.read(folder) == JobNote(str(script), 3, job_id="12_3")
+    assert Submission.read(folder) == Submission(str(script), 3, job_id="12_3")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "{}", '{"job": 1}', '{"job": null}'])
 def test_a_damaged_job_note_is_none(folder, text):
     (folder.path / FROZEN).write_text(text)
-    assert JobNote.read(folder) is None
+    assert Submission.read(folder) is None
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -86,7 +86,7 @@ def test_a_refused_submission_restores_what_was_there(folder, tmp_path, error):
     fresh = RunFolder(tmp_path / "outputs" / "mlp" / "3c4d")
     with pytest.raises(type(error)), undone_on_failure([folder, fresh]):
         for run in (folder, fresh):
-            freeze(run, {**config(run.path), "seed": 2}, None, JobNote("/s/job-1.sh"))
+            freeze(run, {**config(run.path), "seed": 2}, None, Submission("/s/job-1.sh"))
         raise error
     assert snapshot(tmp_path) == before
     assert not fresh.path.parent.exists()

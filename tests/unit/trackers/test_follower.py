@@ -154,7 +154,7 @@ def test_a_run_that_ends_while_the_server_is_down_is_given_up_in_the_end(run, tm
     run.end()
     follow(mirror).join(120)
     assert mirror.unfinished["files0"].startswith("ConnectionError")
-    (sentence,) = module.unfinished(run.folder, mirror)
+    (sentence,) = module.list_unfinished(run.folder, mirror)
     assert sentence.endswith(f"Complete it with: python -m launcher.runs sync {run.folder.path}")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from launcher.errors import ConfigError
 from launcher.rundir.record import RunRecord
 from launcher.trackers.base import Names
-from launcher.trackers.follower import not_sent
+from launcher.trackers.follower import list_not_sent
 from launcher.trackers.lines import MetricsReader
 from launcher.trackers.mlflow import MlflowTracker, clean
 from support.mlflow_database import copy_database
@@ -300,7 +300,7 @@ def test_what_mlflow_rejects_is_named_and_the_rest_is_sent(run, client):
     sent = only_run(client)
     assert sent.info.status == "FINISHED"
     assert sorted(sent.data.metrics) == [f"train/{number}" for number in range(6)]
-    (message,) = not_sent({"mlflow": tracker})
+    (message,) = list_not_sent({"mlflow": tracker})
     assert message.startswith("Tracker mlflow: not sent, since the service rejects it: train/bad (")
 
 

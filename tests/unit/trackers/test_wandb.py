@@ -278,7 +278,7 @@ def test_where_a_run_is_kept(run, monkeypatch, options, variables, expected):
         monkeypatch.setenv(f"WANDB_{name}", value)
     tracker = WandbTracker(**options)
     run.tracked(tracker)
-    chosen = tracker._chosen("abcd-1")
+    chosen = tracker._choose_names("abcd-1")
     assert (chosen["project"], chosen["entity"], chosen["group"]) == expected
     assert chosen["id"] == "abcd-1"
 
@@ -287,7 +287,7 @@ def test_the_group_is_the_sweep(tmp_path):
     run = WrittenRun(tmp_path / "n" / "a", run={"name": "n", "sweep": "sweep-1"})
     tracker = WandbTracker()
     run.tracked(tracker)
-    assert tracker._chosen("x")["group"] == "sweep-1"
+    assert tracker._choose_names("x")["group"] == "sweep-1"
     run.lock.release()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from launcher import BaseHook
-from launcher.config.sections import TrainerSettings
+from launcher.config.settings import TrainerSettings
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.metric_schedule import MetricScheduleHook

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from launcher import load_model
 from launcher.errors import ConfigError
 from launcher.models.mlp import MLP
-from launcher.rundir.signing import signed_text
+from launcher.rundir.signing import sign_text
 from launcher.train.load import _load_pyfunc
 
 SIZES = {"num_features": 3, "num_classes": 2, "hidden_dim": 4, "num_layers": 1}
@@ -157,7 +157,7 @@ def test_a_class_that_is_not_importable(
     message: str,
 ) -> None:
     export(tmp_path, model)
-    (tmp_path / "config.yaml").write_text(signed_text(yaml.safe_dump({"model": node})))
+    (tmp_path / "config.yaml").write_text(sign_text(yaml.safe_dump({"model": node})))
     with pytest.raises(ConfigError, match=message):
         load_model(tmp_path)
     assert not caplog.records, "Hydra logs nothing"

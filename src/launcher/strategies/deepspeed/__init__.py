@@ -15,16 +15,16 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
-from launcher.config.deepspeed_file import KEY, read_file
+from launcher.config.schema.deepspeed_file import KEY, read_file
 from launcher.errors import ConfigError
 from launcher.optim.parts import OptimizerParts, has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
 from launcher.strategies.buffers import SharedBuffers
-from launcher.strategies.deepspeed import process
+from launcher.strategies.deepspeed import engine_setup
 from launcher.strategies.deepspeed.config import complete
-from launcher.strategies.deepspeed.state import EngineState
+from launcher.strategies.deepspeed.engine_state import EngineState
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
 from launcher.strategies.weights import (
@@ -34,7 +34,7 @@ from launcher.strategies.weights import (
     extra_misfits,
     extra_state,
     load_weights,
-    tied_names,
+    names_of_tied,
 )
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
 
@@ -131,7 +131,7 @@ class DeepSpeedStrategy(NativeStrategy):
 
     # --------------------------------------------------------------------------------------- set-up
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
-        process.require()
+        engine_setup.require()
         if precision.name == "fp8":
             raise ConfigError(
                 "precision=fp8: strategy=deepspeed does not support it; use strategy=fsdp, or"
@@ -148,12 +148,12 @@ class DeepSpeedStrategy(NativeStrategy):
         if precision.name == "fp16":
             self._reject_fp16(precision)
         ranks.join(self.device, self.timeout)
-        process.start(
+        engine_setup.start(
             self.device,
             self.ranks.local_rank,
             verbose=any(self.config.get(key) for key in REPORTING),
         )
-        process.check(
+        engine_setup.check(
             self.config, source=f"{KEY}={self.file}" if self.file else "strategy=deepspeed"
         )
         return self.device
@@ -210,7 +210,7 @@ class DeepSpeedStrategy(NativeStrategy):
         )[0]
         self.engine.compile = self._compile
         if self.engine.wall_clock_breakdown():
-            process.log_times(self.engine)
+            engine_setup.log_times(self.engine)
         self.model, self.optimizer = self.engine, optimizer
         self.buffers = SharedBuffers(module)
         # DeepSpeed has its own.
@@ -297,9 +297,9 @@ class DeepSpeedStrategy(NativeStrategy):
                 " which is not a parameter; use strategy=ddp."
             )
         tensors, parts, groups = self.state.snapshot()
-        scaler = process.scaler_state(self.engine) if self.precision.needs_scaler else {}
+        scaler = engine_setup.scaler_state(self.engine) if self.precision.needs_scaler else {}
         meta = {"optimizer": groups, "loss_scaler": scaler, "deepspeed": self.config}
-        meta |= {EXTRA: extra_state(self.model), TIED: tied_names(self.model)}
+        meta |= {EXTRA: extra_state(self.model), TIED: names_of_tied(self.model)}
         return Snapshot(tensors, meta, parts)
 
     def load(self, saved: TensorReader) -> None:
@@ -309,7 +309,7 @@ class DeepSpeedStrategy(NativeStrategy):
         extra_misfits(self.model, saved.meta[EXTRA])
         self.state.load_optimizer(saved, saved.meta["optimizer"])
         if self.precision.needs_scaler:
-            process.load_scaler_state(self.engine, saved.meta["loss_scaler"])
+            engine_setup.load_scaler_state(self.engine, saved.meta["loss_scaler"])
 
     def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
         return load_weights(self.model, saved, strict, self.state.load_weights)

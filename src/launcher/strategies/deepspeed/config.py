@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from launcher.config.deepspeed_file import BF16, FP16
+from launcher.config.schema.deepspeed_file import BF16, FP16
 from launcher.optim.precision import Precision
 from launcher.strategies.step import StepPlan
 

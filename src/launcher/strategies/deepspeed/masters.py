@@ -66,7 +66,7 @@ def find_slots(
         [name for name in names if is_trained(parameters[name], shapes[name])] for names in members
     ]
     if stage == 0:
-        return _unsharded(optimizer, groups, shapes)
+        return _list_unsharded(optimizer, groups, shapes)
     flats = [flat for group in optimizer.param_groups for flat in group["params"]]
     if stage == 3:
         from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS
@@ -93,7 +93,7 @@ def find_slots(
     return slots
 
 
-def _unsharded(
+def _list_unsharded(
     optimizer: torch.optim.Optimizer, groups: list[list[str]], shapes: dict[str, tuple[int, ...]]
 ) -> list[MasterSlice]:
     """Return unsharded masters, which under fp32 are the parameters themselves."""

@@ -1,0 +1,147 @@
+"""Write the weights of a checkpoint for other programs, as `export/model.safetensors`."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import torch
+
+from launcher.checkpoint.shards import ShardReader, write_tensors
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.compose.resolve import as_yaml
+from launcher.config.construct import target_object
+from launcher.config.run_config import read_tree, resolve_node
+from launcher.errors import ConfigError
+from launcher.process.files import fsync_file, fsync_folder, replace_file, replacing
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.signing import is_own_text, sign_text
+from launcher.strategies.weights import EXTRA, MODEL, TIED
+
+logger = logging.getLogger("launcher")
+
+WEIGHTS = "model.safetensors"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Export:
+    """Exports the weights of a checkpoint. `key` is the group of the settings, for messages."""
+
+    key: str
+    weights: str | None = None
+    dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    max_shard_size: str = "5GB"
+
+    def write(self, folder: RunFolder, checkpoint: Path, text: str) -> tuple[int, Path]:
+        """Write the full tensors by name, however they were sharded, and a configuration.
+
+        Args:
+            folder: of the run that gets the export.
+            checkpoint: the folder of a checkpoint.
+            text: its configuration, which is written next to the tensors.
+        Returns:
+            The step, and the file, or the folder of several files.
+        """
+        stored = StoredCheckpoint(checkpoint)
+        tensors = self._tensors(stored)
+        with folder.explain_write_errors():
+            folder.export.mkdir(exist_ok=True)
+            config = read_tree(text)
+            settings = resolve_node(config, "model")
+            extra, tied = stored.meta.get(EXTRA, {}), stored.meta.get(TIED, {})
+            target, written = write_model(
+                folder.export, settings, tensors, extra, self.max_shard_size, tied
+            )
+            if written != settings:
+                stored_model = config["model"]
+                model = {
+                    key: stored_model[key] if value == settings.get(key) else value
+                    for key, value in written.items()
+                }
+                is_own, text = is_own_text(text), as_yaml({**config, "model": model})
+                text = sign_text(text) if is_own else text
+            replace_file(folder.export / "config.yaml", text.encode())
+        files = [target] if target.is_file() else sorted(target.glob("model*.safetensors"))
+        count = len(ShardReader(files).names())
+        logger.info("%s: %d tensors of step %d.", target, count, stored.manifest.step)
+        return stored.manifest.step, target
+
+    def _tensors(self, stored: StoredCheckpoint) -> dict[str, torch.Tensor]:
+        dtypes = {name: stored.dtype(name) for name in stored.names()}
+        stored.use_weights(self.weights, f"{self.key}.weights")
+        names = [name for name in stored.names() if name.startswith(MODEL)]
+        if not names:
+            raise ConfigError(
+                f"{self.key}.checkpoint: {stored.path} holds no exportable weights"
+                f" (format {stored.manifest.checkpoint_format})."
+            )
+        tensors = {name.removeprefix(MODEL): stored.read(name).to(dtypes[name]) for name in names}
+        if self.dtype is None:
+            return tensors
+        dtype = DTYPES[self.dtype]
+        return {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
+
+
+def write_model(
+    folder: Path,
+    model: Any,
+    tensors: dict[str, Any],
+    extra: Mapping[str, object] | None = None,
+    max_shard_size: str = "5GB",
+    tied: Mapping[str, str] | None = None,
+) -> tuple[Path, Any]:
+    """Write the weights, or let a model with `write_export` write its own files.
+
+    The file of another model has each name of its `state_dict()`, for `load_state_dict`.
+
+    Args:
+        folder: where the files are written.
+        model: the node `model` of the configuration, resolved.
+        tensors: the full tensors by name.
+        extra: the entries of its `state_dict()` that are not tensors.
+        max_shard_size: the largest size of a file.
+        tied: see `launcher.strategies.weights.names_of_tied`.
+    Returns:
+        The file, or the folder of several files; and the node `model` that loads the written
+        weights.
+    """
+    try:
+        write = getattr(target_object(str(model.get("_target_"))), "write_export", None)
+    except (ImportError, ValueError):
+        # The class is not installed here, but its weights can still be written.
+        write = None
+    target = folder / WEIGHTS
+    if write is None:
+        with replacing(target) as temporary:
+            write_tensors(
+                temporary,
+                tensors | {name: tensors[source] for name, source in (tied or {}).items()},
+            )
+        return target, model
+    settings = {key: value for key, value in model.items() if key != "_target_"}
+    with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
+        settings = write(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
+        names = _move(Path(temporary_folder), folder)
+    for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
+        if old.name not in names:
+            # These are shards of an earlier export.
+            old.unlink()
+    fsync_folder(folder)
+    return target if target.exists() else folder, {"_target_": model["_target_"], **settings}
+
+
+def _move(source: Path, folder: Path) -> set[str]:
+    """Move files durably into a folder; return their names."""
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    (probe := source / ".mode").touch()
+    for file in files:
+        # Safetensors makes files that only their owner can read.
+        file.chmod(probe.stat().st_mode)
+        fsync_file(file)
+        destination = folder / file.relative_to(source)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(destination)
+    return {file.name for file in files}

@@ -1,0 +1,243 @@
+"""Messages about overrides that cannot be read, or do not apply to a configuration."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from shlex import quote
+
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, ListConfig
+
+from launcher.config.compose.overrides import parameters, parse, select
+from launcher.config.compose.resolve import references
+from launcher.config.compose.session import first_line, loader
+from launcher.config.containers import to_plain
+from launcher.config.messages import closest_name, hint, key_for, show
+from launcher.config.options import composition_folders, options_with
+from launcher.config.schema.validate import bad_searchpath
+
+SEVERAL = re.compile(r"^[^\s'\"\[{(]*\s+[~+]*[\w./@]+=")
+"""A value that ends at a blank, before another override."""
+PLAIN_TEXT = re.compile(r"""[^\[\]{},:"'\s][^\[\]{},:"']*""")
+"""A text without quotes in a list or mapping."""
+TUPLE = re.compile(r"(^|^[\[{].*[\[{,:]\s*)\(")
+NOTHING = ("none", "no", "off", "false")
+OPTIONAL = ("scheduler", "hooks", "tracker")
+"""Groups that a run may do without."""
+
+
+def read_overrides(overrides: Sequence[str], is_sweep: bool, issues: list[str]) -> list[Override]:
+    """Parse overrides; messages about those that cannot be read are added to `issues`."""
+    parsed = []
+    for text in overrides:
+        if text.startswith("="):
+            issues.append(
+                f"{text}: should be KEY=VALUE or GROUP=OPTION, without spaces around the =."
+            )
+            continue
+        try:
+            # A glob needs the loader.
+            override = replace(parse(text), config_loader=loader())
+        except (HydraException, ValueError) as error:
+            issues.append(_unreadable(text, error))
+            continue
+        if override.is_sweep_override() and not is_sweep:
+            key, value = override.get_key_element(), text.partition("=")[2]
+            issues.append(
+                f"{text}: several values make a sweep, which needs -m; a list is {key}=[{value}]."
+            )
+        elif override.key_or_group == "hydra.searchpath" and not isinstance(override.value(), list):
+            issues.append(str(bad_searchpath(override.value())))
+        else:
+            parsed.append(override)
+    return parsed
+
+
+def _unreadable(text: str, error: Exception) -> str:
+    if "=" not in text and not text.startswith("~"):
+        return f"{text}: should be KEY=VALUE or GROUP=OPTION."
+    key, _, value = text.partition("=")
+    if value.endswith(","):
+        return f"{text}: ends with a comma; remove it, or add another value."
+    if SEVERAL.search(value):
+        return f"{text}: is one argument with several overrides; type them without these quotes."
+    detail = (
+        first_line(error).rstrip(".") if isinstance(error, OverrideParseException) else str(error)
+    )
+    # The names of the grammar's tokens do not help a user.
+    detail = detail.partition(" expecting {")[0]
+    return f"{text}: cannot be read ({detail}); {_readable_form(key, value)}"
+
+
+def _readable_form(key: str, value: str) -> str:
+    """Say how to write an override that cannot be read."""
+    by_dots = re.sub(r"\[(\d+)\]", r".\1", key)
+    if by_dots != key:
+        return f"the items of a list are keys: {by_dots}={value}."
+    way = "quote a text with special characters"
+    if TUPLE.search(value):
+        value, way = value.translate(str.maketrans("()", "[]")), "a list has other brackets"
+    if value.startswith(("[", "{")):
+        form = PLAIN_TEXT.sub(
+            lambda text: text[0] if _is_readable(f"key={text[0]}") else f'"{text[0]}"', value
+        )
+    else:
+        form = '"' + value.replace('"', '\\"') + '"'
+    if not _is_readable(f"{key}={form}"):
+        return "close its brackets and quotes, or write it in the YAML file of an option."
+    return f"{way}: {quote(f'{key}={form}')}."
+
+
+def _is_readable(text: str) -> bool:
+    try:
+        parse(text)
+    except (HydraException, ValueError):
+        return False
+    return True
+
+
+def explain_base_error(config_name: str, error: Exception) -> str:
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file == config_name:
+        names = loader().repository.get_group_options("", ObjectType.CONFIG)
+        return (
+            f"--config-name={config_name}: there is no such configuration{hint(config_name, names)}"
+        )
+    return first_line(error)
+
+
+def unknown_option(override: Override) -> str | None:
+    """Explain why a group does not have the chosen options; return None if it has them."""
+    group, value = override.key_or_group, override.value()
+    if value is None:
+        return None if override.is_delete() else f"to remove the group, write ~{group}."
+    options = loader().repository.get_group_options(group)
+    for option in map(str, value if isinstance(value, list) else [value]):
+        folder, slash, name = option.rpartition("/")
+        nested = loader().repository.get_group_options(f"{group}/{folder}") if slash else options
+        if name in nested or "$" in option:
+            continue
+        if option.lower() in NOTHING and group in OPTIONAL:
+            return f"no option {option}; to remove the group, write ~{group}."
+        text = _rewritten(override, group)
+        where = f"{group}/{folder}" if nested and slash else group
+        listed = f"{where} has {', '.join(nested or options)}"
+        name = name.removesuffix(".yaml")
+        near = closest_name(name, nested)
+        near = closest_name(name, options) if near is None else f"{folder}{slash}{near}"
+        if option in text and near:
+            return f"no option {option}; did you mean {text.replace(option, near)}? ({listed})"
+        return f"no option {option}; {listed}."
+    return None
+
+
+def bad_option(error: Exception, text: str) -> str:
+    """Explain why an option of a group does not compose."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        folder, _, name = error.missing_cfg_file.rpartition("/")
+        near = hint(name, error.options or (), folder + "/{}")
+        return f"it needs {error.missing_cfg_file}, which does not exist{near}"
+    message = first_line(error)
+    group, _, option = text.lstrip("+").partition("=")
+    parent, slash, folder = group.rpartition("/")
+    if slash and message.startswith(f"Could not override '{group}'"):
+        chosen = f"{parent}={folder}/{option}"
+        return f"no option has {group} in its defaults; did you mean {chosen}?"
+    # Hydra looks for the group inside the package of the preset, which is the preset's own name.
+    pattern = (
+        r"In '([^']+)': (?:Could not override '(\w+)@\w+\.\2'|Invalid Defaults List override"
+        r" '/?(\w+): )"
+    )
+    if (match := re.match(pattern, message)) and loader().repository.get_group_options(
+        group := match[2] or match[3]
+    ):
+        return f"{match[1]}.yaml should begin with `# @package _global_`, since it sets {group}."
+    return message
+
+
+def bad_key(override: Override, config: DictConfig, error: Exception) -> str:
+    """Explain why an override of a value does not apply."""
+    key = override.key_or_group
+    if message := key_for(key):
+        return message
+    if override.is_add() and select(config, key) is not None:
+        return "the key exists already; remove the +."
+    parts = key.split(".")
+    for index, part in enumerate(parts):
+        path = ".".join(parts[:index])
+        node = select(config, path) if path else config
+        if isinstance(node, ListConfig):
+            if part.isdecimal() and int(part) < len(node):
+                continue
+            return f"{path} is a list of {len(node)}, whose first item is {path}.0."
+        if not isinstance(node, DictConfig):
+            return f"{path} is {show(node)} and has no keys."
+        # Unlike `part in node`, these have the keys whose value is missing.
+        if part not in node.keys():  # noqa: SIM118
+            return (
+                _unknown_key(override, config)
+                if not path
+                else _unknown_part(override, path, part, config)
+            )
+    if override.is_delete():
+        return "its value is null, and Hydra deletes only keys with a value."
+    cause = error.__cause__ or error
+    if match := re.match(r"Key '(\w+)' is not in struct", str(cause)):
+        return (
+            f"{key} has no key {match[1]}; set it alone with +{key}.{match[1]}=..., or make an"
+            " option of your own."
+        )
+    return _wrong_type(key, select(config, key), first_line(cause))
+
+
+def _wrong_type(key: str, current: object, message: str) -> str:
+    """Explain that a value has another type than a key, which is typed only if it is Hydra's."""
+    if isinstance(current, DictConfig) or "Dict[" in message:
+        return f"should be a mapping of keys to values; e.g. '{key}={{key: value}}'."
+    if isinstance(current, ListConfig) or "List[" in message:
+        return f"should be a list; e.g. '{key}=[value]'."
+    example = "" if current is None else f"; e.g. {key}={show(current)}"
+    return f"{message.rstrip('.')}{example}."
+
+
+def _unknown_key(override: Override, config: DictConfig) -> str:
+    """Return the message for a first part that is neither a group nor a top-level key."""
+    name, dot, rest = override.key_or_group.partition(".")
+    keys = [str(key) for key in config if key != "hydra"]
+    groups = [group for group in loader().list_groups("") if group != "hydra"]
+    if name in groups:
+        return f"no option of {name} is chosen; choose one with {name}=..."
+    if near := closest_name(name, keys + groups):
+        return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
+    parts = {key: node for key in keys if isinstance(node := select(config, key), DictConfig)}
+    if below := closest_name(name, [str(key) for node in parts.values() for key in node]):
+        echoes = references(to_plain(config))
+        owners = [
+            key for key, node in parts.items() if below in node and f"{key}.{below}" not in echoes
+        ]
+        meant = " or ".join(_rewritten(override, f"{owner}.{below}{dot}{rest}") for owner in owners)
+        return f"no key {name}; did you mean {meant}?"
+    return f"no key {name}; a run has {', '.join(keys)}."
+
+
+def _unknown_part(override: Override, path: str, part: str, config: DictConfig) -> str:
+    """Return the message for a key that its node does not have."""
+    node = select(config, path)
+    keys, taken = [str(key) for key in node], parameters(node)
+    if others := options_with(composition_folders(to_plain(config)), path, part):
+        have = "has" if len(others) == 1 else "have"
+        return f"no key {path}.{part}; {path}={', '.join(others)} {have} it."
+    if override.is_delete() and part in taken:
+        return "it is not set, so there is nothing to delete."
+    if near := closest_name(part, keys) or closest_name(part, taken):
+        rest = override.key_or_group.removeprefix(f"{path}.{part}")
+        return f"no key {path}.{part}; did you mean {_rewritten(override, f'{path}.{near}{rest}')}?"
+    if not keys:
+        return f"{path} has no keys yet; add one with +{override.input_line}."
+    return f"no key {path}.{part}; {path} has {', '.join(keys)}."
+
+
+def _rewritten(override: Override, key: str) -> str:
+    _, equals, value = str(override.input_line).partition("=")
+    return f"{'~' if override.is_delete() else ''}{key}{equals}{value}"

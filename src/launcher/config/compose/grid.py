@@ -1,0 +1,51 @@
+"""The jobs of a sweep."""
+
+import random
+from collections.abc import Sequence
+from decimal import Decimal
+from itertools import product
+from math import ceil
+
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+
+from launcher.errors import ConfigError
+
+SEARCH = "hydra/sweeper=optuna"
+GRID = "basic"
+"""The option of `hydra/sweeper` that takes no intervals, Hydra's own."""
+
+
+def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[list[str]]:
+    """Return the overrides of each job: every combination of the keys' values.
+
+    `with_intervals` replaces an interval by its first number instead of rejecting it.
+    """
+    values: dict[str, list[str]] = {}
+    for override in overrides:
+        key, text = override.get_key_element(), str(override.input_line)
+        if not override.is_sweep_override():
+            # Mappings of one key are merged.
+            values[text if isinstance(override.value(), dict) else key] = [text]
+        elif override.is_discrete_sweep():
+            values[key] = [f"{key}={value}" for value in list_values(override)]
+            if not values[key]:
+                raise ConfigError(f"{text}: has no value, so there is nothing to run.")
+        elif with_intervals and isinstance(interval := override.value(), IntervalSweep):
+            # 1 and not 1.0, which a whole number cannot be.
+            values[key] = [f"{key}={interval.start:.12g}"]
+        else:
+            raise ConfigError(
+                f"{text}: has no list of values; e.g. {key}=0.1,0.2 or {key}=range(1,5), or search"
+                f" it with {SEARCH}."
+            )
+    return [list(job) for job in product(*values.values())]
+
+
+def list_values(override: Override) -> list[str]:
+    """Return the values of a sweep as texts, the numbers of a range without rounding errors."""
+    texts, span = list(override.sweep_string_iterator()), override.value()
+    if not isinstance(span, RangeSweep) or not {type(span.start), type(span.step)} - {int}:
+        return texts
+    start, stop, step = (Decimal(str(number)) for number in (span.start, span.stop, span.step))
+    numbers = [str(float(start + index * step)) for index in range(ceil((stop - start) / step))]
+    return random.sample(numbers, len(numbers)) if span.shuffle else numbers

@@ -1,0 +1,179 @@
+"""Hydra's grammar of overrides, and applying their values to a composed configuration."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override, OverrideType, Sweep
+from hydra.errors import ConfigCompositionException, HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from launcher.config.options import COLLECTIONS
+from launcher.config.schema.signature import signature_of
+from launcher.config.tree import leaves
+from launcher.errors import ConfigError
+
+QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
+SPACE = "hpo.space"
+OPEN = "dispatch.sbatch"
+"""Node that takes any key, with `+` or without."""
+
+
+def normalize(override: str) -> str:
+    """Return an override in the form that Hydra accepts.
+
+    Names that start with a digit get quotes, since an id like 12345e67 would be a number. `~hooks`
+    becomes `hooks=[]`, since Hydra deletes only groups with a single option. `hpo.space` becomes
+    texts. Keys of `OPEN` are added.
+    """
+    key, equals, value = override.partition("=")
+    if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):
+        return _normalize_space(key.lstrip("+").removeprefix(SPACE).lstrip("."), value)
+    if equals and f"{key.lstrip('+')}.".startswith(f"{OPEN}."):
+        return f"++{override.lstrip('+')}"
+    if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
+        return f"{key}='{value}'"
+    is_deleted = override[:1] == "~" and override[1:] in COLLECTIONS
+    return f"{override[1:]}=[]" if is_deleted else override
+
+
+def _normalize_space(key: str, value: str) -> str:
+    """Return `hpo.space.KEY=RANGE` or `hpo.space={KEY:RANGE}` in the form that Hydra accepts.
+
+    As written, the first would be a sweep, and the second would set keys that the configuration
+    does not have.
+    """
+    if key:
+        text = value if value.startswith(("[", "'", '"')) else _range_text(value)
+        return f"++{SPACE}={{{key}:{text}}}"
+    try:
+        ranges = dict(parse(f"{SPACE}={value}").value())  # type: ignore[arg-type]
+        texts = [f"{name}:{_range_text(span)}" for name, span in leaves(ranges).items()]
+    except (HydraException, TypeError, ValueError):
+        raise ConfigError(
+            f"{SPACE}={value}: cannot be read; e.g. {SPACE}.optimizer.lr=interval(0.1,0.2), or "
+            f"{SPACE}={{optimizer.lr:'choice(0.1,0.2)'}}."
+        ) from None
+    return f"++{SPACE}={{{','.join(texts)}}}"
+
+
+def _range_text(value: object) -> str:
+    """Return the text of a range, or raise a TypeError if Hydra does not keep it."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_range_text, value))}]"
+    if isinstance(value, IntervalSweep):
+        interval = f"interval({value.start},{value.end})"
+        text = f"int({interval})" if isinstance(value.start, int) else interval
+        value = f"tag({','.join([*sorted(value.tags), text])})"
+    elif isinstance(value, Sweep):
+        raise TypeError(value)
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return str(value)
+
+
+@cache
+def parse(override: str) -> Override:
+    """Parse an override as Hydra does; bad syntax is an OverrideParseException."""
+    return _parser().parse_override(override)
+
+
+@cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()
+
+
+def is_group(override: Override, loader: ConfigLoader) -> bool:
+    """Return whether an override chooses (or adds, or deletes) an option of a config group."""
+    # The method `get_group_options` of the loader parses the main configuration each time.
+    repository: Any = loader.repository  # type: ignore[attr-defined]
+    exists = repository.group_exists(override.key_or_group)
+    return bool(exists) and not isinstance(override.value(), dict)
+
+
+def record_overrides(overrides: Sequence[Override], config: DictConfig) -> None:
+    """Record all overrides of a command line in Hydra's node, as Hydra does."""
+    listed = [override for override in overrides if not override.is_hydra_override()]
+    config.hydra.overrides.task = [str(override.input_line) for override in listed]
+    # Since Hydra 1.4, it follows the list.
+    if not OmegaConf.is_interpolation(config.hydra.job, "override_dirname"):
+        rules = config.hydra.job.config.override_dirname
+        named = [each for each in listed if each.key_or_group not in rules.exclude_keys]
+        text = rules.item_sep.join(sorted(str(override.input_line) for override in named))
+        config.hydra.job.override_dirname = text.replace("=", rules.kv_sep)
+
+
+def apply_value(override: Override, config: DictConfig) -> None:
+    """Change, add or delete a value of a composed configuration, as Hydra does.
+
+    A key that its node does not have is added without a `+` if the node's `_target_` takes it.
+
+    Raises:
+        hydra.errors.HydraException, omegaconf.errors.OmegaConfBaseException: it does not apply.
+    """
+    override = _with_plus(override, config)
+    key, value = override.key_or_group, override.value()
+    if override.package is not None:
+        raise ConfigCompositionException(f"there is no config group {key}.")
+    if override.is_delete():
+        _delete(override, config)
+        return
+    if override.is_add() and not isinstance(value, dict | list) and _value(config, key) is not None:
+        raise ConfigCompositionException("the key exists already.")
+    is_added = override.is_add() or override.is_force_add()
+    parent = key.rpartition(".")[0]
+    # `OmegaConf.update` would replace it by an empty node before it fails.
+    if not is_added and parent and not OmegaConf.is_config(OmegaConf.select(config, parent)):
+        raise ConfigCompositionException(f"{parent} has no keys.")
+    OmegaConf.update(config, key, value, merge=True, force_add=is_added)
+
+
+def parameters(node: DictConfig) -> list[str]:
+    """The arguments that a node's `_target_` takes."""
+    try:
+        spec = signature_of(str(node.get("_target_", "")))
+    except OmegaConfBaseException:
+        return []
+    return spec.names if spec else []
+
+
+def _with_plus(override: Override, config: DictConfig) -> Override:
+    """Return an override with `++` if its key is missing and may be added.
+
+    That is so if the `_target_` of the innermost node takes the key, or if the override makes a
+    part of a name or of null (`model.loss._target_=...` in place of `model.loss=mse`).
+    """
+    path, _, last = override.key_or_group.rpartition(".")
+    if override.type != OverrideType.CHANGE or override.package is not None or not path:
+        return override
+    name = last
+    while path and (node := select(config, path)) is None:
+        path, _, name = path.rpartition(".")
+    if isinstance(node, DictConfig) and path:
+        is_absent = name not in node or (last == "_target_" and node[name] is None)
+        is_new = is_absent and (name in parameters(node) or name == "_partial_")
+    else:
+        is_new = name == "_target_" and isinstance(node, str)
+    return parse(f"++{override.input_line}") if is_new else override
+
+
+def select(config: DictConfig, path: str) -> Any:
+    return OmegaConf.select(config, path, throw_on_missing=False, throw_on_resolution_failure=False)
+
+
+def _delete(override: Override, config: DictConfig) -> None:
+    key, expected = override.key_or_group, override.value()
+    present = _value(config, key)
+    if present is None or (expected is not None and expected != present):
+        is_other = "is not set" if present is None else f"is {present}"
+        raise ConfigCompositionException(f"cannot be deleted, since it {is_other}.")
+    parent, _, name = key.rpartition(".")
+    with open_dict(config):
+        del (OmegaConf.select(config, parent) if parent else config)[name]
+
+
+def _value(config: DictConfig, key: str) -> object:
+    return OmegaConf.select(config, key, throw_on_missing=False)

@@ -1,0 +1,171 @@
+"""Resolve all interpolations of a configuration, with an error for each that does not resolve."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+
+from launcher.config.containers import resolve_at, to_plain
+from launcher.config.identity.run_id import PLACEHOLDER, choices, without_id
+from launcher.config.messages import ConfigIssue, MissingValue, hint
+from launcher.config.options import composition_folders, options_with
+from launcher.config.secrets import escape
+from launcher.config.tree import REFERENCE, is_interpolation, join, map_leaves, walk
+
+UNRESOLVED = object()
+"""Replaces a value that is already reported, so that no other rule reports it."""
+
+UNSET = re.compile(r"Environment variable '(\w+)' not found")
+
+
+def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
+    """The tree without the keys whose values do not resolve."""
+    return {
+        key: without_unresolved(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not UNRESOLVED
+    }
+
+
+def as_yaml(plain: Mapping[str, object]) -> str:
+    """The text of a configuration as it is stored."""
+    return OmegaConf.to_yaml(OmegaConf.create(dict(plain)))
+
+
+def references(tree: object) -> dict[str, str]:
+    """Return the keys that take their value from another key, with that key."""
+    matches = (
+        (path, REFERENCE.fullmatch(value)) for path, value in walk(tree) if isinstance(value, str)
+    )
+    return {path: match[1] for path, match in matches if match}
+
+
+class Resolver:
+    """Resolves a composed configuration, and collects the errors of its interpolations.
+
+    Args:
+        config: the configuration.
+        tree: the same as plain containers, interpolations as written.
+    """
+
+    def __init__(self, config: DictConfig, tree: Mapping[str, object]):
+        self.config, self.tree = config, tree
+        self.issues: list[ConfigIssue] = []
+        self.lacking: dict[str, dict[str, str]] = {}
+        """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key
+        that is missing."""
+        self.unresolved: list[str] = []
+        """Keys that refer to a key that does not resolve; without another error, in a circle."""
+
+    def nodes(self) -> dict[str, Any]:
+        """Resolve all nodes but `run`, whose id is a hash of the others, and Hydra's."""
+        with without_id():
+            return {
+                key: map_leaves(value, self.value, (key,))
+                for key, value in self.tree.items()
+                if key not in ("run", "hydra")
+            }
+
+    @property
+    def has_issues(self) -> bool:
+        return bool(self.issues or self.lacking or self.unresolved)
+
+    def with_run(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the whole tree, once the run has its id: `run`, and what refers to its id."""
+
+        def value(known: object, keys: tuple[object, ...]) -> object:
+            if isinstance(known, str) and PLACEHOLDER in known:
+                return self.interpolate(known, keys)
+            return known
+
+        whole = {key: map_leaves(node, value, (key,)) for key, node in nodes.items()}
+        if "run" in self.tree:
+            # Its name has been set since.
+            run = self.config.run
+            run = to_plain(run) if isinstance(run, DictConfig) else run
+            whole["run"] = map_leaves(run, self.value, ("run",))
+        return {key: whole[key] for key in self.tree if key in whole}
+
+    def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
+        if written == "???":
+            path, option = _join(keys), choices(self.config).get(str(keys[0]))
+            see = f"; python -m launcher --help {keys[0]}={option} describes it"
+            text = f"needs a value; e.g. {path}=...{see if isinstance(option, str) else ''}"
+            self.issues.append(MissingValue(path, None, text))
+            return UNRESOLVED
+        return self.interpolate(written, keys) if is_interpolation(written) else written
+
+    def interpolate(self, written: str, keys: tuple[object, ...]) -> object:
+        try:
+            value = resolve_at(self.config, keys)
+        except OmegaConfBaseException as error:
+            if not (keys[0] == "run" and self.has_issues):
+                self.note(_join(keys), written, error)
+            return UNRESOLVED
+        return map_leaves(value, self.value, keys) if isinstance(value, dict | list) else value
+
+    def note(self, path: str, written: str, error: Exception) -> None:
+        """Report an interpolation that does not resolve."""
+        if isinstance(error, InterpolationToMissingValueError):
+            # The missing value is reported itself.
+            return
+        try:
+            references = [name for name in REFERENCE.findall(written) if not self._exists(name)]
+        except OmegaConfBaseException:
+            # A key exists and does not resolve either, so it is reported itself.
+            self.unresolved.append(f"{path}={written}")
+            return
+        shell = _for_shell(path, written)
+        if references:
+            group, _, name = references[0].partition(".")
+            if name and choices(self.config).get(group):
+                self.lacking.setdefault(group, {})[f"{path}={written}"] = name
+                return
+            near = hint(references[0], _list_dotted_keys(self.tree), "${{{}}}")
+            text = f"there is no {references[0]}{shell or near}"
+        elif unset := UNSET.search(str(error)):
+            way = f"set it, or give a default: ${{oc.env:{unset[1]},...}}"
+            text = f"the environment has no variable {unset[1]}; {way}{shell}"
+        else:
+            text = f"cannot be resolved: {str(error).splitlines()[0]}{shell}"
+        self.issues.append(ConfigIssue(path, written, text))
+
+    def _exists(self, key: str) -> bool:
+        value = OmegaConf.select(self.config, key, default=UNRESOLVED, throw_on_missing=False)
+        return value is not UNRESOLVED
+
+    def all_issues(self) -> list[ConfigIssue]:
+        lacks = [self._lack(group, referring) for group, referring in self.lacking.items()]
+        if issues := self.issues + lacks:
+            return issues
+        keys = " and ".join(self.unresolved)
+        what = "refer to each other" if len(self.unresolved) > 1 else "refers to itself"
+        return [ConfigIssue(keys, None, f"{what}; give a value instead.")] if keys else []
+
+    def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
+        """Return one error for all keys that the chosen option of a group lacks."""
+        folders = composition_folders(self.tree)
+        having = [set(options_with(folders, group, name)) for name in referring.values()]
+        fitting = [f"{group}={option}" for option in sorted(set.intersection(*having))]
+        choose = f"choose {', '.join(fitting)} or " if fitting else ""
+        names = " and no ".join(dict.fromkeys(referring.values()))
+        keys = " ".join(f"{reference.partition('=')[0]}=..." for reference in referring)
+        text = f"{group}={choices(self.config)[group]} has no {names}; {choose}set {keys} directly."
+        return ConfigIssue(", ".join(referring), None, text)
+
+
+def _for_shell(path: str, written: str) -> str:
+    """Say how to write a shell's variable in a setting of the dispatch; "" elsewhere."""
+    way = f"; for the shell's variable write {escape(written)}"
+    return way if path.startswith("dispatch.") else ""
+
+
+def _join(keys: tuple[object, ...]) -> str:
+    return ".".join(map(str, keys))
+
+
+def _list_dotted_keys(tree: Mapping[str, object]) -> list[str]:
+    nodes = ((key, node) for key, node in tree.items() if key != "hydra" and isinstance(node, dict))
+    return [join(key, name) for key, node in nodes for name in node]

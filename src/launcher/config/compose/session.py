@@ -1,0 +1,102 @@
+"""Hydra's composition in this process: where it looks for options, and its errors."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from hydra import __version__, initialize_config_dir, initialize_config_module
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from launcher.config.compose.overrides import parse
+from launcher.config.messages import reason
+from launcher.config.options import config_path
+from launcher.errors import ConfigError
+
+VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3.") else {}
+"""Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
+BEFORE_SCHEMAS = SearchPathQuery(provider="schema")
+COMPOSITION_ERRORS = (
+    HydraException,
+    OmegaConfBaseException,
+    YAMLError,
+    ValueError,
+    TypeError,
+    AssertionError,
+)
+"""Exceptions that Hydra raises for a bad command line or a bad YAML file."""
+
+
+@contextmanager
+def session(
+    config_dir: str | Path | None, overrides: Sequence[str] = (), config_name: str = "config"
+) -> Iterator[None]:
+    """Set Hydra up with our configuration folder and the user's, as its command line does.
+
+    The folders of `hydra.searchpath` come from the overrides or from the file `config_name`.
+    """
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
+    path = config_path()
+    if path.startswith("pkg://"):
+        hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
+    else:
+        hydra = initialize_config_dir(path, **VERSION)
+    with hydra:
+        searched = loader().config_search_path
+        if config_dir is not None:
+            own = f"file://{Path(config_dir).absolute()}"
+            searched.prepend("command-line", own, anchor=BEFORE_SCHEMAS)
+        loader().repository.initialize_sources(searched)
+        typed = _parse_searchpath(overrides)
+        if folders := _in_file(config_name) if typed is None else typed:
+            # Hydra adds them while it composes. Before, they decide which overrides are of groups.
+            extended = deepcopy(searched)
+            for folder in folders:
+                extended.prepend("hydra.searchpath", folder, anchor=BEFORE_SCHEMAS)
+            loader().repository.initialize_sources(extended)
+        yield
+
+
+def _parse_searchpath(overrides: Sequence[str]) -> list[object] | None:
+    """The folders in `hydra.searchpath` of the command line, or None if it does not set that."""
+    for text in overrides:
+        if text.startswith("hydra.searchpath="):
+            try:
+                value = parse(text).value()
+            except (HydraException, ValueError):
+                return []
+            return value if isinstance(value, list) else []
+    return None
+
+
+def _in_file(config_name: str) -> list[object]:
+    """The folders in `hydra.searchpath` of a file of the user's own."""
+    if config_name == "config":
+        return []
+    try:
+        file = loader().repository.load_config(config_name)
+        folders = file and OmegaConf.select(file.config, "hydra.searchpath")
+    except COMPOSITION_ERRORS:
+        return []
+    return list(folders) if isinstance(folders, ListConfig) else []
+
+
+def loader() -> Any:
+    """The config loader of the current session."""
+    return GlobalHydra.instance().config_loader()
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or both lines about a key that does not exist."""
+    if "To append to your config use +" in str(error):
+        return f"{' '.join(str(error).split())}."
+    if isinstance(error, YAMLError):
+        return f"The configuration cannot be read as YAML: {' '.join(str(error).split())}."
+    return f"{reason(error)}."

@@ -1,0 +1,35 @@
+"""A configuration's values as plain containers and as settings."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from omegaconf import Container, OmegaConf
+
+T = TypeVar("T")
+
+
+def to_plain(config: object) -> dict[str, Any]:
+    """A node as plain containers, interpolations as written."""
+    tree = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+def resolve_at(config: Any, keys: Iterable[object]) -> object:
+    """Return the resolved value under nested keys; a container is returned as written."""
+    for key in keys:
+        config = config[key]
+    return (
+        OmegaConf.to_container(config, resolve=False) if isinstance(config, Container) else config
+    )
+
+
+def settings_of(kind: type[T], node: Mapping[str, Any]) -> T:
+    """Convert a valid node to a class of `launcher.config.settings`.
+
+    Keys that an earlier version has not stored have their defaults, and users may add keys to
+    some nodes.
+    """
+    known = [field.name for field in fields(kind) if field.name in node]  # type: ignore[arg-type]
+    return kind(**{name: node[name] for name in known})

@@ -1,0 +1,80 @@
+"""Identities that name the same run although they differ.
+
+They may differ by keys whose value is the code's default. `canonical` leaves out every key that has
+its default, so two identities are equivalent exactly if their canonical trees are equal. A value
+that changed is never equivalent, even if the default changed to the same value: only the identity
+that has the new value loses the key.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from launcher.config.identity.difference import is_equal
+from launcher.config.schema.signature import REQUIRED, UNKNOWN, Signature, signature_of
+from launcher.config.settings import SECTIONS, CompileSettings, section
+from launcher.config.tree import join
+
+OPTIONAL_GROUPS = ("scheduler",)
+"""Groups that a run does without if they are null."""
+
+INSTANTIATION_DEFAULTS = {"_partial_": False, "_recursive_": True, "_convert_": "all"}
+
+SETTINGS: dict[str, type] = {**SECTIONS, "trainer.compile": CompileSettings}
+
+
+def identity_key(identity: Mapping[str, object]) -> str:
+    """Return a text that two identities share exactly if they are equivalent."""
+    text = json.dumps(canonical(identity), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def canonical(identity: Mapping[str, object]) -> dict[str, object]:
+    """Return an identity without the keys that have their defaults."""
+    reduced: dict[str, object] = _reduce(identity, "")
+    return reduced
+
+
+def _reduce(tree: object, path: str) -> Any:
+    if isinstance(tree, list):
+        return [_reduce(item, join(path, index)) for index, item in enumerate(tree)]
+    if not isinstance(tree, Mapping):
+        return tree
+    defaults = _defaults(tree, path)
+    reduced = {
+        key: _reduce(value, join(path, key))
+        for key, value in tree.items()
+        if not (key in defaults and is_equal(value, defaults[key]))
+    }
+    absent = () if path else [key for key, value in reduced.items() if _is_absent(key, value)]
+    return {key: value for key, value in reduced.items() if key not in absent}
+
+
+def _is_absent(group: str, node: Any) -> bool:
+    """Return whether a top-level node is equivalent to no node at all."""
+    return node == {} or (node is None and group in OPTIONAL_GROUPS)
+
+
+def _defaults(node: Mapping[str, object], path: str) -> dict[str, object]:
+    """The code's default values of the keys that a node does not have."""
+    if isinstance(target := node.get("_target_"), str):
+        return _defaults_of_target(target)
+    return _defaults_of(section(SETTINGS[path])) if path in SETTINGS else {}
+
+
+@cache
+def _defaults_of_target(target: str) -> dict[str, object]:
+    # The defaults of a class that this code no longer has are not known.
+    spec = signature_of(target)
+    return INSTANTIATION_DEFAULTS | ({} if spec is None else _defaults_of(spec))
+
+
+@cache
+def _defaults_of(spec: Signature) -> dict[str, object]:
+    return {
+        parameter.name: parameter.default
+        for parameter in spec.parameters
+        if parameter.default is not REQUIRED and parameter.default is not UNKNOWN
+    }

@@ -1,0 +1,140 @@
+"""Find the run on disk that a configuration names."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from launcher.config.identity.difference import by_choice, diff, in_a_line
+from launcher.config.identity.equivalence import canonical, identity_key
+from launcher.config.identity.record_entry import read_identity
+from launcher.config.identity.run_id import digest, identity_to_hash
+from launcher.errors import ConfigError
+from launcher.rundir.folder import is_copy
+from launcher.rundir.record_format import RecordData
+from launcher.rundir.run_on_disk import RunOnDisk
+
+MAX_SHOWN_RUNS = 5
+"""Maximum number of runs in a message."""
+MAX_NEAR = 3
+"""Maximum number of differing keys for a run to be near."""
+
+
+@dataclass
+class RunIndex:
+    """The runs of a name, which a command reads once, however many jobs it has."""
+
+    _by_folder: dict[Path, list[RunOnDisk]] = field(default_factory=dict)
+    _by_key: dict[Path, dict[str, list[RunOnDisk]]] = field(default_factory=dict)
+
+    def of(self, folder: Path) -> list[RunOnDisk]:
+        """The runs in the folder of a name that a configuration can find."""
+        if folder not in self._by_folder:
+            self._by_folder[folder] = list(_read_runs(folder))
+        return self._by_folder[folder]
+
+    def equivalent(self, folder: Path, key: str) -> list[RunOnDisk]:
+        """Return the runs in the folder of a name whose `identity_key` is this."""
+        if folder not in self._by_key:
+            index = self._by_key[folder] = {}
+            for run in self.of(folder):
+                index.setdefault(identity_key(run.identity or {}), []).append(run)
+        return self._by_key[folder].get(key, [])
+
+
+def _read_runs(folder: Path) -> Iterator[RunOnDisk]:
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.name[0] != ".")
+    except OSError:
+        return
+    for name in names:
+        run = RunOnDisk.read(folder / name)
+        has_id = run.identity is not None and run.record.get("identity_id") is not None
+        if has_id and not is_copy(folder / name, run.record.get("folder")):
+            # These are most of a record, and thousands of runs stay in memory.
+            run.record.pop("config", None)
+            run.record.pop("trials", None)
+            yield run
+
+
+def equivalent(folder: Path, identity: Mapping[str, Any], runs: RunIndex) -> RunOnDisk | None:
+    """Return the run of an equivalent configuration, if the run's own folder has none yet.
+
+    Args:
+        folder: the run's own folder, named by its id.
+        identity: the identity of the configuration.
+        runs: the runs on disk.
+    """
+    # Hydra's own launchers make the folder before the job starts.
+    if folder.is_dir() and any(folder.iterdir()):
+        return None
+    found = runs.equivalent(folder.parent, identity_key(identity))
+    found = [run for run in found if run.record["identity_id"] == folder.name] or found
+    if len(found) > 1:
+        listed = ", ".join(run.folder.path.name for run in found[:MAX_SHOWN_RUNS])
+        raise ConfigError(
+            f"run.id={folder.name}: {len(found)} runs have an equivalent configuration, {listed};"
+            " choose one with run.id=<id>, or start another run with run.tag=<word>."
+        )
+    return found[0] if found else None
+
+
+def describe_changes(run: Mapping[str, Any], known: RunOnDisk) -> str:
+    """Return the differences of a run's configuration from an equivalent one, in a line."""
+    own = read_identity(run)
+    return in_a_line(diff(known.identity or {}, {} if own is None else own[1]))
+
+
+def describe_nearest_run(folder: Path, record: RecordData) -> str | None:
+    """Describe the run of the same name that differs in the fewest keys from a new run.
+
+    Args:
+        folder: the folder of the new run.
+        record: its run.json.
+    Returns:
+        A line, or None if no run is near, or the new run was named outright.
+    """
+    if record["identity_id"] != folder.name:
+        return None
+    current = canonical(record["identity"] or {})
+    near = []
+    for run in RunIndex().of(folder.parent):
+        changes = diff(canonical(run.identity or {}), current)
+        changes = by_choice(changes, run.record.get("choices", {}), record["choices"])
+        if 0 < len(changes) <= MAX_NEAR:
+            near.append((-len(changes), run.started, run, changes))
+    if not near:
+        return None
+    *_, run, changes = max(near, key=lambda candidate: candidate[:2])
+    best = run.record.get("best")
+    value = "" if best is None else f", {best['metric']} {best['value']:.4g}"
+    return (
+        f"New run. The nearest is {run.folder.path.name} ({run.record.get('state')}{value});"
+        f" {in_a_line(changes)}."
+    )
+
+
+def is_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether two stored configurations have equal or equivalent identities."""
+    trees = [dict(tree) for tree in (before, now)]
+    one, other = (identity_to_hash(OmegaConf.create(tree), tree) for tree in trees)
+    return digest(one) == digest(other) or identity_key(one) == identity_key(other)
+
+
+def check_identity(run: Mapping[Any, Any]) -> None:
+    """Check that the folder of a run's id has no run of another configuration.
+
+    A run that is named outright (`run.id=...`) may have any configuration.
+    """
+    known, folder = read_identity(run), Path(run["dir"])
+    if known is None or known[0] != run["id"]:
+        return
+    identity = RunOnDisk.read(folder).identity
+    if identity is not None and (different := diff(identity, known[1])):
+        raise ConfigError(
+            f"run.dir='{folder}': is of another configuration ({in_a_line(different)}); move it"
+            " away, or start another run of this configuration with run.tag=<word>."
+        )

@@ -1,0 +1,40 @@
+"""Data that run.json stores about a configuration and the command that composed it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.config.tree import flat, get, map_leaves, of_the_run
+from launcher.rundir.record_format import RecordData, json_value
+
+
+def command_record(config: Mapping[str, Any], hydra: Mapping[str, object] | None) -> RecordData:
+    """Return what a run stores of its command.
+
+    `identity_id` is the id that the command gives; it is null for a run that `run.id=...` names.
+    """
+    node = hydra or {}
+    sources = get(node, "runtime.config_sources") or []
+    folders = [source["path"] for source in sources if source["provider"] == "command-line"]
+    run = config.get("run") or {}
+    known = read_identity(run)
+    return {
+        "overrides": None if hydra is None else list(get(node, "overrides.task") or []),
+        "choices": for_json(get(node, "runtime.choices") or {}),
+        "config_dir": folders[0] if folders else None,
+        "config": for_json(flat(of_the_run(config))),
+        "identity": None if known is None else known[1],
+        "identity_id": known[0] if known is not None and known[0] == run.get("id") else None,
+    }
+
+
+def read_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, object]] | None:
+    """Return the id that a configuration gives its run and the identity, or None if not known."""
+    text = run.get("identity")
+    known = None if text is None else json.loads(text)
+    return None if known is None else (known["id"], known["identity"])
+
+
+def for_json(tree: Mapping[str, object]) -> dict[str, object]:
+    plain: dict[str, object] = map_leaves(tree, lambda value, keys: json_value(value))
+    return plain

@@ -1,0 +1,226 @@
+"""Name and id of a run.
+
+Importing this registers the resolvers of conf/config.yaml. They see the whole configuration, so
+they resolve to the same value while Hydra composes, inside the run, and in a sweep's child process.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import setup_globals
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from launcher.config.containers import resolve_at, to_plain
+from launcher.config.identity.record_entry import for_json
+from launcher.config.schema.hook_dependencies import METRIC_SCHEDULE, measuring, parts
+from launcher.config.schema.lane_rules import without_effect
+from launcher.config.schema.run_length import default_steps
+from launcher.config.settings import AUTO
+from launcher.config.tree import is_interpolation, map_leaves, value_at
+from launcher.process.files import expand
+
+LOCATION_PREFIXES = (
+    "${run.",
+    "${paths.",
+    "${hydra",
+    "${launcher.id",
+    "${launcher.name",
+    "${launcher.path",
+)
+"""Interpolations that contain where a run is stored and do not affect its numbers. They are hashed
+as written."""
+
+HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_without")
+"""Keys of `run` that are hashed if they are set, since they name another run or another initial
+state."""
+
+NEVER_HASHED = {"run", "hydra"}
+
+HASHED_FILES = ("strategy.config_file",)
+"""Keys of files whose content is hashed, not their path."""
+
+HASHED_AS_NULL = {"trainer.micro_batch_size": AUTO}
+"""Values that leave a number to the machine: they name the run that `null` names."""
+
+HASHED_UNLESS = {"model.logits_chunk": None, "model.liger": False}
+"""Keys that did not always exist, with the default with which they are not hashed: runs keep their
+ids."""
+
+DIGITS, DERIVED = 12, "${launcher.id:}"
+"""Number of digits of an id, and the pattern of an id that is a hash."""
+
+PLACEHOLDER = "<id>"
+"""The value of `run.id` in values that are hashed, and refer to it."""
+
+ESCAPED = "$\\u007b"
+"""`${` in JSON, so that OmegaConf takes no text of an identity for an interpolation."""
+
+_computing = False
+
+
+def digest(hashed: Mapping[str, object]) -> str:
+    """The id of a run with an identity."""
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+@contextmanager
+def without_id() -> Iterator[None]:
+    """Let values that refer to a derived `run.id` see a constant, since they decide it."""
+    global _computing
+    _computing = True
+    try:
+        yield
+    finally:
+        _computing = False
+
+
+@without_id()
+def identity_to_hash(
+    config: DictConfig, written: dict[str, Any], plain: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Return the tree that is hashed.
+
+    It is the resolved configuration without the keys of `run.identity_exclude`, and with the keys
+    of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`), the values of
+    `HASHED_AS_NULL` become null, and the defaults of `HASHED_UNLESS` are left out.
+
+    Args:
+        config: composed, and not resolved.
+        written: the same as plain containers, interpolations as written.
+        plain: the same resolved `without_id`, if that is known.
+    """
+    excluded = _keys_to_exclude(config, written)
+
+    def value_to_hash(value: Any, keys: tuple[object, ...]) -> Any:
+        if is_interpolation(value):
+            if any(prefix in value for prefix in LOCATION_PREFIXES):
+                return value
+            value = resolve_at(config, keys) if plain is None else value_at(plain, keys)
+            if isinstance(value, dict | list):
+                # In it, locations are hashed as written too.
+                value = resolve_at(config, keys)
+                return map_leaves(_without(value, excluded, keys), value_to_hash, keys)
+        key = ".".join(map(str, keys))
+        if isinstance(value, str) and key in HASHED_FILES:
+            return _content(expand(value))
+        if isinstance(value, str) and HASHED_AS_NULL.get(key) == value:
+            return None
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    hashed: dict[str, Any] = map_leaves(_without(written, excluded), value_to_hash)
+    for key in HASHED_RUN_KEYS:
+        if (setting := OmegaConf.select(config, key)) is not None:
+            hashed[key] = str(setting)
+    return hashed
+
+
+def _keys_to_exclude(config: DictConfig, written: dict[str, Any]) -> set[str]:
+    """Return the keys that are not hashed."""
+    # The schema rejects everything but a list.
+    listed = OmegaConf.select(config, "run.identity_exclude")
+    excluded = {str(path) for path in (listed if isinstance(listed, ListConfig) else ())}
+    excluded |= NEVER_HASHED | without_effect(OmegaConf.select(config, "trainer.lanes"))
+    for key, value in HASHED_UNLESS.items():
+        if OmegaConf.select(config, key) == value:
+            excluded.add(key)
+    return excluded - _steering(_without(written, excluded), config)
+
+
+def _without(tree: object, excluded: set[str], keys: tuple[object, ...] = ()) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    kept = {key: (*keys, key) for key in tree if ".".join(map(str, (*keys, key))) not in excluded}
+    return {key: _without(tree[key], excluded, path) for key, path in kept.items()}
+
+
+def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
+    """Return the hooks that measure a metric which steers training."""
+    nodes = {f"hooks.{name}": node for name, node in parts(tree, "hooks").items()}
+    if (
+        isinstance(tree.get("scheduler"), dict)
+        and OmegaConf.select(config, "scheduler.metric") is not None
+    ):
+        nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
+    select = partial(OmegaConf.select, config)
+    return {
+        f"hooks.{other}" for path, node in nodes.items() for other in measuring(path, node, select)
+    }
+
+
+def _content(file: Path) -> object:
+    """Read a file's content, parsed if it is JSON. If it cannot be read, return its path."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError):
+        return str(file)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def choices(config: DictConfig) -> dict[str, object]:
+    """Return the chosen option of each group, empty for a configuration without Hydra."""
+    chosen = OmegaConf.select(config, "hydra.runtime.choices")
+    return to_plain(chosen) if chosen is not None else {}
+
+
+def run_name(config: DictConfig) -> str:
+    """Return the experiment's name, else `<model>-<data>` by options or class names."""
+    chosen = choices(config)
+    if chosen.get("experiment"):
+        return _file_name(chosen["experiment"])
+    return "-".join(
+        _file_name(chosen.get(group) or _class_name(config, group)) for group in ("model", "data")
+    )
+
+
+def identity_text(hashed_id: str, hashed: dict[str, Any]) -> str:
+    """Return the text of `run.identity`: the id and the tree that is hashed."""
+    text = json.dumps({"id": hashed_id, "identity": for_json(hashed)}, separators=(",", ":"))
+    return text.replace("${", ESCAPED)
+
+
+def _class_name(config: DictConfig, group: str) -> str:
+    target = OmegaConf.select(config, f"{group}._target_")
+    return str(target).rpartition(".")[2].lower() if target else "none"
+
+
+def _file_name(choice: object) -> str:
+    """Join `nested/option` or several options into the name of one folder."""
+    parts: Iterable[object] = choice if isinstance(choice, list) else [choice]
+    return "+".join(str(part).replace("/", "-") for part in parts)
+
+
+def _resolve_id(config: DictConfig) -> str:
+    return PLACEHOLDER if _computing else digest(identity_to_hash(config, to_plain(config)))
+
+
+def _resolve_steps(config: DictConfig) -> int | None:
+    return default_steps(OmegaConf.select(config, "trainer.max_epochs"))
+
+
+def _resolve_path(path: object) -> str:
+    return str(expand(str(path)))
+
+
+# ${hydra:...}, in processes that do not compose too.
+setup_globals()
+register: Any = OmegaConf.register_resolver
+# Before OmegaConf 2.4 another function had this name.
+if "replace" not in signature(register).parameters:
+    register = OmegaConf.register_new_resolver
+register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
+register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)
+register("launcher.path", _resolve_path, replace=True)
+register("launcher.absolute", lambda path: os.path.abspath(path), replace=True)
+register("launcher.count", len, replace=True)
+register("launcher.steps", lambda *, _root_: _resolve_steps(_root_), replace=True)

@@ -1,0 +1,441 @@
+"""Rules across several keys, and about files and folders.
+
+The code that depends on a rule calls the same function.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from glob import iglob
+from math import lcm
+from pathlib import Path
+from typing import Any
+
+from launcher.config.messages import ConfigIssue, hint, show
+from launcher.config.schema import deepspeed_file
+from launcher.config.schema.hook_dependencies import metric_issues, need_issues, parts
+from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
+from launcher.config.schema.metric_direction import direction
+from launcher.config.schema.node_range import NodeRange, ranks_per_node
+from launcher.config.schema.signature import attribute
+from launcher.config.settings import TrainerSettings, section
+from launcher.config.tree import get, walk
+from launcher.process.files import expand
+from launcher.rundir.folder import checkpoint_of, checkpoint_steps
+
+PREDICT, EXPORT = "launcher.jobs.predict.PredictJob", "launcher.jobs.export.ExportJob"
+NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
+"""Jobs that use the model (and the data) of a run, and do not train."""
+LR_FIND = "launcher.jobs.lr_find.LRFindJob"
+CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
+THROUGHPUT = "launcher.hooks.throughput.ThroughputHook"
+MIXTURE = "launcher.data.mixture.MixtureData"
+OPTIMIZERS = "launcher.optim.parts.optimizer_parts"
+SEVERAL = "does not support several optimizers (optimizer.parts)"
+SIMILAR = 4
+"""A batch size is suggested if it is at most this many times the rejected one."""
+NAME = re.compile(r"\w[\w.+=@-]*")
+MAX_NAME_BYTES = 128
+PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
+PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
+
+
+def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """The errors of a resolved configuration. Values of a wrong type are reported by the schema."""
+    job = get(tree, "job._target_")
+    if job not in NO_TRAINING:
+        yield from _batch(tree)
+        yield from _lanes(tree)
+        yield from _warmup(tree)
+        yield from _without_checkpoints(tree)
+        yield from need_issues(tree)
+        yield from metric_issues(tree)
+        yield from _check_recomputation(tree)
+        yield from _parts(tree)
+        yield from _objective(tree)
+    if job == PREDICT:
+        yield from _new_data(tree)
+    elif job != EXPORT:
+        yield from _files(tree)
+    yield from _names(tree)
+    yield from _start(tree)
+    yield from _folders(tree)
+    yield from _signals(tree)
+    yield from _hparams(tree)
+    yield from deepspeed_file.crosschecks(tree)
+
+
+def _issue(tree: dict[str, Any], key: str, text: str) -> ConfigIssue:
+    """Return an issue of a key with its value, a text without quotes."""
+    return ConfigIssue(key, show(get(tree, key), 200).strip("'"), text)
+
+
+def _objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """`job.objective`, whose best value is the least or the greatest."""
+    metric, followed = get(tree, "job.objective"), get(tree, "hooks.checkpointing.best_metric")
+    if not isinstance(metric, str) or get(tree, "job.value") == "last" or metric == followed:
+        return
+    if direction(metric) is None:
+        yield ConfigIssue(
+            "job.objective",
+            show(metric),
+            "the name does not show whether less or more is better; use job.value=last, or set"
+            f" hooks.checkpointing.best_metric={metric} and hooks.checkpointing.best_mode.",
+        )
+
+
+def _count(tree: dict[str, object], path: str) -> int | None:
+    value = get(tree, path)
+    return value if type(value) is int and value > 0 else None
+
+
+def batch_issue(size: int, world_size: int, source: str | None = None) -> ConfigIssue | None:
+    """Check that the samples of a step divide evenly over the ranks."""
+    if size % world_size == 0:
+        return None
+    ranks = f"{world_size} ranks{f' ({source})' if source else ''}"
+    return ConfigIssue(
+        "data.batch_size",
+        str(size),
+        f"is not divisible by {ranks}; use {multiples(size, world_size)}.",
+    )
+
+
+def _batch(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check that the samples of a step divide evenly over any number of ranks."""
+    size, nodes = _count(tree, "data.batch_size"), _node_range(tree)
+    if get(tree, "trainer.lanes") is not None or not size:
+        return
+    if nodes.is_open:
+        yield from _nodes(size, nodes, _tasks_per_node(tree))
+    elif issue := batch_issue(size, *_fewest_ranks(tree)):
+        yield issue
+
+
+def _node_range(tree: dict[str, object]) -> NodeRange:
+    return NodeRange.parse(get(tree, "dispatch.nodes")) or NodeRange(1, 1)
+
+
+def _tasks_per_node(tree: dict[str, object]) -> int:
+    tasks, gpus = _count(tree, "dispatch.tasks_per_node"), _count(tree, "dispatch.gpus_per_node")
+    return ranks_per_node(tasks, gpus, _count(tree, "dispatch.runs_per_job") or 1)
+
+
+def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
+    """Return the smallest number of ranks of an attempt (1 for `nproc=auto`), and its keys."""
+    nproc, nodes, tasks = _count(tree, "dispatch.nproc"), _node_range(tree), _tasks_per_node(tree)
+    source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
+    source += f" x {nodes} nodes" if nodes.max > 1 else ""
+    return (nproc or tasks) * nodes.min, source
+
+
+def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """Check that the smallest number of nodes divides `trainer.lanes`."""
+    lanes = get(tree, "trainer.lanes")
+    if type(lanes) is not int or lanes < 1:
+        return
+    trainer = get(tree, "trainer")
+    settings = TrainerSettings(
+        **{name: trainer[name] for name in section(TrainerSettings).names if name in trainer}
+    )
+    yield from lane_issues(settings, _count(tree, "data.batch_size"), *_fewest_ranks(tree))
+    if get(tree, "strategy._target_") == deepspeed_file.TARGET:
+        yield support_issue(lanes, "deepspeed")
+
+
+def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
+    """Check that each number of nodes that a job may get divides the batch."""
+    bad = [count for count in nodes.counts if size % (count * tasks)]
+    if not bad:
+        return
+    ranks = ", ".join(str(count * tasks) for count in bad)
+    text = (
+        f"data.batch_size={size} is not divisible by {ranks} ranks ({', '.join(map(str, bad))}"
+        f" nodes, {tasks} per node)"
+    )
+    unit = lcm(*(count * tasks for count in nodes.counts))
+    way = f" or data.batch_size={multiples(size, unit)}" if unit <= SIMILAR * size else ""
+    yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}; use a smaller range{way}.")
+
+
+def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
+    """Check that at most one of the two settings is set, and the warm-up fits the run."""
+    if steps and ratio:
+        text = (
+            f"scheduler.warmup_ratio={show(ratio)} is set too, and only one may be; e.g."
+            " scheduler.warmup_ratio=null."
+        )
+        return ConfigIssue("scheduler.warmup_steps", show(steps), text)
+    if steps and total and steps > total:
+        return ConfigIssue(
+            "scheduler.warmup_steps",
+            show(steps),
+            f"the run has only {total} steps; use at most {total}.",
+        )
+    return None
+
+
+def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    steps, ratio = get(tree, "scheduler.warmup_steps"), get(tree, "scheduler.warmup_ratio")
+    total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
+    if get(tree, "trainer.max_epochs") is not None:
+        # It depends on the data.
+        total = None
+    if type(steps) is int and (issue := warmup_issue(steps, ratio, total)):
+        yield issue
+
+
+def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Reject settings that need hooks.checkpointing, which saves and resumes."""
+    if has_checkpointing(tree):
+        return
+    if type(get(tree, "trainer.pause_at")) is int:
+        text = "a pause needs a checkpoint; keep hooks.checkpointing."
+        yield _issue(tree, "trainer.pause_at", text)
+    if get(tree, "run.resume") == "must":
+        yield _issue(tree, "run.resume", "only hooks.checkpointing resumes a run; keep it.")
+    if get(tree, "run.fork_from") is not None:
+        yield _issue(tree, "run.fork_from", "only hooks.checkpointing starts a fork; keep it.")
+
+
+def has_checkpointing(config: Mapping[str, object]) -> bool:
+    """Return whether a resolved configuration has the hook that saves and resumes."""
+    hooks = config.get("hooks")
+    nodes = hooks.items() if isinstance(hooks, dict) else ()
+    return any(
+        node and (name == "checkpointing" or get(node, "_target_") == CHECKPOINTING)
+        for name, node in nodes
+    )
+
+
+def _check_recomputation(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check activation checkpointing in a compiled model."""
+    backend = get(tree, "trainer.compile.backend")
+    # AOT autograd lets a block that is recomputed repeat its dropout.
+    if not isinstance(backend, str) or backend.startswith(("aot_", "inductor", "cudagraphs")):
+        return
+    key = "trainer.activation_checkpointing"
+    if (value := get(tree, key)) not in (None, "none"):
+        text = (
+            f"with {key}={value} a block that is recomputed draws other dropout masks than before,"
+            f" so the gradient is wrong; use trainer.compile.backend=aot_eager, or {key}=none."
+        )
+        yield ConfigIssue("trainer.compile.backend", backend, text)
+
+
+def _parts(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check several optimizers, and the parts of a run that do not support them."""
+    for group in ("optimizer", "scheduler"):
+        nodes = get(tree, f"{group}.parts")
+        for name, node in nodes.items() if isinstance(nodes, dict) else ():
+            if not (isinstance(node, dict) and "_target_" in node):
+                key = f"{group}.parts.{name}"
+                text = f"has no _target_; name its class or function: {key}._target_=..."
+                yield ConfigIssue(key, None, text)
+    if get(tree, "optimizer._target_") != OPTIMIZERS:
+        return
+    if get(tree, "optimizer.parts") == {}:
+        text = "is empty; name an optimizer for each part of the model, as docs/optimizers.md does."
+        yield ConfigIssue("optimizer.parts", None, text)
+    for key, advice in {
+        "trainer.lanes": "use null",
+        "trainer.max_non_finite_grad_retries": "use null, which skips the update",
+        "scheduler.metric": "use scheduler=cosine",
+    }.items():
+        if get(tree, key) is not None:
+            yield _issue(tree, key, f"{SEVERAL}; {advice}.")
+    for key, target, advice in (
+        ("strategy", deepspeed_file.TARGET, "use strategy=ddp"),
+        ("data", MIXTURE, "use data of one source"),
+        ("job", LR_FIND, "set the rates yourself"),
+    ):
+        if get(tree, f"{key}._target_") == target:
+            yield ConfigIssue(key, target.rpartition(".")[2], f"{SEVERAL}; {advice}.")
+    for name, node in parts(tree, "hooks").items():
+        if attribute(node["_target_"], "needs_one_optimizer"):
+            yield ConfigIssue(f"hooks.{name}", None, f"{SEVERAL}; leave it out.")
+        if node["_target_"] == THROUGHPUT and node.get("flops", True):
+            yield ConfigIssue(f"hooks.{name}.flops", "true", f"{SEVERAL}; use false.")
+
+
+def no_file(key: str, pattern: str) -> ConfigIssue:
+    where = "" if expand(pattern).is_absolute() else f" (looked in {Path.cwd()})"
+    return ConfigIssue(key, show(pattern, 200), f"matches no file{where}.")
+
+
+def _files(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check `data.files`, and keys like `data.val_files`."""
+    data = get(tree, "data")
+    for key, value in data.items() if isinstance(data, dict) else ():
+        if key == "files" or key.endswith("_files"):
+            yield from _patterns(f"data.{key}", value)
+
+
+def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """`data.predict`, the only data that job=predict reads."""
+    data, value = get(tree, "data"), get(tree, "data.predict")
+    if value is None and isinstance(data, dict) and "predict" in data:
+        yield ConfigIssue(
+            "data.predict", "null", "job=predict needs new data; e.g. data.predict=new.jsonl."
+        )
+    elif value is None:
+        yield ConfigIssue(
+            "job",
+            "predict",
+            f"the data source {str(get(tree, 'data._target_')).rpartition('.')[2]} reads no new"
+            " data; use data=table, jsonl, parquet, datasets, text, tokens or custom.",
+        )
+    yield from _patterns("data.predict", value)
+
+
+def _patterns(key: str, value: Any) -> Iterator[ConfigIssue]:
+    for pattern in value if isinstance(value, list) else [value]:
+        is_path = isinstance(pattern, str) and "://" not in pattern
+        if is_path and not _matches(expand(pattern)):
+            yield no_file(key, pattern)
+
+
+def _matches(path: Path) -> bool:
+    return path.exists() or any(True for _ in iglob(str(path), recursive=True))
+
+
+def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    for key in ("run.name", "run.id", "run.tag", "hpo.name"):
+        value = get(tree, key)
+        if not isinstance(value, str):
+            continue
+        if not NAME.fullmatch(value):
+            text = (
+                "should be a valid folder name: letters, digits and . _ - + = @, starting with a"
+                " letter, digit or _."
+            )
+            yield ConfigIssue(key, show(value), text)
+        elif (length := len(value.encode())) > MAX_NAME_BYTES:
+            text = f"has {length} bytes; should have at most {MAX_NAME_BYTES}."
+            yield ConfigIssue(key, show(value), text)
+
+
+def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """Check the checkpoint or the weights that a run starts from."""
+    yield from _fork(tree)
+    init_from = get(tree, "run.init_from")
+    if not isinstance(init_from, str):
+        return
+    issue = no_weights(expand(init_from))
+    if not expand(init_from).exists():
+        outputs = expand(str(get(tree, "paths.outputs")))
+        if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
+            issue = "there is no such file or folder, and no run of this id."
+    if issue is not None:
+        yield ConfigIssue("run.init_from", show(init_from, 200), issue)
+
+
+def no_weights(source: Path) -> str | None:
+    """Return why a file, or a folder of pickles, has no readable weights, or None."""
+    file = source
+    if source.is_dir() and not any(source.glob("*.safetensors")):
+        file = next(
+            (source / name for name in PICKLES_OF_FOLDERS if (source / name).is_file()), source
+        )
+    if not file.is_file() or file.suffix == ".safetensors":
+        return None
+    if file.suffix not in PICKLES:
+        return (
+            "is not a .safetensors file, nor the folder of a checkpoint, a run or a Hugging Face"
+            " model."
+        )
+    weights = f"torch.load({str(file)!r}, map_location='cpu', weights_only=True)"
+    weights += "['state_dict']" if file.suffix == ".ckpt" else ""
+    target = repr(f"{file.stem}.safetensors")
+    return (
+        "is a pickle, which is not read since it may run code. Convert it once, in Python:\n   "
+        " import torch; from safetensors.torch import save_file\n    save_file({name:"
+        f" t.contiguous().clone() for name, t in {weights}.items()}}, {target})"
+    )
+
+
+def _fork(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check the checkpoint that a fork starts from, until the fork has its own."""
+    source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
+    if without and source is None:
+        yield _issue(tree, "run.fork_without", "is for a fork; set run.fork_from too.")
+    own = expand(str(get(tree, "run.dir"))) / "checkpoints"
+    if not isinstance(source, str) or checkpoint_steps(own):
+        return
+    texts = []
+    if get(tree, "run.init_from") is not None:
+        texts.append("run.init_from is set too; a run starts from one of them.")
+    if checkpoint_of(expand(str(get(tree, "paths.outputs"))), source) is None:
+        text = "there is no such checkpoint; give <run id>/<step>, or the folder of a checkpoint."
+        texts.append(text)
+    yield from (ConfigIssue("run.fork_from", show(source, 200), text) for text in texts)
+
+
+def _folders(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check that a folder that is written to exists, or can be created."""
+    keys = ["paths.outputs"]
+    keys += ["job.folder"] if get(tree, "job._target_") == LR_FIND else []
+    keys += ["data.cache"] if str(get(tree, "data._target_")).startswith("launcher.data.") else []
+    for key in keys:
+        value = get(tree, key)
+        if isinstance(value, str) and (text := _why_not_writable(value)):
+            yield ConfigIssue(key, show(value, 200), text)
+
+
+def _why_not_writable(folder: str) -> str | None:
+    if str(expand(folder)).startswith("~"):
+        return f"there is no user {folder[1:].partition('/')[0]}."
+    path = expand(folder).absolute()
+    existing = next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
+    if not existing.is_dir():
+        return f"{existing} is not a folder; use another folder."
+    return (
+        None
+        if os.access(existing, os.W_OK | os.X_OK)
+        else f"{existing} is not writable; use another folder."
+    )
+
+
+def parse_signal(value: str | int) -> signal.Signals | None:
+    """Parse a signal's name (`SIGUSR1`, `USR1`) or number; return None if it is neither."""
+    try:
+        if isinstance(value, str):
+            return signal.Signals["SIG" + value.upper().removeprefix("SIG")]
+        return signal.Signals(value)
+    except (KeyError, ValueError):
+        return None
+
+
+def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
+    number = parse_signal(value)
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        text = "a process cannot handle this signal"
+    elif number is None:
+        text = "there is no such signal"
+    else:
+        return None
+    return ConfigIssue(key, show(value), f"{text}; e.g. {key}=[SIGUSR1].")
+
+
+def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check that the keys which a tracker shows exist."""
+    trackers = get(tree, "tracker")
+    for name in trackers if isinstance(trackers, dict) else ():
+        key = f"tracker.{name}.hparams"
+        named = get(tree, key)
+        for path in named if isinstance(named, list) else ():
+            known = [path for path, _ in walk(tree)]
+            if isinstance(path, str) and path not in known:
+                yield ConfigIssue(key, show(path), f"no such key{hint(path, known)}")
+
+
+def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """Check `exit_signals` of any hook."""
+    hooks = get(tree, "hooks")
+    for name in hooks if isinstance(hooks, dict) else ():
+        key = f"hooks.{name}.exit_signals"
+        value = get(tree, key)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, str | int) and (issue := signal_issue(key, item)):
+                yield issue

@@ -1,0 +1,153 @@
+"""Read a DeepSpeed configuration file (`strategy.config_file`) and check its keys.
+
+The file tunes DeepSpeed. Keys that Launcher sets are rejected, all in one report. A value of "auto"
+is left out. https://www.deepspeed.ai/docs/config-json/ documents the keys.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher.config.messages import ConfigIssue, hint, show
+from launcher.config.schema.signature import signature
+from launcher.config.tree import get
+from launcher.errors import ConfigError
+from launcher.process.files import expand
+
+MAPPING = "should hold an object of keys and values."
+KEY = "strategy.config_file"
+TARGET = "launcher.strategies.deepspeed.DeepSpeedStrategy"
+ZERO, FP16, BF16 = "zero_optimization", "fp16", "bf16"
+SUPPORTED = frozenset({
+    FP16, BF16, ZERO, "comms_logger", "communication_data_type", "data_types", "dump_state",
+    "flops_profiler", "gradient_predivide_factor", "memory_breakdown", "prescale_gradients",
+    "steps_per_print", "wall_clock_breakdown", "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+})  # fmt: skip
+"""Supported keys. Other keys would be ignored, or would change the content of a checkpoint."""
+SET_BY_LAUNCHER = {
+    "train_batch_size": "data.batch_size",
+    "train_micro_batch_size_per_gpu": "trainer.micro_batch_size",
+    "gradient_accumulation_steps": "trainer.micro_batch_size",
+    "gradient_clipping": "trainer.max_grad_norm",
+    "optimizer": "optimizer",
+    "scheduler": "scheduler",
+    "fp16.enabled": "precision",
+    "bf16.enabled": "precision",
+    "amp": "precision",
+    "torch_autocast": "precision",
+    "activation_checkpointing": "trainer.activation_checkpointing",
+    "compile": "trainer.compile",
+    "tensorboard": "tracker",
+    "wandb": "tracker",
+    "csv_monitor": "tracker",
+}
+"""Keys of the file, and the key to set instead."""
+REQUIRED_ZERO_DEFAULTS = {
+    "compute_grad_norm": True,
+    "elastic_checkpoint": False,
+    "mics_shard_size": -1,
+    "zenflow": None,
+    "zero_hpz_partition_size": 1,
+    "zero_quantized_gradients": False,
+    "zero_quantized_nontrainable_weights": False,
+    "zero_quantized_weights": False,
+}
+"""Settings which a resume may not change, because the shards on each rank would differ from a
+checkpoint's."""
+
+
+def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """The errors of a resolved configuration with `strategy=deepspeed`."""
+    strategy = tree.get("strategy")
+    if not isinstance(strategy, dict) or strategy.get("_target_") != TARGET:
+        return
+    stage = strategy.get("zero_stage")
+    if strategy.get("offload_optimizer") is True and stage == 0:
+        text = "needs strategy.zero_stage=1, 2 or 3."
+        yield ConfigIssue("strategy.offload_optimizer", "true", text)
+    if strategy.get("offload_param") is True and stage != 3:
+        text = "needs strategy.zero_stage=3, which shards parameters."
+        yield ConfigIssue("strategy.offload_param", "true", text)
+    if get(tree, "trainer.sync_every_micro_batch"):
+        text = (
+            "DeepSpeed's stage decides when gradients are exchanged (once a step with 0 and 1, with"
+            " each micro-batch with 2 and 3); set trainer.sync_every_micro_batch=false."
+        )
+        yield ConfigIssue("trainer.sync_every_micro_batch", "true", text)
+    if isinstance(strategy.get("config_file"), str):
+        path = Path(strategy["config_file"])
+        yield from _parse(path)[1]
+        yield from _options(path, strategy)
+
+
+def read_file(path: Path) -> dict[str, object]:
+    """Return the file's content without values of "auto", and report every error in it."""
+    file, issues = _parse(path)
+    if issues:
+        raise ConfigError(*map(str, issues))
+    return file
+
+
+def _parse(path: Path) -> tuple[dict[str, object], list[ConfigIssue]]:
+    """Return the file's content without values of "auto", and the errors in it."""
+    try:
+        config = json.loads(expand(path).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        return {}, [ConfigIssue(KEY, str(path), f"cannot be read as JSON ({reason}).")]
+    if not isinstance(config, dict):
+        return {}, [ConfigIssue(KEY, str(path), MAPPING)]
+    config = _without_auto(config)
+    # The former name of the section.
+    if "bfloat16" in config:
+        config[BF16] = config.pop("bfloat16")
+    sections = [key for key in (FP16, BF16, ZERO, "data_types") if config.get(key)]
+    wrong = [key for key in sections if not isinstance(config[key], dict)]
+    texts = [f"{key} {MAPPING}" for key in wrong] or _find_unsupported(config)
+    return config, [ConfigIssue(KEY, str(path), text) for text in texts]
+
+
+def _without_auto(value: object) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_auto(item) for key, item in value.items() if item != "auto"}
+    return value
+
+
+def _find_unsupported(file: dict[str, Any]) -> Iterator[str]:
+    for key, setting in SET_BY_LAUNCHER.items():
+        if get(file, key) is not None:
+            yield f"{key} is set by Launcher; remove it from the file, and set {setting} instead."
+    for key in file:
+        if key not in SUPPORTED and key not in SET_BY_LAUNCHER:
+            yield f"{key} is not supported; remove it from the file{hint(key, SUPPORTED)}"
+    zero = file.get(ZERO) or {}
+    for key, default in REQUIRED_ZERO_DEFAULTS.items():
+        if zero.get(key, default) != default:
+            yield f"{ZERO}.{key}={show(zero[key])} is not supported; remove it from the file."
+    for key in ("offload_optimizer", "offload_param"):
+        offload = zero.get(key) or {}
+        if not isinstance(offload, dict):
+            yield f"{ZERO}.{key} {MAPPING}"
+        elif offload.get("device", "none") not in ("none", "cpu") or offload.get("ratio", 1) != 1:
+            yield (
+                f"{ZERO}.{key} is supported with device cpu or none and ratio 1 only; change it in"
+                " the file."
+            )
+    dtype = (file.get("data_types") or {}).get("grad_accum_dtype")
+    if dtype not in (None, "fp32") or (dtype and zero.get("stage", 0) < 2):
+        yield (
+            f"data_types.grad_accum_dtype={show(dtype)} is supported with the value fp32 from"
+            f" {ZERO}.stage=2 on only; remove it from the file."
+        )
+
+
+def _options(path: Path, strategy: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Reject options that are set next to the file, which replaces them all."""
+    known = signature(TARGET)
+    for option in known.parameters if known else ():
+        value = strategy.get(option.name, option.default)
+        if option.name not in ("config_file", "timeout") and value != option.default:
+            text = f"{KEY}={path} replaces this option; set it in the file."
+            yield ConfigIssue(f"strategy.{option.name}", show(value), text)

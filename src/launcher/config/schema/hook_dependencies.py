@@ -1,0 +1,141 @@
+"""Find hooks that have no effect without another hook, which their class lists in `needs`."""
+
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from launcher.config import plain_yaml
+from launcher.config.messages import ConfigIssue, show
+from launcher.config.options import COLLECTIONS, main_folder, options
+from launcher.config.schema.signature import attribute, signature_of
+from launcher.config.tree import get
+
+OWN_PREFIX = "launcher."
+FUNCTIONS = "launcher.hooks.functions.FunctionHook"
+METRIC_SCHEDULE = "launcher.hooks.metric_schedule.MetricScheduleHook"
+"""The hook of a scheduler with a `metric`."""
+METRIC_SETTINGS = ("metric", "best_metric")
+LOGGED_GROUPS = ("train", "val", "throughput", "memory", "gradients", "spikes")
+"""First parts of the names that the hooks of Launcher log, such as `val/loss`."""
+VALIDATION = ("val_dataset", "val_files", "val_fraction", "num_val_samples")
+"""Keys of `data` that give it a validation set."""
+
+Node = dict[str, Any]
+
+
+def need_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """Return the hooks that have no effect without another hook."""
+    modules = {node["_target_"].rpartition(".")[0] for node in _hooks(tree).values()}
+    present = {module.rpartition(".")[2] for module in modules}
+    for path, setting, other in _list_needs(tree):
+        if other not in present:
+            listed = ",".join(_with(parts(tree, "hooks"), other))
+            text = f"needs hooks.{other} ({setting}), which is missing; use hooks=[{listed}]."
+            yield ConfigIssue(path, None, text)
+
+
+def metric_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """Metrics that a hook or schedule follows, and that no hook logs."""
+    for path, node in _without_own(tree).items():
+        if not node["_target_"].startswith(OWN_PREFIX):
+            continue
+        for name, metric in {(name, value): None for name, value, _ in conditions(node)}:
+            if (
+                name in METRIC_SETTINGS
+                and metric != "null"
+                and metric.partition("/")[0] not in LOGGED_GROUPS
+            ):
+                text = (
+                    f"no hook logs it; use a name of {'/, '.join(LOGGED_GROUPS)}/, e.g. val/loss."
+                )
+                yield ConfigIssue(f"{path}.{name}", show(metric), text)
+
+
+def validation_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """Hooks that have no effect with data that have no validation set."""
+    if get(tree, "hooks.evaluation.loader") is not None:
+        return
+    ways = [f"set data.{key}" for key in VALIDATION if key in tree["data"]][:1]
+    fix = ", or ".join([*ways, "leave it out"])
+    for path, setting, other in _list_needs(tree):
+        if other == "evaluation":
+            text = f"needs a validation set ({setting}), and the data have none; {fix}."
+            yield ConfigIssue(path, None, text)
+
+
+def _list_needs(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """List each hook that needs another for a setting: its path, the setting, the other's name."""
+    for path, node in _without_own(tree).items():
+        yield from ((path, setting, other) for setting, other in needs(node))
+
+
+def _without_own(tree: dict[str, Any]) -> dict[str, Node]:
+    """The hooks by path, and the schedule that follows a metric.
+
+    If the user has a hook of their own, it is the only one: it may log the metric or make the
+    object that another hook uses.
+    """
+    nodes = _hooks(tree)
+    targets = {path: node["_target_"] for path, node in nodes.items()}
+    own = {
+        path
+        for path, name in targets.items()
+        if not name.startswith(OWN_PREFIX) or name == FUNCTIONS
+    }
+    if get(tree, "scheduler.metric") is not None:
+        nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
+    return {path: node for path, node in nodes.items() if own <= {path}}
+
+
+def _hooks(tree: dict[str, Any]) -> dict[str, Node]:
+    """The hooks and trackers by path."""
+    groups = {group: parts(tree, group) for group in COLLECTIONS}
+    return {
+        f"{group}.{name}": node for group, nodes in groups.items() for name, node in nodes.items()
+    }
+
+
+def parts(tree: dict[str, Any], group: str) -> dict[str, Node]:
+    """The parts of a group, by name."""
+    nodes = tree.get(group)
+    items = nodes.items() if isinstance(nodes, dict) else ()
+    return {
+        name: node
+        for name, node in items
+        if isinstance(node, dict) and isinstance(node.get("_target_"), str)
+    }
+
+
+def needs(node: Node) -> Iterator[tuple[str, str]]:
+    """List the settings of a hook for which it needs another hook, with the name of that hook."""
+    for name, text, (pattern, other) in conditions(node):
+        if fnmatchcase(text, pattern):
+            yield f"{name}={text}", other
+
+
+def conditions(node: Node) -> Iterator[tuple[str, str, tuple[str, str]]]:
+    """List the conditions in a hook's `needs`.
+
+    Returns:
+        The setting's name and its value as text; the pattern of the value with which the hook needs
+            another one, and the name of that.
+    """
+    spec = signature_of(node["_target_"])
+    for condition, other in (attribute(node["_target_"], "needs") or {}).items():
+        name, _, pattern = condition.partition("=")
+        default = spec[name].default if spec is not None and name in spec.names else None
+        yield name, show(node.get(name, default), 200).strip("'"), (pattern, other)
+
+
+def measuring(path: str, node: Node, value: Callable[[str], object]) -> Iterator[str]:
+    """Return the hooks that measure the metrics by which a hook steers training."""
+    keys = attribute(node["_target_"], "steered_by") or ()
+    settings = node | {key: value(f"{path}.{key}") for key in keys if key in node}
+    yield from (other for setting, other in needs(settings) if setting.partition("=")[0] in keys)
+
+
+def _with(hooks: dict[str, Node], other: str) -> list[str]:
+    """The list of hooks to choose, with `default` if none of its hooks was chosen."""
+    chosen = [name for name in hooks if name in options([main_folder()], "hooks")]
+    entries = plain_yaml.load((main_folder() / "hooks" / "default.yaml").read_bytes())["defaults"]
+    return [*chosen, other] if {*entries} & {*chosen} else ["default", *chosen]

@@ -1,0 +1,114 @@
+"""The name of a metric: which of two of its values is better, and which name is meant."""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Literal, TypeVar
+
+Mode = Literal["min", "max"]
+T = TypeVar("T")
+
+NOISE = 1e-6
+"""Relative difference below which two values count as equal. The order of summation changes a
+float32 mean by about 1e-7."""
+LESS_IS_BETTER = ("loss", "error", "perplexity", "mse", "rmse", "mae", "wer")
+MORE_IS_BETTER = ("accuracy", "acc", "f1", "auc", "auroc", "precision", "recall")
+NEGATIONS = {"neg", "negative", "inverse"}
+SYNONYMS = {
+    "valid": "val", "validation": "val", "eval": "val", "evaluation": "val", "dev": "val",
+    "training": "train", "acc": "accuracy",
+}  # fmt: skip
+
+
+def direction(metric: str) -> Mode | None:
+    """Return whether less or more of a metric is better, by the last word of its name.
+
+    Returns:
+        None if the word is not in the table, or the name has a negation (`neg_mse`).
+    """
+    *others, last = re.findall("[a-z0-9]+", metric.lower()) or [""]
+    if NEGATIONS & set(others):
+        return None
+    return "min" if last in LESS_IS_BETTER else "max" if last in MORE_IS_BETTER else None
+
+
+def mode_of(metric: str, named: object = None) -> Mode:
+    """Return the direction that is named, else the direction of the metric's name, else min."""
+    mode = named if named in ("min", "max") else direction(metric)
+    return "max" if mode == "max" else "min"
+
+
+def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
+    """Return whether the new value is better by more than rounding and `min_delta`.
+
+    A value that is not finite is not better, and any finite value is better than None.
+    """
+    if not math.isfinite(new):
+        return False
+    if old is None:
+        return True
+    gain = old - new if mode == "min" else new - old
+    return gain > max(min_delta, NOISE * abs(old))
+
+
+def without_noise(new: float, best: float | None, mode: Mode) -> float:
+    """Return the best value in place of a value that differs from it by rounding only."""
+    if best is None or is_better(new, best, mode) or is_better(best, new, mode):
+        return new
+    return best if math.isfinite(new) else new
+
+
+def best_index(values: Iterable[float], mode: Mode) -> int | None:
+    """Return the index of the best value, the first of equal ones, or None if none is finite."""
+    best, best_at = None, None
+    for index, value in enumerate(values):
+        if is_better(value, best, mode):
+            best, best_at = value, index
+    return best_at
+
+
+def sort_best_first(items: Iterable[T], value: Callable[[T], float | None], mode: Mode) -> list[T]:
+    """Sort the items, the best first, without a finite value last.
+
+    Items whose values differ only by rounding keep their order.
+    """
+    listed = list(items)
+    numbers = [math.nan if (number := value(item)) is None else number for item in listed]
+    finite = [index for index, number in enumerate(numbers) if math.isfinite(number)]
+    groups: list[list[int]] = []
+    for index in sorted(finite, key=numbers.__getitem__, reverse=mode == "max"):
+        if not groups or is_better(numbers[groups[-1][0]], numbers[index], mode):
+            groups.append([])
+        groups[-1].append(index)
+    order = [index for group in groups for index in sorted(group)]
+    return [listed[index] for index in [*order, *sorted({*range(len(listed))} - {*finite})]]
+
+
+def suggest_metrics(metric: str, logged: Iterable[str]) -> list[str]:
+    """Return the names that may be meant by a metric that has not been logged.
+
+    There are none if the metric may still come. It cannot come if its group (`val`) has logged
+    its loss without it, or if it is another spelling of a logged name (`val_loss` for
+    `val/loss`).
+    """
+    names = sorted(logged)
+    group = metric.partition("/")[0]
+    groups = {name.partition("/")[0] for name in names}
+    matches = _of_group(group, names)
+    if group not in groups:
+        wanted = _words(metric)
+        matches = [name for name in names if _words(name)[-len(wanted) :] == wanted]
+    if group not in groups and not matches:
+        similar = get_close_matches(group, groups - {group}, n=1)
+        matches = _of_group(similar[0], names) if similar else []
+    return matches if group not in groups or any(name.endswith("/loss") for name in matches) else []
+
+
+def _of_group(group: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.partition("/")[0] == group]
+
+
+def _words(name: str) -> list[str]:
+    parts = re.findall(r"[a-z]+|\d+", name.lower())
+    return [SYNONYMS.get(word, word) for word in parts]

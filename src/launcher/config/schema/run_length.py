@@ -1,0 +1,72 @@
+"""The length of a run in steps or epochs, as far as it is known before the data are read."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+from launcher.config.messages import ConfigIssue, show
+from launcher.config.tree import get, map_leaves
+
+DEFAULT_STEPS = 500
+SCHEDULE_LENGTH = re.compile(r"scheduler\.(parts\.[^.]+\.)?max_steps")
+"""The length of a schedule, also of one of several optimizers."""
+EPOCHS = re.compile(r"(\d+(?:\.\d+)?)\s*epochs?")
+"""A number of epochs in place of a number of steps: `1epoch`, `0.5epoch`, `2epochs`."""
+
+
+def default_steps(epochs: float | None) -> int | None:
+    """Default of `trainer.max_steps`."""
+    return DEFAULT_STEPS if epochs is None else None
+
+
+def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[ConfigIssue]:
+    """Return the issues of the run's length."""
+    steps, epochs = get(tree, "trainer.max_steps"), get(tree, "trainer.max_epochs")
+    if steps is not None and epochs is not None:
+        text = (
+            f"trainer.max_epochs={show(epochs)} is set too, and only one may be; set the other to"
+            " null: trainer.max_epochs=null, or trainer.max_steps=null."
+        )
+        yield ConfigIssue("trainer.max_steps", show(steps), text)
+    if steps is None and epochs is None and "max_steps" in (tree.get("trainer") or {}):
+        yield ConfigIssue(
+            "trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs."
+        )
+    for key, source in sources.items() if steps is None and epochs is not None else ():
+        if source == "trainer.max_steps" and not SCHEDULE_LENGTH.fullmatch(key):
+            text = (
+                f"is not known before the data are read, since trainer.max_epochs={show(epochs)} is"
+                f" set; set {key} to a number, or use trainer.max_steps."
+            )
+            yield ConfigIssue(key, "${trainer.max_steps}", text)
+
+
+def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
+    """Return a resolved configuration with another `trainer.max_steps`, also in the schedule."""
+    before = config["trainer"]["max_steps"]
+
+    def change(value: object, keys: tuple[object, ...]) -> object:
+        is_length = SCHEDULE_LENGTH.fullmatch(".".join(map(str, keys)))
+        return steps if is_length and value == before else value
+
+    nodes = {"trainer": {**config["trainer"], "max_steps": steps}}
+    if config.get("scheduler"):
+        nodes |= map_leaves({"scheduler": config["scheduler"]}, change)
+    return {**config, **nodes}
+
+
+def number_of_epochs(value: object) -> Fraction | None:
+    """Return the number in a text such as `2epochs`, or None."""
+    match = EPOCHS.fullmatch(value.strip()) if isinstance(value, str) else None
+    return Fraction(match[1]) if match else None
+
+
+def with_epochs(tree: object, convert: Callable[[Fraction, str], object]) -> object:
+    """A value, list or mapping in which each number of epochs is converted, with its dotted key."""
+
+    def change(value: object, keys: tuple[object, ...]) -> object:
+        epochs = number_of_epochs(value)
+        return value if epochs is None else convert(epochs, ".".join(map(str, keys)))
+
+    return map_leaves(tree, change)

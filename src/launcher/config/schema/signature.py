@@ -1,0 +1,208 @@
+"""The signature of a `_target_`, read without importing it."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from launcher.config.schema.annotations import evaluate
+from launcher.config.schema.source import (
+    Definition,
+    Module,
+    NotFound,
+    Unresolvable,
+    bind,
+    bindings,
+    decorator,
+    locate,
+    name_of_expression,
+    refer,
+)
+
+REQUIRED = object()
+"""Default of a parameter that has none."""
+UNKNOWN = object()
+"""Default that is not a literal in the source."""
+
+SIGNATURE_PRESERVING = {
+    "abstractmethod", "cache", "classmethod", "contextmanager", "deprecated", "final",
+    "inference_mode",
+    "lru_cache", "no_grad", "override", "staticmethod",
+}  # fmt: skip
+"""Decorators that keep a function's signature."""
+PLAIN_BASES = {"object", "ABC", "Generic", "Protocol", "Module"}
+"""Base classes whose constructors take nothing from a configuration."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    annotation: object = Any
+    default: Any = REQUIRED
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is REQUIRED
+
+
+@dataclass(frozen=True)
+class Signature:
+    name: str
+    """Last part of the target, for messages."""
+    parameters: tuple[Parameter, ...] = ()
+    takes_more: bool = False
+    """True with `**kwargs`: any other key passes."""
+
+    def __getitem__(self, name: str) -> Parameter:
+        return next(parameter for parameter in self.parameters if parameter.name == name)
+
+    @property
+    def names(self) -> list[str]:
+        return [parameter.name for parameter in self.parameters]
+
+
+@cache
+def signature(target: str) -> Signature | None:
+    """Return the parameters of a class or function, or None if only running code defines them.
+
+    Raises:
+        launcher.config.schema.source.NotFound: there is no such module, or no such name in it.
+    """
+    owner, _, name = target.rpartition(".")
+    try:
+        definition = locate(target)
+        if isinstance(definition, Module):
+            return None
+        if isinstance(definition.node, ast.ClassDef):
+            return _constructor(definition, name) or Signature(name)
+        parent = locate(owner)
+        is_method = isinstance(parent, Definition) and isinstance(parent.node, ast.ClassDef)
+        return _function(definition, name, skip_first=is_method)
+    except (Unresolvable, RecursionError):
+        return None
+
+
+def signature_of(target: str | None) -> Signature | None:
+    """Return a signature, or None if there is no such target or only running code defines it."""
+    try:
+        return None if target is None else signature(target)
+    except NotFound:
+        return None
+
+
+@cache
+def attribute(target: str, name: str) -> Any:
+    """Return a literal that is a class's attribute, own or inherited, or None."""
+    try:
+        definition = locate(target)
+        return _attribute(definition, name) if isinstance(definition, Definition) else None
+    except (NotFound, Unresolvable, RecursionError):
+        return None
+
+
+def _attribute(definition: Definition, name: str) -> object:
+    if not isinstance(definition.node, ast.ClassDef):
+        return None
+    statement = bind(definition.node.body)[0].get(name)
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        value = _default(statement.value)
+        return None if value in (REQUIRED, UNKNOWN) else value
+    above = (_attribute(base, name) for base in _bases(definition) if base is not None)
+    return next((value for value in above if value is not None), None)
+
+
+def _constructor(definition: Definition, name: str) -> Signature | None:
+    """Return the signature of a class's constructor, its own or inherited, or None."""
+    node = definition.node
+    assert isinstance(node, ast.ClassDef)
+    marks = [
+        name_of_expression(mark.func if isinstance(mark, ast.Call) else mark) or ""
+        for mark in node.decorator_list
+    ]
+    if {mark.partition(".")[0] for mark in marks} & {"attr", "attrs", "define"}:
+        raise Unresolvable(name)
+    names, _ = bind(node.body)
+    for method in ("__init__", "__new__"):
+        if isinstance(function := names.get(method), ast.FunctionDef):
+            return _function(Definition(function, definition.module), name, skip_first=True)
+    if _is_dataclass(node):
+        return Signature(name, tuple(_fields(definition).values()))
+    for base in _bases(definition):
+        if base is None:
+            raise Unresolvable(name)
+        if inherited := _constructor(base, name):
+            return inherited
+    return None
+
+
+def _bases(definition: Definition) -> Iterator[Definition | None]:
+    """List the base classes whose constructors count, with None for each that cannot be read."""
+    assert isinstance(definition.node, ast.ClassDef)
+    for base in definition.node.bases:
+        base = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]
+        if (name_of_expression(base) or "").rpartition(".")[2] in PLAIN_BASES:
+            continue
+        above = refer(definition.module, base)
+        if isinstance(above, Definition) and isinstance(above.node, ast.ClassDef):
+            yield above
+        else:
+            yield None
+
+
+def _function(definition: Definition, name: str, skip_first: bool) -> Signature:
+    node, (aliases, _) = definition.node, bindings(definition.module)
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        raise Unresolvable(name)
+    marks = {decorator(mark) for mark in node.decorator_list}
+    if not marks <= SIGNATURE_PRESERVING:
+        raise Unresolvable(name)
+    spec = node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    defaults = [*[None] * (len(positional) - len(spec.defaults)), *spec.defaults]
+    pairs = list(zip(positional, defaults, strict=True))
+    if skip_first and "staticmethod" not in marks:
+        pairs = pairs[1:]
+    parameters = tuple(
+        Parameter(arg.arg, evaluate(arg.annotation, aliases), _default(value))
+        for arg, value in [*pairs, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]
+    )
+    return Signature(name, parameters, spec.kwarg is not None)
+
+
+def _fields(definition: Definition) -> dict[str, Parameter]:
+    """The fields of a dataclass, its bases' first, as `dataclasses` orders them."""
+    assert isinstance(definition.node, ast.ClassDef)
+    fields: dict[str, Parameter] = {}
+    for base in _bases(definition):
+        if base is not None:
+            fields |= _fields(base)
+    for statement in definition.node.body if _is_dataclass(definition.node) else ():
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        if "ClassVar" in ast.unparse(statement.annotation):
+            continue
+        name, default = statement.target.id, _default(statement.value)
+        call = statement.value
+        if isinstance(call, ast.Call) and (name_of_expression(call.func) or "").endswith("field"):
+            options = {keyword.arg: keyword.value for keyword in call.keywords}
+            if "init" in options and _default(options["init"]) is False:
+                continue
+            has_factory = "default_factory" in options
+            default = UNKNOWN if has_factory else _default(options.get("default"))
+        kind = evaluate(statement.annotation, bindings(definition.module)[0])
+        fields[name] = Parameter(name, kind, default)
+    return fields
+
+
+def _default(node: ast.expr | None) -> object:
+    if node is None:
+        return REQUIRED
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return UNKNOWN
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return "dataclass" in map(decorator, node.decorator_list)

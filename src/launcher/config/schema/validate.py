@@ -1,0 +1,453 @@
+"""Finds every error of a composed configuration, before anything heavy is imported.
+
+The keys that no constructor takes (`seed`, `run`, `trainer`, ...) are in
+`launcher.config.settings`. For a node with `_target_` the target's own signature is the schema,
+read from its source. Rules across several keys are in `launcher.config.schema.checks`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from launcher.config.compose.overrides import parse
+from launcher.config.compose.resolve import UNRESOLVED, references, without_unresolved
+from launcher.config.messages import (
+    ConfigIssue,
+    MissingValue,
+    WrongType,
+    hint,
+    key_for,
+    show,
+    to_override_text,
+)
+from launcher.config.options import COLLECTIONS, composition_folders, options
+from launcher.config.schema.checks import NO_TRAINING, crosschecks
+from launcher.config.schema.run_length import (
+    SCHEDULE_LENGTH,
+    length_issues,
+    number_of_epochs,
+    with_epochs,
+)
+from launcher.config.schema.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
+from launcher.config.schema.source import NotFound, find_module
+from launcher.config.schema.value_types import describe, fits, is_finite
+from launcher.config.secrets import config_to_store, secret_issues, without_environment
+from launcher.config.settings import SECTIONS, CompileSettings, Top, section
+from launcher.config.tree import get, join, walk
+from launcher.errors import ConfigError
+from launcher.types import NonNegativeFloat
+
+OPEN_SECTIONS = ("paths",)
+"""Sections to which users may add keys."""
+GROUPS = ("job", "data", "model", "optimizer", "scheduler", "strategy", "precision", "dispatch")
+INSTEAD = "set paths.outputs instead"
+HYDRA_KEYS: dict[str, tuple[object, str]] = {
+    "run.dir": ("${run.dir}", INSTEAD),
+    "sweep.dir": ("${launcher.path:${paths.outputs}}", INSTEAD),
+    "sweep.subdir": ("${run.name}/${run.id}", INSTEAD),
+    "output_subdir": (None, INSTEAD),
+    "job.chdir": (False, "paths are relative to the folder of the command"),
+}
+"""Keys of Hydra that cannot be changed, with their values."""
+PART = re.compile(r"(optimizer|scheduler)\.parts\.[^.]+")
+"""The path of one of several optimizers, or of its schedule."""
+FACTORIES = ("optimizer", "scheduler")
+"""Groups whose targets get their first argument from training, with or without `_partial_:
+true`."""
+REQUIRED_GROUPS = ("job", "data", "model", "strategy", "precision", "dispatch")
+REQUIRED_TO_TRAIN = ("optimizer", "trainer")
+SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
+"""`scheduler.metric` is used by the run; the scheduler's own constructor does not get it."""
+STEP = re.compile(r"(?:step-0*)?(\d+|best)")
+"""A checkpoint of the run."""
+SOURCE = re.compile(r"data\.sources\.[^.]+")
+"""The path of a source of `data=mixture`."""
+SOURCE_WEIGHT = Parameter("weight", NonNegativeFloat, 1.0)
+"""A key that the mixture uses. It also uses `val_dataset` of a source, and sets each source's
+`batch_size` to its own."""
+INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
+
+
+def check_tree(
+    tree: dict[str, Any], written: dict[str, Any], unresolved: list[ConfigIssue]
+) -> None:
+    """Check a resolved configuration, and report every error.
+
+    Args:
+        tree: the configuration. `UNRESOLVED` is in place of values that do not resolve.
+        written: the same with interpolations as written, and Hydra's node.
+        unresolved: errors of the interpolations.
+    """
+    sources = references({key: written[key] for key in tree})
+    issues = [*unresolved, *_sections(tree, _trains(tree)), *_groups(tree, written)]
+    for path, node in [("", tree), *walk(tree, lists=True)]:
+        if isinstance(node, dict) and isinstance(node.get("_target_"), str):
+            issues += _node(path, node, set(sources.values()) if path == "data" else set())
+    issues += crosschecks(without_unresolved(tree))
+    issues = _with_length_issues(issues, without_unresolved(tree), sources)
+    stored = config_to_store(written, tree)
+    secrets = list(secret_issues(written, tree, stored))
+    # Another message would show the value.
+    shown = {issue.key for issue in secrets}
+    issues = [*secrets, *(issue for issue in issues if issue.key not in shown)]
+    if issues:
+        messages = map(str, _at_their_source(issues, written))
+        raise ConfigError(*without_environment(messages, str(written)))
+
+
+def _with_length_issues(
+    issues: list[ConfigIssue], tree: dict[str, object], sources: dict[str, str]
+) -> list[ConfigIssue]:
+    """Add the issues of the length.
+
+    `scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known.
+    """
+    if get(tree, "trainer.max_epochs") is not None:
+        issues = [
+            issue
+            for issue in issues
+            if not (SCHEDULE_LENGTH.fullmatch(issue.key) and get(tree, issue.key) is None)
+        ]
+    found = list(length_issues(tree, sources)) if _trains(tree) else []
+    return [issue for issue in issues if issue.key not in {other.key for other in found}] + found
+
+
+def check_dispatch(tree: dict[str, Any]) -> None:
+    """Check a stored configuration whose dispatch has been changed."""
+    issues = [*_node("dispatch", tree["dispatch"], set()), *crosschecks(tree)]
+    if issues:
+        raise ConfigError(*map(str, issues))
+
+
+def check_hydra(tree: Mapping[str, object]) -> None:
+    """Check Hydra's own keys, interpolations as written, if a configuration has them."""
+    hydra: Any = tree.get("hydra")
+    if not hydra:
+        return
+    issues = [*_hydra_keys(hydra), *_check_searchpath(hydra)]
+    issues = (
+        issues or [*_swept_again(tree), *_several_options(tree)] or [*_check_hidden_options(tree)]
+    )
+    if issues:
+        raise ConfigError(*map(str, issues))
+
+
+def _hydra_keys(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
+    for key, (expected, way) in HYDRA_KEYS.items():
+        value = get(hydra, key)
+        if value != expected and not (expected is False and value is None):
+            yield ConfigIssue(f"hydra.{key}", show(value), f"cannot be changed; {way}.")
+    if not isinstance(verbose := get(hydra, "verbose"), bool | str | list):
+        text = "should be true, false, the name of a logger, or a list of names."
+        yield ConfigIssue("hydra.verbose", show(verbose), text)
+
+
+def _check_searchpath(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
+    searchpath = get(hydra, "searchpath")
+    if searchpath is not None and not isinstance(searchpath, list):
+        yield bad_searchpath(searchpath)
+        return
+    for source in get(hydra, "runtime.config_sources") or ():
+        path = source["path"]
+        if source["schema"] == "pkg" and find_module(path) is None:
+            text = f"there is no package {path}."
+            yield ConfigIssue("hydra.searchpath", f"pkg://{path}", text)
+        elif source["schema"] == "file" and not Path(path).is_dir():
+            yield ConfigIssue("hydra.searchpath", path, "there is no such folder.")
+
+
+def _swept_again(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
+    """Report a further value of a key that is swept, since the sweep would be dropped."""
+    known: dict[str, Override] = {}
+    for override in map(parse, get(tree, "hydra.overrides.task") or ()):
+        key = override.get_key_element().lstrip("+")
+        before = known.get(key)
+        known[key] = override
+        if before is not None and before.is_sweep_override():
+            text = f"{key} has values already ({before.input_line}); give all in one place."
+            yield ConfigIssue(str(override.input_line), None, text)
+
+
+def _several_options(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
+    """Report several options of a group that has one, which Hydra would merge."""
+    for text in get(tree, "hydra.overrides.task") or ():
+        override = parse(text)
+        group, value = override.key_or_group, override.value()
+        if group in (*GROUPS, "trainer", "hpo") and isinstance(value, list) and len(value) > 1:
+            chosen = ",".join(map(str, value))
+            text = f"a run has one {group}; choose one, or sweep: -m {group}={chosen}."
+            yield ConfigIssue(group, f"[{chosen}]", text)
+
+
+def bad_searchpath(value: object) -> ConfigIssue:
+    text = "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf]."
+    return ConfigIssue("hydra.searchpath", show(value), text)
+
+
+def _check_hidden_options(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
+    """Report chosen options that several folders have: Hydra silently uses the first."""
+    folders = composition_folders(tree)
+    choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
+    for group, choice in (choices or {}).items():
+        for option in choice if isinstance(choice, list) else [choice]:
+            files = [(folder, folder / str(group) / f"{option}.yaml") for folder in folders]
+            present = [(folder, file.read_bytes()) for folder, file in files if file.is_file()]
+            for folder, content in present[1:]:
+                if content != present[0][1]:
+                    used = present[0][0]
+                    text = (
+                        f"also an option of {used}, which would be used instead of the"
+                        f" option of {folder}; rename it."
+                    )
+                    yield ConfigIssue(str(group), str(option), text)
+
+
+def without_own_keys(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a resolved node without keys of the user's own, to which only other keys refer."""
+    spec = signature(str(node.get("_target_")))
+    if spec is None or spec.takes_more:
+        return dict(node)
+    return {key: value for key, value in node.items() if key in (*spec.names, *INSTANTIATION)}
+
+
+def _at_their_source(issues: list[ConfigIssue], written: dict[str, object]) -> list[ConfigIssue]:
+    """Deduplicate errors.
+
+    If a key refers to another key with an error, only that key is reported. If it refers to a valid
+    key of the wrong type for it, the message names both.
+    """
+    sources = references(written)
+    keys = {issue.key for issue in issues}
+    # Other keys of the same group may follow from the missing one.
+    unfinished = {issue.key.partition(".")[0] for issue in issues if type(issue) is MissingValue}
+    kept = []
+    issues = [_from_environment(issue, written) for issue in issues]
+    for issue in dict.fromkeys(issues):
+        source = sources.get(issue.key)
+        if source is not None and issue.value == "null" and source.partition(".")[0] in unfinished:
+            continue
+        if source is None or source not in keys:
+            from_source = source is not None and isinstance(issue, WrongType)
+            kept.append(
+                replace(issue, text=f"taken from {source}, {issue.text}") if from_source else issue
+            )
+    return kept
+
+
+def _from_environment(issue: ConfigIssue, written: dict[str, object]) -> ConfigIssue:
+    """Return the error of a value of the wrong type. A value of the environment is always text."""
+    value = get(written, issue.key)
+    is_variable = isinstance(value, str) and value.startswith("${oc.env:")
+    if not (isinstance(issue, WrongType) and is_variable):
+        return issue
+    text = issue.text.partition("; e.g. ")[0].rstrip(".")
+    way = (
+        f"{text}, and variables of the environment are text; write"
+        f" '{issue.key}=\"${{oc.decode:{value}}}\"'."
+    )
+    return replace(issue, text=way)
+
+
+def _trains(tree: dict[str, object]) -> bool:
+    job = tree.get("job")
+    return not (isinstance(job, dict) and job.get("_target_") in NO_TRAINING)
+
+
+def _sections(tree: dict[str, object], trains: bool) -> Iterator[ConfigIssue]:
+    tops = {key: value for key, value in tree.items() if key in section(Top).names}
+    yield from _keys("", tops, replace(section(Top), name="a run"), partial=False)
+    for name, keys in SECTIONS.items():
+        value = tree.get(name)
+        if isinstance(value, dict):
+            spec = section(keys, takes_more=name in OPEN_SECTIONS)
+            yield from _keys(name, value, spec, partial=True)
+            # No constructor has defaults for these keys.
+            if trains or name != "trainer":
+                yield from _missing(name, value, spec.name, spec.parameters)
+            if name == "trainer" and isinstance(options := value.get("compile"), dict):
+                yield from _keys("trainer.compile", options, section(CompileSettings), False)
+        elif name == "hpo" and name not in tree:
+            # This is a stored configuration, and a single run has no search.
+            continue
+        elif value is not UNRESOLVED and not (value is None and name == "trainer"):
+            names = ", ".join(section(keys).names)
+            yield ConfigIssue(name, show(value), f"should have the keys {names}.")
+
+
+def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Report unknown keys at the top, missing groups, and groups without a `_target_`."""
+    known = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
+    for key, value in tree.items():
+        if key not in known and not _is_referred_to(written, key):
+            near = hint(key, known)
+            text = f"a run has no such key, and nothing refers to it by ${{{key}}}{near}"
+            if isinstance(value, dict) and (inner := ", ".join(sorted(value.keys() & known))):
+                begin = "its file should begin with `# @package _global_`."
+                text = f"sets {inner} below itself; {begin}"
+            yield ConfigIssue(key, show(value), key_for(key) or text)
+    for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
+        if tree.get(name) is None:
+            listed = " or ".join(options(composition_folders(written), name)) or "..."
+            yield ConfigIssue(name, None, f"the run needs one; choose {name}={listed}.")
+    for name in GROUPS:
+        yield from _has_target(name, tree.get(name))
+    for name in COLLECTIONS:
+        parts = tree.get(name)
+        for part, value in parts.items() if isinstance(parts, dict) else ():
+            is_option = isinstance(value, dict) and part in options(
+                composition_folders(written), name
+            )
+            if is_option and "_target_" not in value:
+                text = (
+                    f"has keys, but {name}=[...] does not choose {part}; add it, or remove the"
+                    f" keys: ~{name}.{part}."
+                )
+                yield ConfigIssue(f"{name}.{part}", None, text)
+            else:
+                yield from _has_target(f"{name}.{part}", value)
+
+
+def _has_target(path: str, value: object) -> Iterator[ConfigIssue]:
+    if value is None or value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value):
+        return
+    if isinstance(value, dict):
+        text = f"has no _target_; name its class or function, e.g. {path}._target_=my_package.Net."
+        yield ConfigIssue(path, None, text)
+    else:
+        yield ConfigIssue(path, show(value), "should be a part with a _target_, or null.")
+
+
+def _is_referred_to(written: dict[str, Any], key: str) -> bool:
+    """Return whether any value refers to a key of the user's own."""
+    return bool(re.search(rf"\$\{{{re.escape(key)}\b", str(written)))
+
+
+def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[ConfigIssue]:
+    """Check a node with `_target_`. A key in `referred_to` may be the user's own."""
+    target = node["_target_"]
+    try:
+        spec = signature(target)
+    except NotFound as error:
+        yield target_issue(path, target, error)
+        return
+    if spec is None:
+        return
+    own = {key for key in node if key not in spec.names and join(path, key) in referred_to}
+    keys = {key: value for key, value in node.items() if key not in {*INSTANTIATION, *own}}
+    if path == "scheduler" and "metric" in keys:
+        yield from _check_type("scheduler.metric", keys.pop("metric"), SCHEDULER_METRIC)
+    if SOURCE.fullmatch(path):
+        yield from _check_type(join(path, "weight"), keys.pop("weight", 1.0), SOURCE_WEIGHT)
+        keys.pop("val_dataset", None)
+        keys |= {"batch_size": UNRESOLVED} if "batch_size" in spec.names else {}
+    is_factory = path in FACTORIES or PART.fullmatch(path) is not None
+    partial = is_factory or bool(node.get("_partial_") or node.get("_args_"))
+    yield from _keys(path, keys, spec, partial)
+
+
+def target_issue(path: str, target: str, error: NotFound) -> ConfigIssue:
+    """The error of a `_target_` that does not exist."""
+    if not target:
+        return ConfigIssue(join(path, "_target_"), None, "needs a value; name a class or function.")
+    if not error.where:
+        near = hint(error.name, ["launcher", "torch"])
+        if near == ".":
+            near = "; is its folder on PYTHONPATH or the current folder?"
+        text = f"no module {error.name}{near}"
+    else:
+        text = (
+            f"no {error.name} in {error.where}{hint(error.name, error.names, error.where + '.{}')}"
+        )
+    return ConfigIssue(join(path, "_target_"), show(target, 200), text)
+
+
+def _keys(
+    path: str, node: dict[str, object], spec: Signature, partial: bool
+) -> Iterator[ConfigIssue]:
+    """Compare the keys of a node with a signature.
+
+    With `partial`, missing arguments are not errors, since training adds them.
+    """
+    for key, value in node.items():
+        if key in spec.names:
+            yield from _check_type(join(path, key), value, spec[key])
+        elif not spec.takes_more:
+            near = hint(key, spec.names, join(path, "{}"))
+            shown = None if value is UNRESOLVED else show(value)
+            text = key_for(join(path, key)) or f"{spec.name} takes no {key}{near}"
+            yield ConfigIssue(join(path, key), shown, text)
+    if not partial:
+        required = [parameter for parameter in spec.parameters if parameter.is_required]
+        yield from _missing(path, node, spec.name, required)
+
+
+def _missing(
+    path: str, node: dict[str, object], owner: str, parameters: Iterable[Parameter]
+) -> Iterator[ConfigIssue]:
+    for parameter in parameters:
+        if parameter.name not in node:
+            key, kind = join(path, parameter.name), describe(parameter.annotation)
+            yield ConfigIssue(key, None, f"is missing, and {owner} needs it; add +{key}=<{kind}>.")
+
+
+def _check_type(key: str, value: object, parameter: Parameter) -> Iterator[ConfigIssue]:
+    if value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value):
+        return
+    if _holds_parts(value) or (
+        type(value) is type(parameter.default) and value == parameter.default
+    ):
+        return
+    default = parameter.default
+    plain = default is not REQUIRED and default is not UNKNOWN and default is not None
+    example = f"; e.g. {key}={show(default).strip(chr(39))}" if plain else ""
+    if fits(value, parameter.annotation):
+        # A default that is an expression, such as math.inf, may be infinite itself.
+        if parameter.annotation is Any or default is UNKNOWN or is_finite(value):
+            return
+        is_number = isinstance(value, float)
+        what = "is not a finite number" if is_number else "has a number that is not finite"
+        yield ConfigIssue(key, show(value), f"{what}{example or '; use a finite one'}.")
+        return
+    if key.startswith("scheduler.") and _counts_epochs(value, parameter.annotation):
+        return
+    instead = _suggest_value(key, value, parameter.annotation) or example
+    yield WrongType(key, show(value), f"should be {describe(parameter.annotation)}{instead}.")
+
+
+def _suggest_value(key: str, value: object, annotation: object) -> str:
+    """Say what to type for a value that is probably meant; "" if that is unknown."""
+    epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
+    if epochs is not None:
+        return f"; set trainer.max_epochs={float(epochs):g} instead"
+    if key == "run.resume" and (match := STEP.fullmatch(str(value))):
+        back = f"python -m launcher.runs rollback RUN {match[1]}"
+        return f"; `{back}` goes back to a checkpoint"
+    if key == "device" and isinstance(value, str) and value.startswith("cuda:"):
+        return f"; for one GPU set CUDA_VISIBLE_DEVICES={value[5:]}, and use device=cuda"
+    if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):
+        return f"; use {key}={int(value)}"
+    if isinstance(value, bool | int | float) and fits(text := to_override_text(value), annotation):
+        return f"; a text needs quotes: '{key}=\"{text}\"'"
+    return ""
+
+
+def _counts_epochs(value: object, annotation: object) -> bool:
+    """Return whether numbers of epochs may replace numbers of steps here."""
+    whole, *fractions = (
+        with_epochs(value, convert)
+        for convert in (lambda n, _: ceil(n), lambda *_: 0.5, lambda *_: 1.5)
+    )
+    return fits(whole, annotation) and not any(fits(fraction, annotation) for fraction in fractions)
+
+
+def _holds_parts(value: Any) -> bool:
+    """Return whether a list or mapping has an unresolved value or a part to build."""
+    items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+    return any(
+        item is UNRESOLVED or (isinstance(item, dict) and "_target_" in item) for item in items
+    )

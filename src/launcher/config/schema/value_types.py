@@ -1,0 +1,140 @@
+"""The type of a key or an argument: its description in words, and whether a value fits it."""
+
+import inspect
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+
+from launcher.config.messages import show
+
+NOUNS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    NoneType: "null",
+}
+LIMITS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
+    Gt: ("gt", "greater than", operator.gt),
+    Ge: ("ge", "of at least", operator.ge),
+    Lt: ("lt", "less than", operator.lt),
+    Le: ("le", "of at most", operator.le),
+    MinLen: ("min_length", "with a length of at least", operator.ge),
+    MaxLen: ("max_length", "with a length of at most", operator.le),
+}
+"""The name of a limit, its description, and what it requires."""
+
+
+def describe(annotation: Any) -> str:
+    """Describe a type in words: `int | None` is "a whole number or null"."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        limits = {type(mark): getattr(mark, LIMITS[type(mark)][0]) for mark in bounds(annotation)}
+        if MinLen in limits and limits[MinLen] == limits.get(MaxLen):
+            return describe(arguments[0]).replace("a list", f"a list of {limits[MinLen]}", 1)
+        if limits == {MinLen: 1}:
+            return f"{describe(arguments[0])} that is not empty"
+        if Ge in limits and (Le in limits or Lt in limits):
+            top = f"to {limits[Le]}" if Le in limits else f"to below {limits[Lt]}"
+            return f"{describe(arguments[0])} from {limits[Ge]} {top}"
+        texts = [f"{LIMITS[kind][1]} {limit}" for kind, limit in limits.items()]
+        return f"{describe(arguments[0])} {' and '.join(texts)}"
+    if origin in (Union, UnionType):
+        # A list comes last, since "or null" would be an item's.
+        kinds = [describe(argument) for argument in arguments]
+        return " or ".join(sorted(kinds, key=lambda kind: kind.startswith("a list")))
+    if origin is Literal:
+        choices = ", ".join(show(value).strip("'") for value in arguments)
+        return f"one of {choices}" if len(arguments) > 1 else choices
+    kind = origin or annotation
+    if kind is list:
+        return (
+            "a list" if arguments in ((), (Any,)) else f"a list, each item {describe(arguments[0])}"
+        )
+    if kind is dict:
+        return "a mapping of keys to values"
+    return NOUNS.get(kind, "another type")
+
+
+def bounds(annotation: object) -> list[Ge | Gt | Le | Lt | MaxLen | MinLen]:
+    """The limits that an `Annotated` type carries."""
+    return [mark for mark in get_args(annotation)[1:] if type(mark) in LIMITS]
+
+
+def fits(value: object, annotation: object) -> bool:
+    """Return whether a plain value has a type, strictly: text is not a number, 2.0 not an int."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        within = (_within(value, mark) for mark in bounds(annotation))
+        return fits(value, arguments[0]) and (value is None or all(within))
+    if origin in (Union, UnionType):
+        return any(fits(value, argument) for argument in arguments)
+    if origin is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in arguments)
+    kind = origin or annotation
+    if kind is list:
+        return isinstance(value, list) and all(
+            fits(item, kind) for item in value for kind in arguments
+        )
+    if kind is dict:
+        return isinstance(value, dict) and all(
+            fits(item, kind) for item in value.values() for kind in arguments[1:]
+        )
+    if kind is float:
+        return type(value) in (int, float)
+    if kind in (None, NoneType):
+        return value is None
+    return type(value) is kind if kind in NOUNS else True
+
+
+def is_finite(value: object) -> bool:
+    """Return whether all numbers in a plain value are finite; 1e400 is not."""
+    if isinstance(value, dict):
+        return all(map(is_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _within(value: Any, mark: Ge | Gt | Le | Lt | MaxLen | MinLen) -> bool:
+    name, _, is_within = LIMITS[type(mark)]
+    size = len(value) if isinstance(mark, MinLen | MaxLen) else value
+    return bool(is_within(size, getattr(mark, name)))
+
+
+def check_bounds(
+    owner: str,
+    function: Callable[..., object],
+    positional: Sequence[object],
+    named: Mapping[str, object],
+) -> None:
+    """Raise a ValueError if a number or text is outside the bounds of its annotation."""
+    try:
+        signature = inspect.signature(function, eval_str=True)
+        values = signature.bind(*positional, **named).arguments
+    # The call itself reports missing arguments.
+    except (TypeError, NameError):
+        return
+    for name, value in values.items():
+        if type(value) not in (int, float, str):
+            continue
+        kinds = [
+            kind
+            for kind in _bounds_of_members(signature.parameters[name].annotation)
+            if fits(value, get_args(kind)[0])
+        ]
+        if kinds and not any(fits(value, kind) for kind in kinds):
+            raise ValueError(f"{owner}: {name}={show(value)}: should be {describe(kinds[0])}.")
+
+
+def _bounds_of_members(annotation: object) -> Iterator[object]:
+    """The members of a type that have bounds."""
+    if get_origin(annotation) in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _bounds_of_members(member)
+    elif get_origin(annotation) is Annotated and bounds(annotation):
+        yield annotation

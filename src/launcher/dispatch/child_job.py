@@ -1,0 +1,77 @@
+"""A child of a command, or a task of a SLURM job: it reads a stored configuration and runs it.
+
+`python -m launcher.dispatch.child_job KIND PATH [RESULT]`. The kinds are
+
+- `job`: of a sweep, a search or a proof. PATH is a file that `RunConfig.save` has written, and
+  RESULT gets the value that the job returns.
+- `rank`: one of several, see `launcher.dispatch.rank`. PATH is the folder of the job's file.
+- `task`: of a SLURM job, see `launcher.dispatch.slurm_task`. PATH is the folder of a submitted run,
+  or of a job that has several.
+
+If a command has launched it, it saves and ends when the command ends.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from launcher.process import collector, signals, user_exits
+from launcher.process.child import PARENT
+from launcher.process.parent import follow_parent
+from launcher.rundir.logs import prepare_output
+
+
+def main() -> None:
+    kind, path, *result = sys.argv[1:]
+    if kind == "rank":
+        from launcher.dispatch.rank import note_signals
+
+        note_signals(Path(path))
+    _begin()
+    try:
+        code = run_child(kind, Path(path), *map(Path, result))
+    # SLURM signals the job again while Python exits, which would change the exit code.
+    finally:
+        user_exits.begin_exit()
+    sys.exit(code)
+
+
+def run_child(kind: str, path: Path, result: Path | None = None) -> int:
+    """Run the configuration; return the exit code."""
+    if kind == "rank":
+        from launcher.dispatch.rank import run_rank
+
+        return run_rank(path)
+    if kind == "task" and (path / "runs.txt").exists():
+        from launcher.dispatch.slurm_runs import run_shared
+
+        return run_shared(path)
+    if kind == "task":
+        from launcher.dispatch.slurm_task import run_task
+
+        return run_task(path)
+    from launcher.cli.start import start_run
+    from launcher.config.run_config import load_job
+
+    value = start_run(load_job(path))
+    if result is not None:
+        result.write_text(json.dumps(value, default=str))
+    return 0
+
+
+def _begin() -> None:
+    """Install the handlers, watch the parent, and find the user's modules."""
+    signals.install()
+    prepare_output()
+    collector.pause()
+    if PARENT in os.environ:
+        follow_parent(int(os.environ[PARENT]))
+    if os.getcwd() not in sys.path:
+        # It comes after a snapshot of the code, which is on PYTHONPATH.
+        place = len(sys.path) if "LAUNCHER_SNAPSHOT" in os.environ else 0
+        sys.path.insert(place, os.getcwd())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Two steps of a checked configuration: its dispatch gets it, and its job runs in this process."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+
+from launcher.config.construct import construct, instantiate
+from launcher.config.run_config import RunConfig
+from launcher.dispatch import forced_exit
+from launcher.dispatch.environment import join_ranks
+from launcher.dispatch.skip_reasons import folder_of
+from launcher.errors import ConfigError
+from launcher.process import deadline, signals
+from launcher.process.files import remove_empty
+from launcher.process.user_exits import exits_are_errors
+from launcher.slurm.causes import Budget
+from launcher.slurm.requeue import run_guarded
+
+IMPORTS = 120.0
+"""Seconds that importing torch may take on a busy machine before the grace period of a signal
+begins."""
+
+
+def dispatch_run(run: RunConfig) -> object:
+    """Pass a configuration to its dispatch, and return the value of its job."""
+    # In a process of a Hydra launcher, which has its own handlers.
+    if not signals.handled_signals():
+        signals.install()
+    run.folder.check_links()
+    # Several ranks must exit together, so they check once they can agree.
+    alone = not join_ranks()
+    dispatch = construct(run.plain["dispatch"])
+
+    def work() -> object:
+        if alone:
+            signals.check()
+        result: object = dispatch.run(run)
+        return result
+
+    with _existing(run.folder.path):
+        if getattr(dispatch, "submits", False):
+            return work()
+        return run_guarded(work, folder_of(run.stored), Budget.of(run.plain["dispatch"]))
+
+
+def execute_job(config: RunConfig) -> object:
+    """Run the job of a configuration in this process, and return its value."""
+    deadline.progress(IMPORTS)
+    # These import torch.
+    importlib.import_module("launcher.train.build")
+    from launcher.process import ranks
+
+    forced_exit.arm(config.plain["dispatch"])
+    with exits_are_errors():
+        value = instantiate(config.plain["job"]).run(config)
+    ranks.wait_for_readers()
+    return value
+
+
+@contextmanager
+def _existing(folder: Path) -> Iterator[None]:
+    """Make the run's folder, as Hydra does for its jobs; what stays empty is removed again."""
+    made = list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"paths.outputs: {error.filename} cannot be created ({error.strerror}); use another"
+            " folder."
+        ) from error
+    try:
+        yield
+    finally:
+        remove_empty(*made)

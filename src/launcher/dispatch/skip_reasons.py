@@ -1,0 +1,77 @@
+"""Find a job's record, and decide whether there is something to submit.
+
+Training writes to its run's own folder. Any other job (evaluate, export, lr_find, check) leaves the
+training's run.json and frozen configuration unchanged, and has a folder of its own, `<run
+folder>/.jobs/<job>-<hash>/`.
+"""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from launcher.checkpoint.find_checkpoint import find_checkpoint
+from launcher.config.construct import target_object
+from launcher.config.options import TRAIN_JOB
+from launcher.config.run_config import resolve_node
+from launcher.config.tree import get, of_the_run
+from launcher.remaining import Done, Held, Queued, find_queued, remaining
+from launcher.rundir.folder import RunFolder
+from launcher.slurm.scheduler import QueuedJob
+
+JOBS = ".jobs"
+OWN_JOBS = "launcher.jobs."
+
+
+def trains(config: Mapping[str, Any]) -> bool:
+    """Return whether the job trains.
+
+    `job=train` does, and a user's subclass of it. A job that cannot be imported here counts as one
+    that trains.
+    """
+    target = str(config["job"]["_target_"])
+    if target.startswith(OWN_JOBS):
+        return target == TRAIN_JOB
+    try:
+        bases = getattr(target_object(target), "__mro__", ())
+        return TRAIN_JOB in (f"{base.__module__}.{base.__qualname__}" for base in bases)
+    except (ImportError, ValueError):
+        return True
+
+
+def folder_of(config: Mapping[str, Any]) -> RunFolder:
+    """Return the folder with the record of a job whose configuration is resolved."""
+    run = Path(config["run"]["dir"]).absolute()
+    if trains(config):
+        return RunFolder(run)
+    counting = {key: value for key, value in of_the_run(config).items() if key != "dispatch"}
+    digest = sha256(json.dumps(counting, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return RunFolder(run / JOBS / f"{config['job']['_target_'].split('.')[-2]}-{digest}")
+
+
+def why_skipped(
+    config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob]
+) -> str | None:
+    """Return why a job is not submitted: it has nothing to do, is running or queued; or None.
+
+    Args:
+        config: as it is stored, as plain containers.
+        folder: see `folder_of`.
+        queue: jobs that have not ended, see `scheduler.queue`.
+    """
+    if trains(config):
+        rest = remaining(config, folder, queue)
+        if isinstance(rest, Done):
+            return f"already {rest}"
+        if isinstance(rest, Held):
+            return "running"
+        return str(rest) if isinstance(rest, Queued) else None
+    if (queued := find_queued(config, folder, queue)) is not None:
+        return str(queued)
+    checkpoint = resolve_node(config, "job").get("checkpoint")
+    # Another job, on which this one depends, may save the checkpoint.
+    if checkpoint is not None and not get(config, "dispatch.sbatch.dependency"):
+        checkpoints = RunFolder(config["run"]["dir"]).checkpoints
+        find_checkpoint(checkpoints, checkpoint, "job.checkpoint", hashes=False)
+    return None

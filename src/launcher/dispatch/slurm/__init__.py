@@ -1,0 +1,455 @@
+"""`dispatch=slurm`, which freezes the configuration and submits, and may wait for the results."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from launcher.config.run_config import RunConfig, from_stored
+from launcher.config.schema.node_range import ranks_per_node
+from launcher.config.tree import get, walk
+from launcher.dispatch.jobs import Job, JobResult
+from launcher.dispatch.skip_reasons import why_skipped
+from launcher.dispatch.slurm import submit_arrays
+from launcher.dispatch.slurm.stale_submissions import remove_leftovers
+from launcher.dispatch.slurm.submitted_runs import report
+from launcher.errors import ConfigError
+from launcher.process import signals
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.secret_patterns import SECRET_TEXT, holds_secret
+from launcher.slurm import snapshot, submission
+from launcher.slurm.sbatch import SIGNAL, Script, check_installed, findings, seconds, test_only
+from launcher.slurm.scheduler import QueuedJob
+from launcher.slurm.size import JobSize
+from launcher.types import NonNegativeInt, PositiveInt
+
+
+@dataclass
+class SlurmDispatch:
+    """A run is a job, or several are one; a sweep is an array.
+
+    A job that SLURM preempts, times out or requeues saves a checkpoint and resumes its run from
+    there (see `launcher.slurm.requeue`).
+
+    Args:
+        nodes: nodes per run. With 1-4, as many of them as SLURM can give, at each launch.
+        gpus_per_node: GPUs per node. With 0, the run uses CPUs.
+        tasks_per_node: ranks per node. Default null: one per GPU, or one without GPUs.
+        cpus_per_task: CPUs per rank. Default null: the cluster's default.
+        mem: memory per node, e.g. 32G. Default null: the cluster's default.
+        time: time limit of one launch, in minutes or as 1-12:00:00. Default null: the partition's.
+            A longer run is requeued.
+        partition, account, qos, constraint, exclude: as in sbatch. Default null: the cluster's
+            default.
+        runs_per_job: runs of a sweep in one job, side by side on its node. Each gets its share of
+            the node's GPUs and cores.
+        array_parallelism: at most this many runs of a sweep at once. Default null: no limit.
+        signal_delay: the run saves and requeues itself this many seconds before the time limit.
+        setup: lines of shell before the run starts.
+        modules: environment modules to load before it starts.
+        container: image in which the run starts. Default null: none.
+        container_runtime: pyxis (srun --container-image) or apptainer.
+        container_mounts: folders visible inside, as HOST:INSIDE.
+        interface: network interface for NCCL and gloo, e.g. ib0. Default null: they choose.
+        sbatch: further flags of sbatch by their long names, e.g. {nodelist: n1}. The value true
+            makes a bare flag, false leaves it out.
+        srun: further flags of srun, e.g. [--cpu-bind=cores].
+        max_preemptions: at most this many requeues after preemptions. Default null: no limit.
+        max_timeouts: at most this many requeues at the time limit. Default null: no limit.
+        max_fruitless_restarts: the run fails after this many restarts in a row without a newer
+            checkpoint.
+        wait: wait until all runs have ended, and return their metrics.
+        dry_run: print the script and its problems, and submit nothing.
+        snapshot: run a copy of the code, so that later edits do not reach queued or requeued runs.
+        python: interpreter on the nodes. Default null: this one.
+    """
+
+    nodes: PositiveInt | str = 1
+    gpus_per_node: NonNegativeInt = 0
+    tasks_per_node: PositiveInt | None = None
+    cpus_per_task: PositiveInt | None = None
+    mem: str | None = None
+    time: PositiveInt | str | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None
+    runs_per_job: PositiveInt = 1
+    array_parallelism: PositiveInt | None = None
+    signal_delay: PositiveInt = 120
+    setup: list[str] | None = None
+    modules: list[str] | None = None
+    container: str | None = None
+    container_runtime: Literal["pyxis", "apptainer"] = "pyxis"
+    container_mounts: list[str] | None = None
+    interface: str | None = None
+    sbatch: dict[str, object] | None = None
+    srun: list[str] | None = None
+    max_preemptions: NonNegativeInt | None = None
+    max_timeouts: NonNegativeInt | None = None
+    max_fruitless_restarts: NonNegativeInt | None = 3
+    wait: bool = False
+    dry_run: bool = False
+    snapshot: bool = False
+    python: str | None = None
+
+    submits: ClassVar[bool] = True
+    """Runs start elsewhere, so `dispatch.job` does not guard the end of this process."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.time, str) and seconds(self.time) is None:
+            raise ConfigError(
+                f"dispatch.time='{self.time}': should be minutes or SLURM's notation; e.g."
+                " dispatch.time=1-12:00:00."
+            )
+        self._check_runs_per_job()
+        self._check_secrets()
+        if "array" in (self.sbatch or {}):
+            raise ConfigError(
+                "dispatch.sbatch.array: Launcher makes the array; use -m for several runs."
+            )
+        signal = str(self.flags()["signal"])
+        if SIGNAL.fullmatch(signal) is None:
+            raise ConfigError(
+                f"dispatch.sbatch.signal='{signal}': should be USR1, USR2 or TERM; e.g. USR2@120."
+            )
+
+    def _check_runs_per_job(self) -> None:
+        if self.runs_per_job == 1:
+            return
+        given = f"dispatch.runs_per_job={self.runs_per_job}"
+        if self.nodes not in (1, "1-1"):
+            raise ConfigError(
+                f"{given}: several runs of a job share one node; leave dispatch.nodes={self.nodes}"
+                " out, or use dispatch.runs_per_job=1."
+            )
+        if (self.array_parallelism or self.runs_per_job) < self.runs_per_job:
+            raise ConfigError(
+                f"{given}: is more than the runs at once, dispatch.array_parallelism="
+                f"{self.array_parallelism}; use a smaller one."
+            )
+
+    def _check_secrets(self) -> None:
+        """Check that no secret would be in the job's script, where values are resolved."""
+        for path, value in walk(vars(self), lists=True):
+            if isinstance(value, str) and (
+                holds_secret(path.rpartition(".")[2], value) or SECRET_TEXT.search(value)
+            ):
+                raise ConfigError(
+                    f"dispatch.{path}: a secret would be stored in the job's script; export it as a"
+                    " variable of the shell, which a job inherits."
+                )
+
+    @property
+    def size(self) -> JobSize:
+        """Return the size of a job, in which several runs are one task."""
+        ranks = 1 if self.runs_per_job > 1 else self._ranks_per_node
+        return JobSize.of(self.nodes, ranks)
+
+    @property
+    def _ranks_per_node(self) -> int:
+        return ranks_per_node(self.tasks_per_node, self.gpus_per_node, self.runs_per_job)
+
+    @property
+    def _cpus_per_task(self) -> int | None:
+        """Return the cores of a rank, or of all ranks of runs that share a job."""
+        if self.runs_per_job == 1:
+            return self.cpus_per_task
+        return (self.cpus_per_task or 1) * self._ranks_per_node * self.runs_per_job
+
+    @property
+    def _jobs_at_once(self) -> int | None:
+        return self.array_parallelism and self.array_parallelism // self.runs_per_job
+
+    def flags(self) -> dict[str, object]:
+        """Return the flags of sbatch by their long names, with None for flags that are not set."""
+        return {
+            **self.size.flags(self._cpus_per_task),
+            "gpus-per-node": self.gpus_per_node or None,
+            "mem": self.mem,
+            "time": self.time,
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "constraint": self.constraint,
+            "exclude": self.exclude,
+            "signal": f"USR2@{self.signal_delay}",
+            "requeue": True,
+            **(self.sbatch or {}),
+        }
+
+    def srun_flags(self) -> list[str]:
+        # It is not inherited since SLURM 22.05. Where it is not set, a step has all cores of a node
+        # that the job has alone.
+        flags = [f"--cpus-per-task={self._cpus_per_task}"] if self.cpus_per_task else []
+        if self.container is not None and self.container_runtime == "pyxis":
+            flags.append(f"--container-image={self.container}")
+            flags += (
+                [f"--container-mounts={','.join(self.container_mounts)}"]
+                if self.container_mounts
+                else []
+            )
+        return [*flags, *(self.srun or [])]
+
+    def prefix(self) -> list[str]:
+        """Return the command before Python: Apptainer's, or none."""
+        if self.container is None or self.container_runtime != "apptainer":
+            return []
+        gpus = ["--nv"] if self.gpus_per_node else []
+        mounts = ["--bind", ",".join(self.container_mounts)] if self.container_mounts else []
+        return ["apptainer", "exec", *gpus, *mounts, self.container]
+
+    def setup_lines(self) -> list[str]:
+        modules = [f"module load {' '.join(self.modules)}"] if self.modules else []
+        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if self.interface else ()
+        network = (
+            [f"export {' '.join(f'{name}={self.interface}' for name in names)}"] if names else []
+        )
+        return [*modules, *(self.setup or []), *network]
+
+    def run(self, config: RunConfig) -> Any:
+        """Submit one run.
+
+        Returns:
+            The newest value of each of its metrics with `wait`, otherwise None.
+
+        Raises:
+            ConfigError: it cannot be submitted.
+            SystemExit: it did not complete, with `wait`.
+        """
+        (result,) = self._submit([Job(config)])
+        if result.error is not None:
+            raise SystemExit(1)
+        return result.value
+
+    def sweep(self, jobs: Sequence[Job]) -> Sequence[JobResult]:
+        """Submit the runs of a sweep as arrays.
+
+        Runs that are completed, running or queued are skipped.
+
+        Returns:
+            One result per job, in order; without `wait` each is None.
+        Raises:
+            ConfigError: they cannot be submitted.
+        """
+        if get(jobs[0].config.plain, "sweep.fail_fast"):
+            raise ConfigError(
+                "sweep.fail_fast=true: is for dispatch=local; jobs of SLURM run independently."
+            )
+        return self._submit(list(jobs))
+
+    def resubmit(
+        self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, object]
+    ) -> None:
+        """Submit runs again, with the configuration and code of their first submission.
+
+        The settings of this dispatch replace the frozen ones. The current folder must be the folder
+        of the first submission.
+        """
+        runs = []
+        for folder in folders:
+            config, hydra = submission.read_frozen(folder)
+            config["dispatch"] = dict(dispatch)
+            # It held for the first submission, which may have saved.
+            config["run"]["resume"] = "auto"
+            for hook in (config.get("hooks") or {}).values():
+                if isinstance(hook, dict) and hook.get("load") in ("never", "must"):
+                    hook["load"] = "auto"
+            run = Job(from_stored(config, hydra))
+            if not run.folder.path.exists() or not run.folder.path.samefile(folder):
+                raise ConfigError(
+                    f"'{folder.path}': was moved from {run.folder.path}; run its command again"
+                    " instead."
+                )
+            runs.append(run)
+        self._submit(runs, snapshot)
+
+    def check(self) -> None:
+        """Check that runs can be submitted from this process."""
+        if not self.dry_run:
+            check_installed()
+        if "RANK" in os.environ:
+            raise ConfigError(
+                "dispatch=slurm: this process is already a rank of a job; use dispatch=local inside"
+                " a job."
+            )
+
+    def submit(self, runs: Sequence[Job], code: Path | None = None) -> list[Job]:
+        """Submit the runs that are not completed, running or queued, and return them.
+
+        Runs for which SLURM has no room now have the name of the `limit`. Without `code`, the
+        folder of a snapshot, it makes one if the configuration requests it.
+
+        Raises:
+            LimitReached: SLURM has room for none of them.
+        """
+        with ExitStack() as locks:
+            # In one order, so that two commands never wait for each other.
+            for outputs in sorted({run.outputs for run in runs}):
+                locks.enter_context(submission.one_at_a_time(outputs))
+            queue = self._look_up(runs)
+            due = [run for run in runs if run.skipped is None]
+            for outputs in {run.outputs for run in due}:
+                remove_leftovers(outputs.absolute(), [job.script for job in queue.values()])
+            if due:
+                self._hand_over(due, code, queue)
+        return due
+
+    def _submit(self, runs: list[Job], code: Path | None = None) -> list[JobResult]:
+        self.check()
+        if self.dry_run:
+            try:
+                self._look_up(runs)
+            except submission.NotAnswered:
+                # The script can be read without a cluster.
+                print("# SLURM does not answer here, so its limits are not known.", flush=True)
+            self._show([run for run in runs if run.skipped is None] or runs)
+            return [JobResult() for _ in runs]
+        before = signals.install()
+        try:
+            due = self._submit_now(runs, code)
+            self.warn(due)
+            report(runs, due, self.wait)
+            if self.wait:
+                # Imported late, since only waiting needs tables.
+                from launcher.dispatch.slurm.waiting import wait_for
+
+                return wait_for(runs, submit_rest=lambda rest: self._submit_rest(rest, code))
+            signals.check()
+        finally:
+            signals.restore(before)
+        return [JobResult() for _ in runs]
+
+    def _submit_now(self, runs: list[Job], code: Path | None) -> list[Job]:
+        """Submit the runs for which SLURM has room.
+
+        With `wait`, that may be none, as long as other jobs make room. Without any, it is an error.
+        """
+        try:
+            return self.submit(runs, code)
+        except submission.LimitReached as reached:
+            if not self.wait or not submission.queue_of(run.folder for run in runs):
+                raise
+            due = [run for run in runs if run.skipped is None]
+            for run in due:
+                run.limit = reached.limit
+            return due
+
+    def _submit_rest(self, rest: list[Job], code: Path | None) -> None:
+        """Submit the runs for which SLURM has room by now, and report them."""
+        limits = [run.limit for run in rest]
+        for run in rest:
+            run.limit = None
+        try:
+            due = self._submit_now(rest, code)
+        except submission.NotAnswered as error:
+            for run, limit in zip(rest, limits, strict=True):
+                run.limit = None if run.job_id is not None else limit
+            print(f"{error.messages[0]} Trying again later.", file=sys.stderr, flush=True)
+            return
+        for run in due:
+            if run.limit is None:
+                print(f"{run.label}: SLURM job {run.job_id}, {run.folder.path}", flush=True)
+
+    def _look_up(self, runs: Sequence[Job]) -> dict[str, QueuedJob]:
+        """Note which runs are completed, running or queued; return SLURM's queue."""
+        queue = submission.queue_of(run.folder for run in runs)
+        for run in runs:
+            run.skipped = why_skipped(run.config.stored, run.folder, queue)
+        return queue
+
+    def _hand_over(self, due: list[Job], code: Path | None, queue: Mapping[str, QueuedJob]) -> None:
+        """Submit the arrays, one after the other. A signal ends this between two arrays.
+
+        The runs that leave one trunk are an array of their own, since an array has one dependency.
+        """
+        folder = submission.new_submission(due[0].outputs)
+        try:
+            if code is None and self.snapshot:
+                code = snapshot.take(folder)
+            self._submit_arrays(due, folder, code, queue)
+        except BaseException:
+            submitted = [run for run in due if run.job_id is not None]
+            if submitted:
+                report(submitted, submitted)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _submit_arrays(
+        self, due: list[Job], folder: Path, code: Path | None, queue: Mapping[str, QueuedJob]
+    ) -> None:
+        script = self._script(due, [] if code is None else snapshot.lines(code))
+        first, before, part = script.flags.get("dependency"), None, 0
+        places = {id(run.trunk): place for place, run in enumerate(due)}
+        rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
+        num_jobs = self._count_jobs(due)
+        max_tasks = submit_arrays.most_tasks(num_jobs)
+        while rest:
+            signals.check()
+            alike = [run for run in rest if run.trunk is rest[0].trunk]
+            chunk, path = alike[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
+            others = filter(None, (first, before, rest[0].dependency(queue)))
+            script.flags["dependency"] = ",".join(others) or None
+            try:
+                job = submit_arrays.submit(
+                    script, chunk, path, num_jobs > 1, self._jobs_at_once, code
+                )
+            except (submission.LimitReached, submission.NotAnswered) as reached:
+                is_full = isinstance(reached, submission.LimitReached)
+                # SLURM rejects the whole array.
+                if is_full and self._count_jobs(chunk) > 1:
+                    max_tasks = self._count_jobs(chunk) // 2
+                    continue
+                if part == 0 and is_full:
+                    raise submission.LimitReached(reached.limit, len(rest)) from None
+                if part == 0:
+                    raise
+                for run in rest:
+                    run.limit = reached.limit
+                return
+            rest, part = rest[len(chunk) :], part + 1
+            # SLURM limits one array, not several together.
+            if self.array_parallelism is not None:
+                before = f"afterany:{job}"
+
+    def _count_jobs(self, runs: Sequence[Job]) -> int:
+        return -(-len(runs) // self.runs_per_job)
+
+    def _script(self, runs: Sequence[Job], snapshot_lines: list[str]) -> Script:
+        # There is one script for all runs: a number that divides the fewest lanes, a power of two,
+        # divides all.
+        lanes = [n for run in runs if (n := get(run.plain, "trainer.lanes")) is not None]
+        script = Script(
+            str(runs[0].plain["run"]["name"]),
+            self.flags(),
+            self.srun_flags(),
+            self.prefix(),
+            [*self.setup_lines(), *snapshot_lines],
+            size=replace(self.size, lanes=min(lanes, default=None)),
+            runs_per_job=self.runs_per_job,
+        )
+        if self.python is not None:
+            script.python = self.python
+        return script
+
+    def _show(self, runs: list[Job]) -> None:
+        script = self._script(runs, [])
+        folder = runs[0].outputs.absolute() / ".slurm" / "<submission>"
+        num_jobs = self._count_jobs(runs)
+        count = min(num_jobs, 1000) if num_jobs > 1 else None
+        text = script.text(folder / "job-0.sh", count, self._jobs_at_once)
+        print(text, flush=True)
+        problems = [f"! {message}" for message in (*findings(script), *test_only(text))]
+        print("\n".join(problems or ["# No problems found."]), flush=True)
+
+    def warn(self, due: Sequence[Job]) -> None:
+        """Print the problems of submitted runs that `dry_run` shows."""
+        for run in due[:1]:
+            for message in findings(self._script([run], [])):
+                print(f"! {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,110 @@
+"""Updates `run.json` during training, and reports what has changed since the checkpoint."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.checkpoint.drift import changes_since
+from launcher.checkpoint.manifest import Manifest
+from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.hooks.records import flatten
+from launcher.rundir.imported_sources import digest_imported_sources
+from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import BestData, ForkedFromData
+from launcher.rundir.run_on_disk import RunOnDisk
+
+RUN_KEYS = ("run", "paths")
+"""Keys whose values always differ between runs."""
+
+
+class RecordHook(BaseHook):
+    """The first hook whose `on_ready` is called: all is restored then, and nothing is written yet.
+
+    Args:
+        config: the current resolved configuration, as a plain dict.
+        code: the current git state and versions.
+        begin: function that records that the attempt has begun.
+    """
+
+    record: RunRecord | None = None
+    """Set on rank 0 before training."""
+    launched: float
+    """When the work on the run began (see `launcher.process.times`), set before training."""
+
+    def __init__(self, config: dict[str, Any], code: dict[str, Any], begin: Callable[[], None]):
+        self.config, self.code, self.begin = config, code, begin
+        self._loss: Any = None
+        self._is_ready = self._is_noted = False
+        self.launched = time.time()
+
+    def on_ready(self, trainer: TrainerView) -> None:
+        source, start = trainer.resumed_from, trainer.context.shared
+        is_shared = start is not None and start.source is not None
+        is_fork = source is not None and not is_shared and not is_own(source, trainer.workspace)
+        if self.record is not None and source is not None and is_fork:
+            self.record.data["forked_from"] = source_of(source, trainer.step)
+        if self.record is not None and is_shared:
+            self.record.data["shared"] = start.data()
+        self.begin()
+        self._is_ready = self.record is not None
+        if self._is_ready and source is not None and not is_shared:
+            self._report_changes(trainer, source, is_fork)
+
+    def _report_changes(self, trainer: TrainerView, source: Path, is_fork: bool) -> None:
+        ignored = RUN_KEYS if is_fork else ()
+        changes = changes_since(source, self.config, self.code, digest_imported_sources(), ignored)
+        for message in changes:
+            trainer.logger.warning("Changed since the checkpoint: %s", message)
+        if not is_fork and any(message.startswith("optimizer.") for message in changes):
+            trainer.logger.warning(
+                "The optimizer keeps the checkpoint's values. To change them: python -m"
+                " launcher.runs fork."
+            )
+
+    def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
+        if not dry_run:
+            self._loss = flatten(records).get("train/loss", self._loss)
+            self._is_noted = False
+
+    def on_before_step(self, trainer: TrainerView) -> None:
+        seconds = trainer.context.times.seconds
+        if "starting" not in seconds:
+            # An evaluation before the first step is not part of the start.
+            waited = time.time() - self.launched - sum(seconds.values())
+            seconds["starting"] = max(0.0, waited)
+        if not self._is_noted:
+            # Only now has every hook seen the records of that step.
+            self._note(trainer, trainer.step - 1)
+
+    def on_close(self, trainer: TrainerView) -> None:
+        self._note(trainer, trainer.step)
+
+    def _note(self, trainer: TrainerView, step: int) -> None:
+        if self.record is not None and self._is_ready:
+            self.record.note_times(trainer.context.times.seconds)
+            self.record.progress(step, loss=self._loss, best=_best(trainer))
+        self._is_noted = True
+
+
+def is_own(checkpoint: Path, workspace: Path | None) -> bool:
+    """Return whether a checkpoint was written by the run in a workspace."""
+    if workspace is None or checkpoint.resolve().is_relative_to(workspace.resolve()):
+        return True
+    return Manifest.read(checkpoint).run in RunOnDisk.read(workspace).names
+
+
+def source_of(checkpoint: Path, step: int) -> ForkedFromData:
+    """Return the run that a checkpoint belongs to: its id, its name and the step."""
+    if run := Manifest.read(checkpoint).run:
+        name, _, run_id = run.rpartition("/")
+        return {"id": run_id, "name": name, "step": step}
+    owner = RunOnDisk.read(checkpoint.absolute().parents[1])
+    return {"id": owner.id, "name": owner.name, "step": step}
+
+
+def _best(trainer: TrainerView) -> BestData | None:
+    best = trainer.state.best
+    if best is None or best.value is None:
+        return None
+    return {"metric": best.metric, "value": best.value, "step": best.step, "mode": best.mode}

@@ -1,0 +1,116 @@
+"""Files: paths with `~`, and durable files, replaced atomically and fsynced."""
+
+import errno
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+PAUSES = (0.05, 0.2, 0.5)
+"""Seconds between two attempts."""
+PERMANENT = (errno.EEXIST, errno.EACCES, errno.EPERM)
+"""Errors that another attempt would meet again, in addition to `is_absent`."""
+
+
+def expand(path: str | Path) -> Path:
+    """Return a path with `~` replaced, unless the user is unknown, where `expanduser` raises."""
+    return Path(os.path.expanduser(path))
+
+
+def remove_empty(*folders: Path) -> None:
+    """Remove the folders that are empty, an inner one before the outer ones."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file that replaces `path` at the end, or is removed on errors.
+
+    Its name is fixed, since each file has one writer at a time, so a killed writer leaves at most
+    one behind.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    if temporary.is_symlink():
+        # It is nobody's that writes here, and writing would follow it.
+        temporary.unlink()
+    try:
+        yield temporary
+        fsync_file(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    # Some network file systems do not let a folder be synced, and sync renames by themselves.
+    with suppress(OSError):
+        fsync_folder(path.parent)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib in place of the file at `path`, in the format of its suffix."""
+    data = io.BytesIO()
+    figure.savefig(data, format=path.suffix[1:].lower(), dpi=150)
+    replace_file(path, data.getvalue())
+
+
+def patiently(act: Callable[[], T]) -> T:
+    """Call `act()`, again after an error of a network file system (EIO, ESTALE), which may pass."""
+    for pause in PAUSES:
+        try:
+            return act()
+        except OSError as error:
+            if error.errno in PERMANENT or is_absent(error):
+                raise
+            time.sleep(pause)
+    return act()
+
+
+def is_absent(error: OSError) -> bool:
+    """Return whether a path has no file, perhaps a folder or a link to itself in its place."""
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+
+
+def parse_json(data: bytes) -> Any:
+    """Parse JSON, or raise a ValueError, also if it is nested too deeply."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def find_unused_name(path: Path) -> Path:
+    """Return an unused name next to `path` for a damaged file."""
+    names = (path.with_name(f"{path.name}.damaged" + (f".{n}" if n > 1 else "")) for n in count(1))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def name_abandoned(path: Path) -> Path:
+    """Return an unused `abandoned-<name>` next to `path`, for what a rollback sets aside."""
+    names = (f"abandoned-{path.stem}{f'.{n}' * (n > 1)}{path.suffix}" for n in count(1))
+    return next(name for name in map(path.with_name, names) if not os.path.lexists(name))
+
+
+def fsync_folder(path: Path) -> None:
+    """Make the names in a folder durable. Without it, a rename may be lost in a power failure."""
+    fsync_file(path, os.O_DIRECTORY)
+
+
+def fsync_file(path: Path, flags: int = 0) -> None:
+    fd = os.open(path, os.O_RDONLY | flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

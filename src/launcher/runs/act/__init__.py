@@ -1,0 +1,1 @@
+"""Verbs that act on runs."""

@@ -1,0 +1,133 @@
+"""List the checkpoints of runs, verify or compare them, and delete old ones."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from launcher.checkpoint.find_checkpoint import checkpoint_path, missing_checkpoint
+from launcher.errors import ConfigError
+from launcher.process.argument_parser import Parser
+from launcher.process.files import expand
+from launcher.runs.act.delete_checkpoints import KEPT_NAMES, delete, parse_keep, seconds_of_age
+from launcher.runs.filters import FILTER_HELP, select_some
+from launcher.runs.find_runs import ask_queue, find_runs
+from launcher.runs.found_checkpoints import FoundCheckpoint, table, verify_checkpoints
+from launcher.runs.stored_run import StoredRun
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.argument("words", "FILTER", FILTER_HELP, nargs="*")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--verify", action="store_true", help="read every byte; exit code 1 if one is damaged"
+    )
+    action.add_argument(
+        "--digest",
+        action="store_true",
+        help="print a SHA-256 over the weights of each: equal weights have equal digests",
+    )
+    action.add_argument(
+        "--delete",
+        action="store_true",
+        help="print which could be deleted, of runs that have ended and that nothing else needs",
+    )
+    parser.argument("--at", "STEP", "only this step, best, or latest of each run")
+    parser.argument(
+        "--keep",
+        "WHICH,...",
+        f"with --delete: best, latest or steps that stay (default: {','.join(KEPT_NAMES)})",
+        type=parse_keep,
+    )
+    parser.argument(
+        "--older",
+        "AGE",
+        "with --delete: only of runs without a change for so long; 30d, 12h, 2w",
+        type=seconds_of_age,
+    )
+    parser.flag("--yes", "with --delete: delete; without it, nothing is changed")
+    parser.flag("--json", "the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    check_options(arguments)
+    everything = find_runs(arguments.outputs)
+    ask_queue(everything)
+    runs = select_runs(everything, arguments.words, arguments.outputs)
+    if not runs and not arguments.json:
+        print(f"There are no runs in {arguments.outputs}.", file=sys.stderr)
+        return 0
+    if arguments.delete:
+        return delete(runs, everything, arguments)
+    reads = arguments.verify or arguments.digest
+    found = [each for run in runs for each in find_in(run, reads, arguments.at)]
+    damaged = [each for each in found if each.is_damaged]
+    if arguments.json:
+        print(json.dumps([as_json(each, arguments.digest) for each in found], indent=2))
+        return int(reads and bool(damaged))
+    if not found:
+        print("There are no checkpoints.", file=sys.stderr)
+    elif arguments.digest:
+        for each in found:
+            if (digest := digest_of(each)) is not None:
+                print(f"{digest}  {each.path}", flush=True)
+    else:
+        table(found, reads).print()
+    for each in damaged:
+        print(f"{each.path}: {each.problem}", file=sys.stderr)
+    return int(reads and bool(damaged))
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    given = {"keep": arguments.keep, "older": arguments.older, "yes": arguments.yes or None}
+    for name, value in given.items():
+        if value is not None and not arguments.delete:
+            raise ConfigError(f"--{name}: is an option of --delete.")
+    if arguments.delete and arguments.at:
+        raise ConfigError("--at: chooses none to delete; --keep names the checkpoints that stay.")
+
+
+def select_runs(
+    everything: list[StoredRun], words: Sequence[str], outputs: Path
+) -> list[StoredRun]:
+    """Select the runs of a filter, or the run of a folder, which may be anywhere."""
+    if len(words) == 1 and words[0] and (expand(words[0]) / "run.json").is_file():
+        path = os.path.realpath(expand(words[0]))
+        known = [run for run in everything if os.path.realpath(run.path) == path]
+        return known or [StoredRun.read(expand(words[0]))]
+    return select_some(everything, words, outputs) if words else everything
+
+
+def find_in(run: StoredRun, reads: bool, at: str | None) -> Iterator[FoundCheckpoint]:
+    if at is not None and checkpoint_path(run.folder.checkpoints, at) is None:
+        raise missing_checkpoint(run.folder.checkpoints, at, "--at")
+    return verify_checkpoints(run, reads, at)
+
+
+def as_json(checkpoint: FoundCheckpoint, with_digest: bool) -> dict[str, object]:
+    manifest = checkpoint.manifest
+    known: dict[str, object] = {
+        "run": checkpoint.run.label,
+        "path": str(checkpoint.path),
+        "step": checkpoint.step,
+        "bytes": checkpoint.size,
+        "time": checkpoint.written,
+        "state": [*checkpoint.marks],
+        "damaged": checkpoint.is_damaged,
+        "problem": checkpoint.problem or None,
+        "ranks": manifest and manifest.world_size,
+        "strategy": manifest and manifest.strategy,
+        "samples": manifest and manifest.samples,
+    }
+    return known | ({"digest": digest_of(checkpoint)} if with_digest else {})
+
+
+def digest_of(checkpoint: FoundCheckpoint) -> str | None:
+    """Hash the weights of a checkpoint, or return None if it is damaged or was set aside."""
+    # Imported late, since this needs torch.
+    from launcher.checkpoint import weights_digest
+
+    is_whole = not checkpoint.problem and not checkpoint.is_aside
+    return weights_digest(checkpoint.path) if is_whole else None

@@ -1,0 +1,270 @@
+"""Delete checkpoints of runs that have ended, except those that something needs."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
+from launcher.checkpoint.store import (
+    ABANDONED,
+    BEST,
+    CORRUPT,
+    LATEST,
+    REPLACED,
+    TEMPORARY,
+    CheckpointStore,
+)
+from launcher.config.messages import hint
+from launcher.errors import ConfigError
+from launcher.process.byte_sizes import folder_size, size
+from launcher.process.text_table import TextTable
+from launcher.rundir.folder import checkpoint_of, find_folders, is_copy, run_name
+from launcher.rundir.holder import is_held
+from launcher.rundir.lock import RunLock
+from launcher.runs.format import duration, plural
+from launcher.runs.found_checkpoints import HEADINGS, cells, verify_checkpoints
+from launcher.runs.stored_run import StoredRun
+
+AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+KEPT_NAMES = (BEST, LATEST)
+
+
+@dataclass
+class Plan:
+    """The deletions from one run.
+
+    Args:
+        run: the run.
+        folders: the checkpoints that are deleted, with those that were set aside.
+        left: hidden folders that killed processes have left.
+        kept: names of the checkpoints that stay.
+        reason: why nothing of the run is deleted.
+        size: bytes of `folders` and `left`.
+        rows: cells of all its checkpoints, with what happens to each.
+    """
+
+    run: StoredRun
+    folders: list[Path] = field(default_factory=list)
+    left: list[Path] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    reason: str | None = None
+    size: int = 0
+    rows: list[list[str]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "run": self.run.label,
+            "delete": [str(path) for path in (*self.folders, *self.left)],
+            "bytes": self.size,
+            "keep": self.kept,
+            "reason": self.reason,
+        }
+
+
+def seconds_of_age(text: str) -> float:
+    match = AGE.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"--older={text}: should be a number and a unit, s, m, h, d or w; e.g. --older=30d."
+        )
+    return float(match[1]) * SECONDS[match[2]]
+
+
+def parse_keep(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in KEPT_NAMES and not name.removeprefix("step-").isdecimal():
+            raise ConfigError(
+                f"--keep={text}: should be best, latest or steps{hint(name, KEPT_NAMES)}"
+            )
+    return names
+
+
+def delete(
+    runs: Sequence[StoredRun], everything: Sequence[StoredRun], arguments: argparse.Namespace
+) -> int:
+    """Print what would be deleted, or delete it; forks of `runs` are among `everything`."""
+    known = {run.path for run in everything}
+    if outside := [run.path for run in runs if run.path not in known]:
+        raise ConfigError(
+            f"{outside[0]}: is not in {arguments.outputs}; give the folder of its runs with"
+            " --outputs=DIR, since others may start from it."
+        )
+    keep, older = arguments.keep or KEPT_NAMES, arguments.older or 0.0
+    sources = starting_points(everything, arguments.outputs)
+    done: list[Plan] = []
+    untouched: list[Plan] = []
+    failed = False
+    for run, seen in [(run, run.updated) for run in runs]:
+        plan = Plan(run, reason=protection(run, older, sources))
+        if plan.reason is None:
+            try:
+                plan = plan_deletion(run, seen, keep, arguments.yes)
+            except (ConfigError, OSError) as error:
+                print(f"{run.label}: {cause_of(error)}", file=sys.stderr)
+                failed = True
+                continue
+        (done if plan.reason is None else untouched).append(plan)
+    if arguments.json:
+        print(json.dumps([plan.as_json() for plan in (*done, *untouched)], indent=2))
+    else:
+        if rows := [row for plan in done for row in plan.rows]:
+            right = frozenset((1, 2, 3))
+            TextTable((*HEADINGS, "plan"), rows, right=right, folds=True).print()
+        print(total(done, arguments.yes))
+        for reason, count in Counter(plan.reason for plan in untouched).most_common():
+            print(f"Not touched: {plural(count, 'run')}, {reason}.")
+    return int(failed)
+
+
+def cause_of(error: Exception) -> str:
+    return f"cannot be deleted ({error.strerror})" if isinstance(error, OSError) else str(error)
+
+
+def plan_deletion(run: StoredRun, seen: float | None, keep: Sequence[str], is_final: bool) -> Plan:
+    """Plan the deletions, and carry them out if they are final.
+
+    `seen` is the time of the run's record when it was decided that the run may be cleaned.
+    """
+    store = CheckpointStore(run.folder.checkpoints, names=run.names)
+    with RunLock(run.folder) if is_final else nullcontext():
+        if run.updated != seen:
+            raise ConfigError("it has changed since it was looked at")
+        hidden = [path for name in (TEMPORARY, REPLACED) for path in store.root.glob(f"{name}*")]
+        left = [path for path in hidden if path.is_dir()]
+        size_left = sum(map(folder_size, left))
+        rows = [(found.path, cells(found)) for found in verify_checkpoints(run)]
+        if is_final:
+            store.recover()
+        plan = checkpoints_to_delete(run, store, keep, reads=is_final)
+        plan.left, plan.size = left, plan.size + size_left
+        deleted = (*plan.folders, *left)
+        plan.rows = [[*row, "delete" if path in deleted else "keep"] for path, row in rows]
+        if plan.reason is None and not deleted:
+            plan.reason = "it has nothing to delete"
+        if plan.reason is None and is_final:
+            carry_out(plan, store)
+    return plan
+
+
+def total(plans: Sequence[Plan], is_done: bool) -> str:
+    counts = [len(plan.folders) for plan in plans if plan.folders]
+    deleted = f"{plural(sum(counts), 'checkpoint')} of {plural(len(counts), 'run')}"
+    deleted += f": {size(sum(plan.size for plan in plans))}"
+    return f"Deleted {deleted}." if is_done else f"Would delete {deleted}; --yes deletes them."
+
+
+# -------------------------------------------------------------------------------- what is protected
+def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
+    """Return the folders of runs from which others start: as forks, or by `run.init_from`."""
+    named: set[str] = set()
+    """The ids, and `<name>/<id>`, of named runs."""
+    folders: set[Path] = set()
+    for run in runs:
+        if source := run.record.get("forked_from"):
+            named.add(f"{source['name']}/{source['id']}")
+        if (fork := run.settings.get("run.fork_from")) is not None:
+            named.add(str(fork).rpartition("/")[0])
+            checkpoint = checkpoint_of(outputs, str(fork))
+            folders.update([] if checkpoint is None else [checkpoint.parent.parent])
+        if (start := run.settings.get("run.init_from")) is not None:
+            folders.update(_runs_of(str(start), outputs))
+    folders.update(
+        run.folder.path for run in runs if {run.id, run.label, run_name(run.folder.path)} & named
+    )
+    return {os.path.realpath(folder) for folder in folders}
+
+
+def _runs_of(start: str, outputs: Path) -> list[Path]:
+    """Return the folders of runs that `run.init_from` may name: by id, folder, or a path in it."""
+    path = Path(os.path.expanduser(start)).absolute()
+    above = [folder for folder in (path, *path.parents) if (folder / "run.json").is_file()]
+    return above[:1] or ([] if "/" in start else find_folders(outputs, start))
+
+
+def protection(run: StoredRun, older: float, sources: Collection[str]) -> str | None:
+    """Explain why a run is not cleaned; return None if it may be. `older` is in seconds."""
+    if is_held(run.folder):
+        return "a process is on it"
+    if not run.record:
+        return "its run.json cannot be read"
+    if run.job is not None or run.state == "queued":
+        return "it is queued"
+    if run.had_job and not run.queue_known and run.state != "completed":
+        return "it may be queued, and SLURM does not answer"
+    if any(
+        os.stat(path).st_uid != os.geteuid()
+        for path in (run.path, run.folder.checkpoints)
+        if os.path.exists(path)
+    ):
+        return "it belongs to another user"
+    if run.settings.get("run.tag") is not None:
+        return "it has a tag (run.tag)"
+    if os.path.realpath(run.path) in sources:
+        return "another run starts from it"
+    if run.folder.checkpoints.is_symlink() and is_copy(run.folder.path, run.record.get("folder")):
+        return "it is a copy, and its checkpoints are the original's"
+    if run.updated is None or time.time() - run.updated < older:
+        return f"it is younger than {duration(older)}"
+    return None
+
+
+def checkpoints_to_delete(
+    run: StoredRun, store: CheckpointStore, keep: Sequence[str], reads: bool
+) -> Plan:
+    """Choose the checkpoints to delete, but for one that verifies; `reads` reads tensors for it."""
+    try:
+        steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
+        kept = steps_to_keep(store, keep) & {*steps}
+        newest_first = sorted(steps, key=lambda step: (step in kept, step), reverse=True)
+        safe = next((step for step in newest_first if _verifies(store.path(step), reads)), None)
+        if safe is None:
+            return Plan(
+                run, reason="none of its checkpoints verifies" if steps else "it has no checkpoint"
+            )
+        kept.add(safe)
+        folders = [store.path(step) for step in steps if step not in kept]
+        # A checkpoint that was set aside as damaged and verifies again is the run's newest.
+        aside = [path for path in store.root.glob(f"{CORRUPT}*") if not _verifies(path, reads)]
+        aside += store.root.glob(f"{ABANDONED}*")
+        folders += [path for path in sorted(aside) if store.is_own(path)]
+    except OSError as error:
+        return Plan(run, reason=f"its checkpoints cannot be read ({error.strerror})")
+    names = [store.path(step).name for step in sorted(kept)]
+    return Plan(run, folders, kept=names, size=sum(map(folder_size, folders)))
+
+
+def steps_to_keep(store: CheckpointStore, keep: Sequence[str]) -> set[int]:
+    best = store.best()
+    named = {LATEST: store.steps()[-1:], BEST: [] if best is None else [best]}
+    return {
+        step
+        for name in keep
+        for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
+    }
+
+
+def _verifies(folder: Path, reads: bool) -> bool:
+    try:
+        verify(folder, True if reads else is_small)
+    except (CorruptCheckpoint, UnsupportedCheckpoint):
+        return False
+    return True
+
+
+def carry_out(plan: Plan, store: CheckpointStore) -> None:
+    """Delete the planned folders; a kill leaves no checkpoint that is visible and not whole."""
+    hidden = [store.hide(folder) for folder in plan.folders]
+    store.relink()
+    for folder in hidden:
+        shutil.rmtree(folder)

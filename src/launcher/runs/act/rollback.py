@@ -1,0 +1,168 @@
+"""Set a run back to one of its checkpoints: the next start continues from there."""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from launcher.checkpoint.find_checkpoint import checkpoint_path, damage_error
+from launcher.checkpoint.manifest import CorruptCheckpoint, verify
+from launcher.checkpoint.remote import RemoteStore, run_url
+from launcher.checkpoint.store import BEST, CheckpointStore, read_notes
+from launcher.errors import ConfigError
+from launcher.process.argument_parser import Parser
+from launcher.process.files import name_abandoned
+from launcher.rundir.folder import RunFolder, is_copy
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import BestData
+from launcher.rundir.step_lines import set_lines_aside
+from launcher.runs.find_runs import RUN_HELP, ask_queue, find_run
+from launcher.runs.format import plural
+from launcher.runs.stored_run import StoredRun
+from launcher.slurm import scheduler
+
+FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl")
+"""Files with lines of steps."""
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.argument("run", "RUN", RUN_HELP)
+    parser.argument("step", "STEP", "the step of a checkpoint (1400), or best")
+    parser.flag("--json", "the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    run = find_run(arguments.run, arguments.outputs)
+    if not run.record:
+        raise ConfigError(f"'{run.label}': its run.json cannot be read; repair it first.")
+    folder, store = run.folder, store_of(run)
+    folder.check_links()
+    if folder.checkpoints.is_symlink() and is_copy(folder.path, run.record.get("folder")):
+        raise ConfigError(f"'{run.label}': is a copy, and its checkpoints are the original's.")
+    step = step_to_keep(store, arguments.step, run.label)
+    ask_queue([run])
+    with job_on_hold(run), RunLock(folder) as lock, folder.explain_write_errors():
+        names, lines = roll_back(folder, store, step, RunRecord(folder, check_lock=lock.check))
+    if arguments.json:
+        moved = {"checkpoints": names, "lines": lines}
+        print(json.dumps({"run": run.label, "step": step, "set_aside": moved}, indent=2))
+        return 0
+    if not names and not lines:
+        print(f"{run.label}: step {step} is its newest: nothing to do.")
+        return 0
+    for name in names:
+        print(f"Set aside: {folder.checkpoints / name}")
+    if lines:
+        print(f"Set aside: {plural(lines, 'line')}, in {folder.path}/abandoned-*.jsonl")
+    print(f"{run.label} is at step {step}. Its next start continues from there{job_of(run)}.")
+    return 0
+
+
+@contextmanager
+def job_on_hold(run: StoredRun) -> Iterator[None]:
+    """Keep the run's SLURM job from starting within the context: the run is locked."""
+    job = run.job
+    if job is None or is_held_by_hand(job):
+        yield
+        return
+    if not job.is_pending:
+        raise ConfigError(
+            f"'{run.label}': SLURM job {job.id} is {job.state.lower()}; first: cancel {run.id}."
+        )
+    try:
+        scheduler.hold(job.id)
+        try:
+            yield
+        finally:
+            scheduler.release(job.id)
+    except scheduler.SchedulerError as error:
+        raise ConfigError(f"'{run.label}': {error}.") from error
+
+
+def is_held_by_hand(job: scheduler.QueuedJob) -> bool:
+    return job.reason.startswith("JobHeld")
+
+
+def job_of(run: StoredRun) -> str:
+    """Name the job of a run that waits in SLURM's queue, and how a job on hold is released."""
+    if run.job is None:
+        return ""
+    hint = f", once it is released: scontrol release {run.job.id}"
+    return f", by SLURM job {run.job.id}{hint if is_held_by_hand(run.job) else ''}"
+
+
+def store_of(run: StoredRun) -> CheckpointStore:
+    root, names = run.folder.checkpoints, run.names
+    url = run.settings.get("hooks.checkpointing.remote")
+    if url is None:
+        return CheckpointStore(root, names=names)
+    return RemoteStore(root, run_url(str(url), run.folder.path), names=names)
+
+
+def step_to_keep(store: CheckpointStore, word: str, label: str) -> int:
+    """Return the step that a word names, whose checkpoint is valid."""
+    named = word.removeprefix("step-")
+    if not named.isdecimal() and named != BEST:
+        raise ConfigError(f"'{word}': should be the step of a checkpoint, or best.")
+    steps = [step for step in store.steps() if store.is_own(store.path(step))]
+    path = checkpoint_path(store.root, named)
+    step = -1 if path is None else int(path.name.removeprefix("step-"))
+    if path is None or step not in steps:
+        raise ConfigError(
+            f"'{word}': {label} has no such checkpoint; {closest_step(named, steps)}."
+        )
+    try:
+        verify(path)
+    except CorruptCheckpoint as error:
+        raise damage_error("STEP", word, path, error) from error
+    return step
+
+
+def closest_step(word: str, steps: list[int]) -> str:
+    if not steps:
+        return "it has none"
+    if not word.isdecimal():
+        return f"its steps are {', '.join(map(str, steps))}"
+    near = [step for step in steps if step < int(word)][-1:]
+    near += [step for step in steps if step > int(word)][:1]
+    return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"
+
+
+def roll_back(
+    folder: RunFolder, store: CheckpointStore, step: int, record: RunRecord
+) -> tuple[list[str], int]:
+    """Set aside what is later than a step; return the checkpoints' new names, and a count of lines.
+
+    A kill at any moment leaves a run that resumes from its newest checkpoint, and the repeated
+    command does the rest.
+    """
+    if isinstance(store, RemoteStore):
+        store.abandon_copies(step)
+    if not store.path(step).is_dir():
+        raise ConfigError(f"{store.path(step)}: was deleted in the meantime; choose another step.")
+    store.recover()
+    if store.steps_with_broken()[-1] > step:
+        record.reopen()
+    names = CheckpointStore.abandon(store, step)
+    lines = sum(set_lines_aside(folder.path / name, step) for name in FILES)
+    set_images_aside(folder.path / "images", step)
+    if names or lines or record.step > step:
+        record.roll_back(step, best_of(store, step))
+    return names, lines
+
+
+def set_images_aside(images: Path, step: int) -> None:
+    for entry in [*images.iterdir()] if images.is_dir() else []:
+        if entry.name.isdecimal() and int(entry.name) > step:
+            os.rename(entry, name_abandoned(entry))
+
+
+def best_of(store: CheckpointStore, step: int) -> BestData | None:
+    """Return the best value of the run up to a step, as its checkpoint has stored it."""
+    best = (read_notes(store.path(step)) or {}).get("best")
+    if not isinstance(best, dict) or not {"metric", "value"} <= best.keys() or not best["value"]:
+        return None
+    return {"metric": str(best["metric"]), "value": float(best["value"]), "step": best["step"]}

@@ -1,0 +1,200 @@
+"""Compare runs: what differs in configuration, code and results."""
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from itertools import groupby
+
+from launcher.config.identity.difference import columns, diff, is_within
+from launcher.errors import ConfigError
+from launcher.process.argument_parser import Parser
+from launcher.process.text_table import TextTable
+from launcher.rundir.history import as_number
+from launcher.rundir.run_on_disk import RunOnDisk
+from launcher.runs.find_runs import RUN_HELP, find_run
+from launcher.runs.format import number
+from launcher.runs.look.differences import counts, is_group, keys_without_effect
+from launcher.runs.stored_run import StoredRun
+
+PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
+"""Keys that say where a run is stored, which differ between all runs."""
+Rows = dict[str, list[str | None]]
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.argument("runs", "RUN", RUN_HELP, nargs="+")
+    parser.flag(
+        "--why", "why they are different runs: only the keys in which their identities differ"
+    )
+    parser.flag("--json", "the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    runs = [find_run(word, arguments.outputs) for word in arguments.runs]
+    if len({run.folder.path.resolve() for run in runs}) < 2:
+        raise ConfigError("give at least two different runs: compare RUN RUN.")
+    labels = [run.label for run in runs]
+    sections = (
+        {"identity": columns(diff(*map(identity_of, runs)))} if arguments.why else all_of(runs)
+    )
+    first = [] if arguments.why else first_differences(runs)
+    if arguments.json:
+        lines = {} if arguments.why else {"metrics": first}
+        print(json.dumps({"runs": labels, **sections, **lines}, indent=2))
+    elif arguments.why and not sections["identity"]:
+        print(
+            "Their identities are equal: all but one were named by run.id=..., or their folders"
+            " were copied."
+        )
+    elif arguments.why:
+        table("identity", sections["identity"], labels).print()
+    else:
+        for heading, rows in sections.items():
+            if rows:
+                table(heading, rows, labels).print()
+            else:
+                print(f"{heading}: the same")
+            print()
+        print(*first, *diff_command(runs), sep="\n")
+    return 0
+
+
+def table(heading: str, rows: Rows, labels: Sequence[str]) -> TextTable:
+    cells = [[key, *("-" if value is None else value for value in rows[key])] for key in rows]
+    return TextTable([heading, *labels], cells, folds=True)
+
+
+def identity_of(run: StoredRun) -> dict[str, object]:
+    identity = RunOnDisk.read(run.path).record.get("identity")
+    if identity is None:
+        raise ConfigError(
+            f"'{run.label}': run.json has no identity, so it is not known what the run is named by."
+        )
+    return identity
+
+
+def all_of(runs: Sequence[StoredRun]) -> dict[str, Rows]:
+    return {
+        "configuration": configuration(runs, counted=True),
+        "configuration that cannot change the numbers": configuration(runs, counted=False),
+        "code": code(runs),
+        "machine": machine(runs),
+        "results": results(runs),
+    }
+
+
+def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
+    """Return the differing options and keys that can change a run's numbers, or the others."""
+    ignored = keys_without_effect(runs)
+    chosen = [
+        {group: option for group, option in run.choices.items() if is_group(group)} for run in runs
+    ]
+    differing = diff(*chosen) | diff(*(run.settings for run in runs))
+    return columns(
+        {
+            key: values
+            for key, values in differing.items()
+            if counts(key, ignored) == counted and not is_within(key, PLACE_KEYS)
+        }
+    )
+
+
+def code(runs: Sequence[StoredRun]) -> Rows:
+    described = [
+        {
+            "commit": commit(run),
+            **{name: str(version) for name, version in (run.record.get("versions") or {}).items()},
+            "strategy": str(run.record.get("strategy")),
+            "ranks": str(run.record.get("world_size")),
+        }
+        for run in runs
+    ]
+    return columns(diff(*described))
+
+
+def commit(run: StoredRun) -> str:
+    git = run.record.get("git") or {}
+    return f"{str(git['commit'])[:12]}{' + changes' * bool(git.get('dirty'))}" if git else "unknown"
+
+
+def machine(runs: Sequence[StoredRun]) -> Rows:
+    """Return the machines of each run by attempt, if they differ: they decide the last bits."""
+    described = [
+        "; then ".join(
+            name for name, _ in groupby(a.get("machine") or "unknown" for a in run.attempts)
+        )
+        for run in runs
+    ]
+    return {"computed on": [*described]} if len({*described}) > 1 else {}
+
+
+def results(runs: Sequence[StoredRun]) -> Rows:
+    rows: Rows = {
+        "state": [run.state for run in runs],
+        "step": [run.progress for run in runs],
+        "seconds of training": [f"{run.history.seconds:.1f}" for run in runs],
+    }
+    for metric in sorted({str(run.best["metric"]) for run in runs if run.best}):
+        rows[f"best {metric}"] = [
+            f"{number(run.best['value'])} (step {run.best['step']})"
+            if run.best.get("metric") == metric
+            else None
+            for run in runs
+        ]
+    for metric in sorted({metric for run in runs for metric in run.metrics}):
+        rows[metric] = [
+            number(run.metrics[metric].value) if metric in run.metrics else None for run in runs
+        ]
+    return rows
+
+
+def diff_command(runs: Sequence[StoredRun]) -> list[str]:
+    """Return the command that shows how the code of two runs differs, if both commits are known."""
+    commits = list(dict.fromkeys((run.record.get("git") or {}).get("commit") for run in runs))
+    if len(commits) != 2 or None in commits:
+        return []
+    return [f"The code: git diff {str(commits[0])[:12]} {str(commits[1])[:12]}"]
+
+
+def first_differences(runs: Sequence[StoredRun]) -> list[str]:
+    """Find the steps at which loss and validation metrics begin to differ from the first run."""
+    first, *others = runs
+    return [f"{other.label} against {first.label}: {parting(first, other)}" for other in others]
+
+
+def parting(first: StoredRun, second: StoredRun) -> str:
+    """Find the step at which the logged numbers of two runs begin to differ, compared exactly."""
+    left, right = collect_values(first), collect_values(second)
+    shared = sorted(left.keys() & right.keys(), key=lambda entry: entry[0])
+    for entry in shared:
+        before, after = left[entry], right[entry]
+        if before != after and not (math.isnan(before) and math.isnan(after)):
+            step, _, key = entry
+            return f"the numbers first differ at step {step}: {key} {after!r} instead of {before!r}"
+    if not shared:
+        return "they have logged no numbers that can be compared"
+    steps = len({step for step, _, _ in shared})
+    return (
+        f"loss and validation metrics are bitwise identical at all {steps} steps that both logged"
+    )
+
+
+def collect_values(run: StoredRun) -> dict[tuple[int, int | None, str], float]:
+    """Return training loss and validation metrics by (step, previous step, name).
+
+    The training loss is a mean since the previous line, so it is comparable only if both runs
+    logged that line. For validation metrics the previous step is None.
+    """
+    values: dict[tuple[int, int | None, str], float] = {}
+    before = 0
+    for row in run.history.rows:
+        step = row.get("step")
+        if not isinstance(step, int):
+            continue
+        for key, written in row.items():
+            value = as_number(written)
+            if value is not None and (key == "train/loss" or key.startswith("val/")):
+                values[step, before if key == "train/loss" else None, key] = value
+        before = step if "train/loss" in row else before
+    return values

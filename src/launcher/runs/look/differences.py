@@ -1,0 +1,152 @@
+"""Find the keys in which runs differ."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from launcher.config.identity.difference import diff, is_within
+from launcher.config.messages import to_override_text
+from launcher.runs.stored_run import StoredRun
+
+TAG, TARGET, PRESET = "run.tag", "._target_", "experiment"
+Row = dict[str, str]
+"""Values of a run by dotted keys, as typed on a command line."""
+
+
+def differences(runs: Sequence[StoredRun]) -> list[Row]:
+    """Find the keys that are not the same in all runs, with each run's values as typed.
+
+    Keys of `run.identity_exclude` are left out: they cannot change the numbers.
+
+    If runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents the
+    group. A key of the group is listed only if it also differs between runs of the same choice, and
+    a key that repeats one of the group's under its name (`model.num_classes` of `data`) only if it
+    was typed. A preset (`experiment=...`) represents all that was not typed, in the same way.
+    Choices and classes come first, then keys by their number of distinct values.
+    """
+    groups, keys = _differing(runs)
+    rows = [
+        {key: to_override_text(value) for key, value in run.settings.items() if key in keys}
+        for run in runs
+    ]
+    keys = without_targets(without_echoes(runs, rows, keys, _keys_of_choices(runs, groups, keys)))
+    rows = [
+        {group: run.choices[group] for group in groups if group in run.choices}
+        | {key: row[key] for key in keys if key in row}
+        for run, row in zip(runs, rows, strict=True)
+    ]
+    distinct = {key: len({row.get(key) for row in rows}) for key in groups | keys}
+    ordered = sorted(
+        distinct, key=lambda key: (not (key in groups or key.endswith(TARGET)), -distinct[key], key)
+    )
+    return [{key: row[key] for key in ordered if key in row} for row in rows]
+
+
+def _differing(runs: Sequence[StoredRun]) -> tuple[set[str], set[str]]:
+    """Return the groups and keys that differ and count, without what follows from a preset."""
+    ignored = keys_without_effect(runs)
+    chosen = [(run, run.choices) for run in runs if run.choices]
+    known = [(run, run.settings) for run in runs if run.keys]
+    groups = {group for group in diff(*(row for _, row in chosen)) if is_group(group)}
+    groups = {group for group in groups if counts(group, ignored)}
+    keys = {key for key in diff(*(row for _, row in known)) if counts(key, ignored)}
+    if PRESET not in groups:
+        return groups, keys
+    typed = set().union(*map(names_in_overrides, runs))
+    return (
+        groups & (varying_within(PRESET, chosen) | typed | {PRESET}),
+        keys & (varying_within(PRESET, known) | typed),
+    )
+
+
+def _keys_of_choices(runs: Sequence[StoredRun], groups: set[str], keys: set[str]) -> set[str]:
+    """Return the keys of groups that are the same in all runs of one choice."""
+    known = [(run, run.settings) for run in runs if run.keys]
+    return {
+        key
+        for group in groups
+        for key in {key for key in keys if key.startswith(f"{group}.")}
+        - varying_within(group, known)
+    }
+
+
+def names_in_overrides(run: StoredRun) -> set[str]:
+    """Return the keys and groups on a run's command line."""
+    return {override.lstrip("+~").partition("=")[0] for override in run.overrides}
+
+
+def varying_within(group: str, rows: Sequence[tuple[StoredRun, Mapping[str, object]]]) -> set[str]:
+    """Return the keys that differ between runs with the same option of a group."""
+    families = defaultdict[str | None, list[Mapping[str, object]]](list)
+    for run, row in rows:
+        families[run.choices.get(group)].append(row)
+    return {key for family in families.values() for key in diff(*family)}
+
+
+def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row]:
+    """Return the `differences` without nulls and defaults; a run that has only defaults keeps them.
+
+    A default is a value of all runs whose command line does not set the key, while others set it.
+    The values of a run with a preset (`experiment=...`) may come from that, so they are kept.
+    """
+    names = [
+        row.keys() | set()
+        if run.choices.get(PRESET) not in (None, "null")
+        else names_in_overrides(run)
+        for run, row in zip(runs, rows, strict=True)
+    ]
+    others: dict[str, set[str | None]] = defaultdict(set)
+    for row, typed in zip(rows, names, strict=True):
+        for key in row.keys() - typed:
+            others[key].add(row[key])
+    are_set = set().union(*names)
+    defaults = {key: value for key, (value, *more) in others.items() if key in are_set and not more}
+    shown = []
+    for row, typed in zip(rows, names, strict=True):
+        known = {key: value for key, value in row.items() if value != "null"}
+        own = {key for key in known if key in typed or known[key] != defaults.get(key)}
+        shown.append({key: value for key, value in known.items() if key in own} or known)
+    return shown
+
+
+def is_group(name: str) -> bool:
+    """Return whether a choice belongs to the experiment, not to Hydra."""
+    return "/" not in name and name != "hydra"
+
+
+def keys_without_effect(runs: Sequence[StoredRun]) -> set[str]:
+    """Keys that cannot change a run's numbers."""
+    return {"run", "paths", "hydra"}.union(*(run.identity_exclude for run in runs))
+
+
+def counts(key: str, ignored: set[str]) -> bool:
+    """Return whether a key can change a run's numbers, or distinguishes equal runs."""
+    return key == TAG or not is_within(key, ignored)
+
+
+def without_echoes(
+    runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str], represented: set[str]
+) -> set[str]:
+    """Drop represented keys, and keys that repeat a typed one, or a represented one of their name.
+
+    So scheduler.max_steps may repeat trainer.max_steps.
+    """
+    typed = set().union(*map(names_in_overrides, runs))
+
+    def is_echo(key: str) -> bool:
+        named = {other for other in represented if name_of(other) == name_of(key)}
+        return any(
+            all(row.get(key) in (None, row.get(other)) for row in rows)
+            for other in (typed & keys) | named
+        )
+
+    return {key for key in keys - represented if key in typed or not is_echo(key)}
+
+
+def name_of(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def without_targets(keys: set[str]) -> set[str]:
+    """Return the keys without the `_target_` of nodes that have other listed keys."""
+    others = {key.rpartition(".")[0] for key in keys if not key.endswith(TARGET)}
+    return {key for key in keys if not key.endswith(TARGET) or key.rpartition(".")[0] not in others}

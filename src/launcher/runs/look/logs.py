@@ -1,0 +1,188 @@
+"""Print a run's log: of rank 0, of another rank, or of its SLURM job."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from launcher.errors import ConfigError
+from launcher.process.argument_parser import Parser
+from launcher.process.printable import printable
+from launcher.rundir.folder import FOLLOWER_LOCK
+from launcher.rundir.holder import read_holder
+from launcher.runs.find_runs import RUN_HELP, find_run, join_queue
+from launcher.runs.stored_run import StoredRun
+from launcher.slurm.scheduler import ENDING, queue
+from launcher.slurm.submission import FROZEN
+from launcher.trackers.follower_process import WAIT
+
+# Seconds between two reads of a growing file.
+PAUSE = 0.3
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.argument("run", "RUN", RUN_HELP)
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="keep printing until the run ends"
+    )
+    parser.argument("-n --lines", "N", "only the last N lines", type=int)
+    parser.argument(
+        "--rank", "R", "the rank whose log is printed (default: 0)", type=int, default=0
+    )
+    parser.flag("--slurm", "the output of the newest SLURM job, srun's messages included")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.lines is not None and arguments.lines < 0:
+        raise ConfigError(f"--lines={arguments.lines}: should be 0 or more.")
+    wanted = find_run(arguments.run, arguments.outputs)
+    watch = RunWatch(wanted.folder.path)
+    # The run is queued.
+    while arguments.follow and not any(wanted.folder.logs.glob("*.log")) and not watch.has_ended():
+        time.sleep(PAUSE)
+    path = log_path(wanted, arguments.rank, arguments.slurm)
+    watch.is_job_log = path != wanted.folder.log_path(arguments.rank)
+    position = 0 if arguments.lines is None else last_lines(path, arguments.lines)
+    position += copy(path, position)
+    if arguments.follow:
+        for text in growth(path, position, watch.has_ended):
+            emit(text)
+    newest = StoredRun.read(wanted.folder.path)
+    last = newest.attempts[-1] if newest.attempts else {}
+    has_no_log = last.get("started") == last.get("ended")
+    if has_no_log and not watch.is_job_log and (end := last_end(newest)):
+        print(
+            f"launcher: {wanted.label}: the last attempt ended before its log began: {end}",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
+    """Return the log of a rank, or before it exists the SLURM job's, or the file SLURM wrote."""
+    path = run.folder.log_path(rank)
+    if path.is_file() and not slurm:
+        return path
+    jobs = sorted(run.folder.logs.glob("slurm-*.log"), key=lambda log: log.stat().st_mtime)
+    if not jobs and run.note is not None and run.note.script:
+        jobs = list(Path(run.note.script).parent.glob(f"{run.job_id}.out"))
+    if jobs and (slurm or rank == 0):
+        return jobs[-1]
+    names = sorted(log.name for log in run.folder.logs.glob("*.log"))
+    if not names and run.record.get("state") == "queued" and not slurm and rank == 0:
+        job = f" (SLURM job {run.job_id})" if run.job_id else ""
+        raise ConfigError(
+            f"{run.label}: has no log yet, since it waits in the queue{job}; -f waits for it."
+        )
+    end = last_end(run).rstrip(".")
+    none = f"it has no logs{f': its last attempt {end}' if end else ''}"
+    has = f"it has {', '.join(names)}" if names else none
+    if slurm:
+        raise ConfigError(f"--slurm: {run.label} has no log of a SLURM job; {has}.")
+    raise ConfigError(f"--rank={rank}: {run.label} has no {path.name}; {has}.")
+
+
+def last_end(run: StoredRun) -> str:
+    """Describe how the newest attempt ended, if its reason is known, or return ""."""
+    last = run.attempts[-1] if run.attempts else {}
+    return f"{last.get('outcome')}, {last['reason']}" if last.get("reason") else ""
+
+
+class RunWatch:
+    """Watches for the end of a run: no process holds it, and SLURM's queue has no job of it.
+
+    A completed run's own log is complete once its process has left it and its trackers are
+    complete. The process waits for these at most `trackers` seconds, and logs their problems. Its
+    job's log (`is_job_log`) is not complete then, since srun forwards output a moment later.
+    """
+
+    def __init__(
+        self, path: Path, pause: float = 5.0, is_job_log: bool = False, trackers: float = 1.5 * WAIT
+    ):
+        self.path, self.pause, self.is_job_log, self.trackers = path, pause, is_job_log, trackers
+        self._left: float | None = None
+        self._asked = float("-inf")
+        self._in_queue = False
+
+    def has_ended(self) -> bool:
+        run = StoredRun.read(self.path)
+        if run.state == "running" or not run.is_left or not self._has_heard_of_trackers():
+            return False
+        is_completed = run.state == "completed"
+        if is_completed and not self.is_job_log:
+            return True
+        if run.had_job and time.monotonic() - self._asked > self.pause:
+            join_queue([run], queue([self.path / FROZEN]))
+            is_over = run.job is None or (is_completed and run.job.state == ENDING)
+            self._asked, self._in_queue = time.monotonic(), not is_over
+        return not self._in_queue
+
+    def _has_heard_of_trackers(self) -> bool:
+        follower = read_holder(self.path / FOLLOWER_LOCK)
+        if follower is None or not follower.is_local() or not follower.is_alive():
+            return True
+        self._left = self._left or time.monotonic()
+        return time.monotonic() - self._left >= self.trackers
+
+
+def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:
+    """Return the position at which the last `lines` lines of a file begin, read from its end."""
+    with open(path, "rb") as file:
+        position = end = file.seek(0, os.SEEK_END)
+        text = b""
+        # The newline at the very end closes the last line and begins none.
+        while position and text[:-1].count(b"\n") < lines:
+            position = max(0, position - block)
+            file.seek(position)
+            text = file.read(end - position)
+    if not text or not lines:
+        return end
+    kept = text[:-1].split(b"\n")[-lines:]
+    return end - sum(len(line) + 1 for line in kept)
+
+
+def copy(path: Path, position: int) -> int:
+    """Print a file from `position` to its end; return the number of bytes."""
+    with open(path, "rb") as file:
+        start = file.seek(position)
+        # Only complete lines are printed, so no character is divided.
+        while lines := file.readlines(1 << 16):
+            emit(b"".join(lines))
+        return file.tell() - start
+
+
+def growth(
+    path: Path,
+    position: int,
+    has_ended: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[bytes]:
+    """Yield the bytes appended after `position`, to the end once `has_ended()` is true."""
+    while True:
+        # This is checked before reading, so that the last bytes are still read.
+        ended = has_ended()
+        try:
+            with open(path, "rb") as file:
+                # It may have been rewritten.
+                is_shorter = os.fstat(file.fileno()).st_size < position
+                position = file.seek(0 if is_shorter else position)
+                text = file.read()
+        except FileNotFoundError:
+            text = b""
+        position += len(text)
+        if text:
+            yield text
+        elif ended:
+            return
+        else:
+            sleep(PAUSE)
+
+
+def emit(text: bytes) -> None:
+    """Print bytes of a log, whatever its encoding, with its control characters as text."""
+    line = text.decode(errors="surrogateescape")
+    shown = printable(line, colors=sys.stdout.isatty(), returns=True)
+    sys.stdout.buffer.write(shown.encode(errors="surrogateescape"))
+    sys.stdout.buffer.flush()

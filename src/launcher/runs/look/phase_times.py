@@ -1,0 +1,87 @@
+"""The time of a run by phase, and its device hours."""
+
+from dataclasses import dataclass, field
+
+from launcher.rundir.record_format import AttemptData
+from launcher.runs.format import duration, seconds_of
+from launcher.runs.stored_run import StoredRun
+
+PHASES = ("queued", "starting", "computing", "repeating", "evaluating", "saving")
+
+
+@dataclass
+class TimeSpent:
+    """Seconds by phase of all attempts of a run (`PHASES`), and seconds of its devices."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    device_seconds: float = 0.0
+
+    def __add__(self, more: "TimeSpent") -> "TimeSpent":
+        seconds = {name: self.seconds[name] + more.seconds[name] for name in PHASES}
+        return TimeSpent(seconds, self.device_seconds + more.device_seconds)
+
+    @property
+    def device_hours(self) -> float:
+        return self.device_seconds / 3600
+
+    @property
+    def ratio(self) -> float | None:
+        """The share of all time, including the queue, that computed steps which were not lost."""
+        total = sum(self.seconds.values())
+        return self.seconds["computing"] / total if total else None
+
+    def line(self) -> str:
+        """Format `2.3 device hours, 91 % effective (queued 3m, starting 20s, computing 2h)`."""
+        parts = ", ".join(
+            f"{name} {duration(self.seconds[name])}" for name in PHASES if self.seconds[name] >= 1
+        )
+        share = "" if self.ratio is None else f", {100 * self.ratio:.0f} % effective"
+        value = self.device_hours
+        hours = f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+        return f"{hours} device hours{share}{f' ({parts})' if parts else ''}"
+
+
+def time_of_run(run: StoredRun, now: float) -> TimeSpent:
+    """Compute the time of a run so far; an attempt that still runs ends at `now`."""
+    result, kept = TimeSpent(), None
+    # A later attempt repeats the steps after the step from which it starts.
+    for attempt in reversed(run.attempts):
+        result += time_of_attempt(
+            attempt, *span(run, attempt, now), kept, run.record.get("step") or 0
+        )
+        start = attempt["start_step"]
+        kept = start if kept is None else min(kept, start)
+    return result
+
+
+def span(run: StoredRun, attempt: AttemptData, now: float) -> tuple[float, float]:
+    """Return begin and end of an attempt in seconds since the epoch.
+
+    An attempt without an end lasts until now, or until the last write of a process that is gone.
+    """
+    begin = seconds_of(attempt.get("launched")) or seconds_of(attempt.get("started")) or now
+    end = seconds_of(attempt.get("ended"))
+    if end is None:
+        end = now if run.state == "running" else run.updated or now
+    return begin, max(begin, end)
+
+
+def time_of_attempt(
+    attempt: AttemptData, begin: float, end: float, kept: int | None, step: int
+) -> TimeSpent:
+    """Compute the time of one attempt, whose steps after `kept` a later one repeats."""
+    first, last = attempt["start_step"], attempt.get("end_step")
+    last = step if last is None else last
+    steps = max(0, last - first)
+    lost = 0 if kept is None else max(0, min(steps, last - kept))
+    noted = attempt.get("seconds") or {}
+    known = {name: float(noted.get(name, 0.0)) for name in ("starting", "evaluating", "saving")}
+    # It has not reached its first step.
+    if "starting" not in noted and not steps:
+        known["starting"] = max(0.0, end - begin - sum(known.values()))
+    training = max(0.0, end - begin - sum(known.values()))
+    known["repeating"] = training * lost / steps if steps else 0.0
+    known["computing"] = training - known["repeating"]
+    queued = seconds_of(attempt.get("queued"))
+    known["queued"] = 0.0 if queued is None else max(0.0, begin - queued)
+    return TimeSpent(known, (end - begin) * (attempt.get("world_size") or 1))

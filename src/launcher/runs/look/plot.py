@@ -1,0 +1,236 @@
+"""Draw metrics of runs, or a hyperparameter search, as a PNG.
+
+Training is smoothed over raw values, validation is drawn as dots, and restarts are dotted lines.
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.process.argument_parser import Parser, path_argument
+from launcher.process.files import save_figure
+from launcher.rundir.history import is_wide
+from launcher.runs.act.repeat_command import select_runs
+from launcher.runs.find_runs import RUN_HELP
+from launcher.runs.look.differences import differences, without_defaults
+from launcher.runs.look.run_groups import OVER_HELP, Group, group_runs
+from launcher.runs.look.series import (
+    AXES,
+    LOSS,
+    VALIDATION,
+    Axis,
+    band,
+    check_metrics,
+    smooth,
+    smoothing_of,
+)
+from launcher.runs.look.study_plot import draw_study
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_study import StoredStudy, find_study
+
+MAX_POINTS = 4000
+MAX_LABELS = 12
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+"""Okabe and Ito's palette, whose colours colour-blind people can distinguish."""
+DOTS = {"marker": "o", "ms": 3.5, "mfc": "white"}
+STYLE = {
+    "font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.edgecolor": "#9aa2ab",
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#e8eaed", "axes.labelcolor": "#40474f",
+    "xtick.color": "#6a737d", "ytick.color": "#6a737d", "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "lines.linewidth": 1.5, "legend.frameon": False, "figure.facecolor": "white",
+}  # fmt: skip
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.argument(
+        "runs", "RUN", f"{RUN_HELP}; or a filter: model=mlp, val/loss<2; or a search", nargs="+"
+    )
+    parser.argument(
+        "--metric", "KEY,KEY", "a panel for each (default: train/loss with val/loss)", default=LOSS
+    )
+    parser.argument(
+        "--over", "KEY", f"{OVER_HELP}; a band of one standard deviation around the mean"
+    )
+    parser.add_argument("--against", choices=AXES, default="step", help="the axis")
+    parser.argument(
+        "--smoothing",
+        "W",
+        "from 0 (none) to below 1 (default: 0.9, and less for fewer than 100 points)",
+        type=float,
+    )
+    parser.flag("--log", "a logarithmic axis (default: if values span orders of magnitude)")
+    parser.argument(
+        "-o --output",
+        "FILE",
+        "a .png, .svg or .pdf (default: plot.png in the run's folder; of a search:"
+        " plot-history.png, ...)",
+        type=path_argument,
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.smoothing is not None and not 0 <= arguments.smoothing < 1:
+        raise ConfigError(
+            f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1."
+        )
+    words, output = arguments.runs, arguments.output
+    if len(words) == 1 and (folder := find_study(words[0], arguments.outputs)) is not None:
+        output = output or folder / "plot.png"
+        for name, figure in draw_study(StoredStudy.read(folder)):
+            save(figure, output.with_stem(f"{output.stem}-{name}"))
+        return 0
+    runs = select_runs(words, arguments.outputs)
+    metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
+    check_metrics(runs, metrics)
+    if arguments.over is not None and arguments.against == "time":
+        raise ConfigError(
+            "--over: the runs have no values at equal times; use --against step or samples."
+        )
+    groups = None if arguments.over is None else group_runs(runs, arguments.over)
+    folder = runs[0].folder.path if len(runs) == 1 else arguments.outputs
+    axis = Axis.of(runs, arguments.against)
+    figure = draw(runs, metrics, axis, arguments.smoothing, arguments.log, groups)
+    save(figure, output or folder / "plot.png")
+    return 0
+
+
+def save(figure: Any, output: Path) -> None:
+    if output.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
+        raise ConfigError(f"--output={output}: the name should end in .png, .svg or .pdf.")
+    try:
+        save_figure(figure, output)
+    except OSError as error:
+        raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
+    print(output)
+
+
+def draw(
+    runs: Sequence[StoredRun],
+    metrics: Sequence[str],
+    axis: Axis,
+    smoothing: float | None = None,
+    log: bool = False,
+    groups: Sequence[Group] | None = None,
+) -> object:
+    """Draw a panel for each metric, with a curve for each run, or a band for each of `groups`."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "plot needs matplotlib: pip install 'torch-launcher[pictures]'."
+        ) from error
+    shown = runs if groups is None else [run for group in groups for run in group.runs]
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(9, 4.2 * len(metrics)), layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
+        for drawn, metric in zip(panels, metrics, strict=True):
+            panel = Panel(drawn, metric, axis, smoothing)
+            panel.set_up(shown, log)
+            if groups is None:
+                panel.draw_runs(runs)
+            else:
+                panel.draw_bands(groups)
+        if len(runs) == 1 and groups is None:
+            figure.suptitle(plain_text(runs[0].label), fontsize=9, color="#6a737d")
+        else:
+            panels[0].legend(fontsize=8)
+    return figure
+
+
+@dataclass
+class Panel:
+    """A metric of some runs. The training loss has the validation loss next to it, as dots."""
+
+    drawn: Any
+    metric: str
+    axis: Axis
+    smoothing: float | None
+    is_log: bool = False
+
+    @property
+    def dots(self) -> str | None:
+        return "val/loss" if self.metric == LOSS else None
+
+    def set_up(self, runs: Sequence[StoredRun], log: bool) -> None:
+        """Set title and axes. The scale is logarithmic with `log`, or if the values need it."""
+        names = [self.metric, self.dots] if self.dots else [self.metric]
+        curves = [self.axis.curve(run, name) for run in runs for name in names]
+        values = [y for curve in curves for y in curve.y if math.isfinite(y)]
+        self.is_log = log or is_wide(values)
+        has_dots = any(self.dots in run.history.metrics for run in runs)
+        title = "loss (line: train, dots: val)" if has_dots else self.metric
+        self.drawn.set_title(title, fontweight="bold")
+        self.drawn.set_xlabel(self.axis.unit)
+        if self.is_log:
+            self.drawn.set_yscale("log", nonpositive="mask")
+
+    def draw_runs(self, runs: Sequence[StoredRun]) -> None:
+        for run, label, color in zip(runs, labels_of(runs), cycle(COLORS), strict=False):
+            self._draw_curve(run, {"color": color, "label": label})
+            if self.dots:
+                points = self.axis.curve(run, self.dots)
+                self.drawn.plot(points.x, points.y, color=color, ls="none", **DOTS | {"ms": 4})
+            for position in self.axis.restarts(run):
+                self.drawn.axvline(position, color=color, ls=":", lw=1)
+
+    def _draw_curve(self, run: StoredRun, style: dict[str, object]) -> None:
+        """Draw training smoothed over raw values, validation as dots, other values as they are."""
+        curve = self.axis.curve(run, self.metric)
+        if self.metric.startswith(VALIDATION):
+            self.drawn.plot(curve.x, curve.y, **DOTS, **style)
+            return
+        shown = smooth(curve, self.metric, self.smoothing, self.is_log).thin(MAX_POINTS)
+        self.drawn.plot(shown.x, shown.y, **style)
+        if smoothing_of(curve, self.metric, self.smoothing):
+            raw = curve.thin(MAX_POINTS)
+            self.drawn.plot(raw.x, raw.y, color=style["color"], alpha=0.22, lw=0.8)
+
+    def draw_bands(self, groups: Sequence[Group]) -> None:
+        """Draw the mean of each group, and one standard deviation around it."""
+        marks = DOTS if self.metric.startswith(VALIDATION) else {}
+        for group, color in zip(groups, cycle(COLORS), strict=False):
+            label = f"{group.label or group.runs[0].name} (n={len(group.runs)})"
+            curves = [self.axis.curve(run, self.metric) for run in group.runs]
+            shown = band(
+                [smooth(curve, self.metric, self.smoothing, self.is_log) for curve in curves],
+                self.is_log,
+            )
+            self.drawn.plot(shown.x, shown.mean, color=color, label=plain_text(label), **marks)
+            self.drawn.fill_between(shown.x, shown.low, shown.high, color=color, alpha=0.18, lw=0)
+            if self.dots:
+                points = band([self.axis.curve(run, self.dots) for run in group.runs], self.is_log)
+                below = [m - x for m, x in zip(points.mean, points.low, strict=True)]
+                above = [x - m for m, x in zip(points.mean, points.high, strict=True)]
+                style = {"color": color, "ls": "none", "lw": 1, **DOTS}
+                self.drawn.errorbar(points.x, points.mean, [below, above], **style)
+
+
+def labels_of(runs: Sequence[StoredRun]) -> list[str]:
+    """Label runs by the id and the differing keys. Of many runs, only the first are labelled."""
+    rows = without_defaults(runs, differences(runs))
+    labels = [
+        " ".join([run.id, *(f"{k}={v}" for k, v in row.items())])
+        for run, row in zip(runs, rows, strict=True)
+    ]
+    more = len(labels) - MAX_LABELS
+    kept = [
+        plain_text(label if len(label) <= 90 else label[:89] + "…") for label in labels[:MAX_LABELS]
+    ]
+    if more > 0:
+        kept[-1] += f" (and {more} more)"
+    return kept + ["_nolegend_"] * max(0, more)
+
+
+def plain_text(text: str) -> str:
+    """Escape `$`, between which matplotlib reads a formula, and `_`, which hides a label."""
+    return text.replace("$", r"\$").lstrip("_") or "run"

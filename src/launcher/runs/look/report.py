@@ -1,0 +1,326 @@
+"""Write a report of runs, or of a hyperparameter search, as one HTML file."""
+
+import argparse
+import html
+import json
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from launcher.config.messages import to_override_text
+from launcher.config.schema.metric_direction import Mode, best_index, mode_of, sort_best_first
+from launcher.errors import ConfigError
+from launcher.process.argument_parser import Parser, path_argument
+from launcher.process.files import replace_file
+from launcher.rundir.record_format import AttemptData
+from launcher.runs.filters import FILTER_HELP, number, select
+from launcher.runs.find_runs import ask_queue, find_runs, without_garbage_collection
+from launcher.runs.format import seconds_of
+from launcher.runs.look.differences import differences, without_defaults
+from launcher.runs.look.listing import no_runs
+from launcher.runs.look.phase_times import TimeSpent, time_of_run
+from launcher.runs.look.report_media import media_of
+from launcher.runs.look.run_groups import OVER_HELP, group_runs
+from launcher.runs.look.series import AXES, LOSS, unknown_metric
+from launcher.runs.look.show import fork_source, shares
+from launcher.runs.objective import curve_of as trained_curve
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_study import StoredStudy, find_study
+
+MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
+"""Limits of a curve, of a curve among many, and of a metric over all runs."""
+MAX_METRICS = 8
+WIDE = 30.0
+"""Ratio of the largest to the smallest value of a parameter with a logarithmic axis."""
+NOT_SHARED = ("run", "paths", "dispatch", "tracker", "job", "hydra", "device")
+"""Keys of how a run was started."""
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.argument("words", "FILTER", f"{FILTER_HELP}; or the folder or id of a search", nargs="*")
+    parser.argument("--metric", "KEY", "the metric that runs are judged by (default: the best's)")
+    parser.argument("--over", "KEY", f"{OVER_HELP}; their curves as bands")
+    parser.argument(
+        "-o --output",
+        "FILE",
+        "default: report.html in the folder of runs or search",
+        type=path_argument,
+    )
+    parser.argument("--optuna", "URL", "write the search into a storage of Optuna instead")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    words = arguments.words
+    folder = find_study(words[0], arguments.outputs) if len(words) == 1 else None
+    if arguments.optuna is not None:
+        return export_study(folder, arguments.optuna)
+    plotly = plotly_source()
+    with without_garbage_collection():
+        if folder is not None:
+            data = study_data(StoredStudy.read(folder), arguments.metric)
+        else:
+            runs = select_runs(arguments)
+            groups = [] if arguments.over is None else group_runs(runs, arguments.over)
+            data = report_data(runs, arguments.metric)
+            data["groups"] = [
+                {"label": group.label, "runs": [run.id for run in group.runs]} for group in groups
+            ]
+    output = arguments.output or (folder or arguments.outputs) / "report.html"
+    try:
+        replace_file(output, page(data, plotly).encode())
+    except OSError as error:
+        raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
+    print(output)
+    return 0
+
+
+def export_study(folder: Path | None, url: str) -> int:
+    if folder is None:
+        raise ConfigError(f"--optuna={url}: needs the folder, name or id of one search.")
+    StoredStudy.read(folder).export(url)
+    print(f"{url}: study {folder.name}")
+    return 0
+
+
+def select_runs(arguments: argparse.Namespace) -> list[StoredRun]:
+    runs = find_runs(arguments.outputs)
+    ask_queue(runs)
+    runs = [run for run in select(runs, arguments.words) if run.record]
+    if not runs:
+        raise ConfigError(no_runs(arguments))
+    return runs
+
+
+def plotly_source() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise ConfigError("report needs plotly: pip install 'torch-launcher[pictures]'.") from error
+    source: str = get_plotlyjs()
+    return source
+
+
+def page(data: dict[str, Any], plotly: str) -> str:
+    """Return the HTML file. `<` is escaped in the data, so no user's text can end the script."""
+    names = sorted({run["name"] for run in data["runs"]})
+    title = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {len(data['runs'])} runs"
+    if "study" in data:
+        title = f"{data['study']['name']}: {len(data['study']['trials'])} trials"
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    template = (resources.files("launcher.runs.look") / "report.html").read_text(encoding="utf-8")
+    parts = {"title": html.escape(title), "data": text, "plotly": plotly}
+    # In one pass: a text may look like a mark of the template.
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], template)
+
+
+def report_data(
+    runs: Sequence[StoredRun],
+    metric: str | None = None,
+    directions: Mapping[str, Mode] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Collect the data of the page in JSON's types; `directions` of metrics override the runs'."""
+    judges = [run.judged_by for run in runs if run.judged_by is not None]
+    judged = Counter(name for name, _ in judges).most_common(1)
+    first = metric or (judged[0][0] if judged else None)
+    modes = {**modes_of(judges), **directions}
+    max_points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
+    rows, pages, logged = differences(runs), [], Counter[str]()
+    for run, row, kept in zip(runs, rows, without_defaults(runs, rows), strict=True):
+        names = run.history.metrics
+        logged.update(names)
+        candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
+        directed = {name: mode_of(name, modes.get(name)) for name in candidates}
+        pages.append(describe_run(run, row, directed, max_points))
+        pages[-1]["blank"] = [key for key in row if key not in kept]
+        # For ten thousand runs it does not fit into memory.
+        del run.history
+    metrics = choose_metrics(logged, metric, first)
+    for run_page in pages:
+        best, curves = run_page["best"], run_page["curves"]
+        run_page["best"] = {name: best.get(name) for name in metrics}
+        run_page["curves"] = {name: curves[name] for name in metrics if name in curves}
+    mode = mode_of(metrics[0], modes.get(metrics[0]))
+    return {
+        "metric": metrics[0],
+        "mode": mode,
+        "shared": common_settings(runs),
+        "metrics": metrics,
+        "parameters": parameters(rows),
+        "states": dict(Counter(run.state for run in runs).most_common()),
+        "spent": sum((time_of_run(run, time.time()) for run in runs), TimeSpent()).line(),
+        "runs": pages,
+        "media": media_of(best_first(runs, [page["best"][metrics[0]] for page in pages], mode)),
+    }
+
+
+def best_first(
+    runs: Sequence[StoredRun], best: Sequence[dict[str, Any] | None], mode: Mode
+) -> list[StoredRun]:
+    values = [math.nan if each is None else each["value"] for each in best]
+    order = sort_best_first(range(len(runs)), lambda index: values[index], mode)
+    return [runs[index] for index in order]
+
+
+def common_settings(runs: Sequence[StoredRun]) -> dict[str, str]:
+    """Return the settings that all runs have: model, data, and what all command lines set alike."""
+    names = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.overrides}
+    keys = [key for key in ("model", "data") if any(key in run.choices for run in runs)]
+    keys += sorted(key for key in names if key.partition(".")[0] not in NOT_SHARED)
+    found: dict[str, str] = {}
+    for key in dict.fromkeys(keys):
+        values = {run.choices[key] if key in run.choices else run.text(key) for run in runs}
+        if len(values) == 1 and (value := values.pop()) not in (None, "null"):
+            found[key] = str(value)
+    return found
+
+
+def modes_of(judges: Sequence[tuple[str, Mode]]) -> dict[str, Mode]:
+    """Return the direction of each metric that runs are judged by, as most of the runs have it."""
+    counts = Counter(judges).most_common()
+    return {metric: mode for (metric, mode), _ in reversed(counts)}
+
+
+def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, object]:
+    runs, goal = study.runs, study.goal
+    ask_queue(runs)
+    logged = {name for run in runs for name in run.history.metrics}
+    if not logged:
+        raise ConfigError(f"{study.folder}: none of its trials has logged anything yet.")
+    modes: dict[str, Mode] = {
+        objective: "max" if direction == "maximize" else "min"
+        for objective, direction in zip(goal.objectives, goal.directions, strict=True)
+    }
+    data = report_data(
+        runs, metric or (goal.objectives[0] if goal.objectives[0] in logged else None), modes
+    )
+    rows = {
+        trial.stored.label: format_params(trial.params) for trial in study.trials if trial.stored
+    }
+    data["parameters"] = parameters(list(rows.values()))
+    for run, described_run in zip(runs, data["runs"], strict=True):
+        described_run["parameters"] = rows[run.label]
+    trials = [
+        {
+            "number": trial.number,
+            "state": study.state(trial),
+            "run": None if trial.stored is None else trial.stored.id,
+            "values": [round_value(value) for value in trial.values(goal)],
+            "params": trial.params,
+        }
+        for trial in study.trials
+    ]
+    return data | {
+        "study": {
+            "name": study.folder.name,
+            "objectives": goal.objectives,
+            "directions": goal.directions,
+            "trials": trials,
+            "best": [round_value(value) for value in study.best_so_far()],
+            "front": [trial.number for trial in study.front],
+            "common_step": study.common_step,
+            "importances": [study.importances(index) for index in range(len(goal.objectives))],
+        }
+    }
+
+
+def format_params(params: dict[str, object]) -> dict[str, str]:
+    return {key: to_override_text(value) for key, value in params.items()}
+
+
+def choose_metrics(logged: Counter[str], metric: str | None, judged: str | None) -> list[str]:
+    """List the metric by which most runs are judged, the training loss, and validation metrics."""
+    if metric is not None and metric not in logged:
+        raise ConfigError(unknown_metric(metric, logged))
+    validation = [name for name in logged if name.startswith("val/")]
+    first = judged or ("val/loss" if "val/loss" in logged else LOSS)
+    return list(dict.fromkeys([first, LOSS, *sorted(validation)]))[:MAX_METRICS]
+
+
+def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:
+    """List the keys that differ, with a numeric axis for those that have numbers only."""
+    result: list[dict[str, object]] = []
+    for key in dict.fromkeys(key for row in rows for key in row):
+        values = [number(row.get(key)) for row in rows]
+        finite = [value for value in values if value is not None and math.isfinite(value)]
+        is_numeric = len(finite) == len(values)
+        is_log = is_numeric and min(finite) > 0 and max(finite) / min(finite) >= WIDE
+        result.append({"key": key, "numeric": is_numeric, "log": is_log})
+    return result
+
+
+def describe_run(
+    run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], max_points: int
+) -> dict[str, Any]:
+    curves = {metric: curve_of(run, metric, max_points) for metric in modes}
+    return {
+        "id": run.id,
+        "name": run.name,
+        "forked_from": fork_source(run.record),
+        "shares": shares(run.record),
+        "note": run.written.text,
+        "labels": list(run.written.labels),
+        "state": run.state,
+        "step": run.record.get("step"),
+        "max_steps": run.last_step,
+        "started": seconds_of(run.started),
+        "parameters": row,
+        "best": {metric: best_of(run, metric, mode) for metric, mode in modes.items()},
+        "curves": {metric: curve for metric, curve in curves.items() if curve["y"]},
+        "restarts": {axis: [*map(round_value, run.history.restarts(axis))] for axis in AXES},
+        "attempts": [attempt_of(run, attempt) for attempt in run.attempts],
+        "device_hours": round_value(time_of_run(run, time.time()).device_hours),
+    }
+
+
+def curve_of(run: StoredRun, metric: str, max_points: int) -> dict[str, list[float | None]]:
+    """Return values against each axis that all lines have: a stream of data has no samples."""
+    curves = {axis: run.history.curve(metric, axis) for axis in AXES}
+    count = max(len(curve.x) for curve in curves.values())
+    whole = {
+        axis: curve.thin(max_points) for axis, curve in curves.items() if len(curve.x) == count
+    }
+    y = next(iter(whole.values())).y
+    return {axis: [*map(round_value, curve.x)] for axis, curve in whole.items()} | {
+        "y": [*map(round_value, y)]
+    }
+
+
+def best_of(run: StoredRun, metric: str, mode: Mode) -> dict[str, object] | None:
+    """Return the best and last value of a metric and the best's step, or None if none was finite.
+
+    The evaluation before the first step does not count.
+    """
+    trained = trained_curve(run.history, metric)
+    index = best_index(trained.y, mode)
+    if index is None:
+        return None
+    return {
+        "value": round_value(trained.y[index]),
+        "step": round_value(trained.x[index]),
+        "last": round_value(trained.y[-1]),
+    }
+
+
+def attempt_of(run: StoredRun, attempt: AttemptData) -> dict[str, object]:
+    ended = seconds_of(attempt.get("ended")) or run.updated
+    return {
+        "started": seconds_of(attempt.get("started")),
+        "ended": ended,
+        "outcome": attempt.get("outcome") or run.state,
+        "steps": [attempt.get("start_step"), attempt.get("end_step")],
+        "reason": attempt.get("reason") or attempt.get("signal") or "",
+        "host": attempt.get("host"),
+    }
+
+
+def round_value(value: float) -> float | None:
+    """Round to six significant digits; return None for numbers that JSON does not have."""
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else float(f"{value:.6g}")

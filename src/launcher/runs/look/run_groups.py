@@ -1,0 +1,147 @@
+"""Table, mean and spread of groups of runs that differ in one key only, such as `seed`."""
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launcher.config.identity.difference import columns, diff, is_within
+from launcher.errors import ConfigError
+from launcher.process.text_table import TextTable
+from launcher.runs.filters import check_keys, number, value_of
+from launcher.runs.format import number as short
+from launcher.runs.look.differences import (
+    counts,
+    differences,
+    keys_without_effect,
+    without_defaults,
+)
+from launcher.runs.stored_run import StoredRun
+
+OVER_HELP = "group runs that differ in this key alone: seed"
+
+
+@dataclass
+class Group:
+    """Runs that differ only in the key, and the values that distinguish them from other groups."""
+
+    runs: list[StoredRun]
+    differs: dict[str, str]
+
+    @property
+    def label(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.differs.items())
+
+    @property
+    def completed(self) -> list[StoredRun]:
+        return [run for run in self.runs if run.state == "completed"]
+
+    @property
+    def states(self) -> str:
+        """The state of its runs: `completed`, or `4 completed, 1 failed`."""
+        states = Counter(run.state for run in self.runs)
+        if len(states) == 1:
+            return next(iter(states))
+        return ", ".join(f"{count} {state}" for state, count in states.most_common())
+
+    def values(self, key: str) -> list[float]:
+        """The finite values of a metric or setting in completed runs; others may be at any step."""
+        numbers = [number(best_of(run, key)) for run in self.completed]
+        return [value for value in numbers if value is not None and math.isfinite(value)]
+
+
+def best_of(run: StoredRun, key: str) -> object:
+    """Return the value at the best checkpoint (`best val/loss`), or the newest one."""
+    metric = key.removeprefix("best ")
+    if metric == key:
+        return value_of(run, key)
+    return run.best.get("value") if run.best.get("metric") == metric else None
+
+
+def group_runs(runs: Sequence[StoredRun], key: str) -> list[Group]:
+    """Group the runs by all keys that can change their numbers, except one key and its echoes."""
+    if runs and not any(key in run.settings or key in run.choices for run in runs):
+        check_keys(runs, [key], "--over=")
+        raise ConfigError(f"--over={key}: is not a key of the configuration; e.g. seed.")
+    ignored = keys_without_effect(runs)
+    differing = columns(diff(*(run.settings for run in runs)))
+    values = differing.get(key, [run.choices.get(key) for run in runs])
+    repeats = {key} | {
+        name for name, column in differing.items() if is_within(name, {key}) or column == values
+    }
+    counted = [
+        column
+        for name, column in differing.items()
+        if counts(name, ignored) and name not in repeats
+    ]
+    members: dict[object, list[int]] = defaultdict(list)
+    for index, run in enumerate(runs):
+        members[run.name, tuple(column[index] for column in counted)].append(index)
+    rows = without_defaults(runs, differences(runs))
+    return [
+        Group(
+            [runs[index] for index in indices],
+            {name: value for name, value in rows[indices[0]].items() if name not in repeats},
+        )
+        for indices in members.values()
+    ]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Format mean and standard deviation as `0.1832 ± 0.0143`, or `-` without values."""
+    if not values:
+        return "-"
+    mean = statistics.fmean(values)
+    return short(mean) if len(values) == 1 else f"{short(mean)} ± {statistics.stdev(values):.2g}"
+
+
+def show(runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Namespace) -> None:
+    """Print a line for each group; `columns` are by default `best`'s metric and the loss."""
+    groups, sort = group_runs(runs, arguments.over), arguments.sort
+    if not columns:
+        loss = ["train/loss"] if any("train/loss" in run.metrics for run in runs) else []
+        columns = [*dict.fromkeys(f"best {run.best['metric']}" for run in runs if run.best), *loss]
+    if sort is not None:
+        check_keys(runs, [sort.removeprefix("best ")], "--sort=")
+        chosen = f"best {sort}" if f"best {sort}" in columns else sort
+        columns = columns if chosen in columns else [*columns, chosen]
+        known = [group for group in groups if group.values(chosen)]
+        known.sort(key=lambda g: statistics.fmean(g.values(chosen)), reverse=arguments.reverse)
+        groups = [*known, *(group for group in groups if not group.values(chosen))]
+    elif arguments.reverse:
+        groups.reverse()
+    if arguments.json:
+        print(json.dumps([_as_json(group, columns) for group in groups], indent=2))
+        return
+    if not groups:
+        print("There are no such runs.", file=sys.stderr)
+        return
+    headings = ["name", "differs in", "state", "n", *columns]
+    rows = [
+        [group.runs[0].name, group.label or "-", group.states, str(len(group.completed)),
+         *(spread(group.values(column)) for column in columns)]
+        for group in groups
+    ]  # fmt: skip
+    TextTable(headings, rows, right=frozenset(range(3, len(headings))), shrinks=(1, 0)).print()
+
+
+def _as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
+    values = {column: group.values(column) for column in columns}
+    return {
+        "name": group.runs[0].name,
+        "differs": group.differs,
+        "runs": [run.id for run in group.runs],
+        "n": len(group.completed),
+        "metrics": {
+            column: {
+                "values": known,
+                "mean": statistics.fmean(known) if known else None,
+                "sd": statistics.stdev(known) if len(known) > 1 else None,
+            }
+            for column, known in values.items()
+        },
+    }

@@ -1,0 +1,124 @@
+"""Show a run: record, overrides, attempts, checkpoints, newest metrics; or write a note."""
+
+import argparse
+import time
+from collections.abc import Iterator
+
+from launcher.process.argument_parser import Parser
+from launcher.process.text_table import TextTable
+from launcher.rundir.record_format import AttemptData, RecordData
+from launcher.runs.act.repeat_command import select_runs
+from launcher.runs.find_runs import RUN_HELP, ask_queue
+from launcher.runs.format import best, duration, local_time, number, plural, seconds_of
+from launcher.runs.found_checkpoints import cells, verify_checkpoints
+from launcher.runs.look.compare import commit
+from launcher.runs.look.differences import is_group
+from launcher.runs.look.expected_times import format_with_time
+from launcher.runs.look.notes import add_note_arguments, write_notes
+from launcher.runs.look.phase_times import time_of_run
+from launcher.runs.stored_run import StoredRun
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.argument("runs", "RUN", f"{RUN_HELP}; or a filter: model=mlp", nargs="+")
+    add_note_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    runs = select_runs(arguments.runs, arguments.outputs)
+    if arguments.note is not None or arguments.label or arguments.unlabel:
+        write_notes(runs, arguments)
+        return 0
+    ask_queue(runs)
+    for index, table in enumerate(table for run in runs for table in tables(run)):
+        if index:
+            print()
+        table.print()
+    return 0
+
+
+def tables(run: StoredRun) -> Iterator[TextTable]:
+    lines = [(heading, value) for heading, value in facts(run).items() if value]
+    bold = {(row, 0): "bold" for row in range(len(lines))}
+    yield TextTable((), lines, styles=bold, folds=True)
+    if run.attempts:
+        attempts = [attempt_cells(attempt, run) for attempt in run.attempts]
+        # Few attempts have a signal or a reason, and a terminal may be narrow.
+        headings = [name for name in attempts[0] if any(cells[name] for cells in attempts)]
+        rows = [[str(cells[name] or "-") for name in headings] for cells in attempts]
+        yield TextTable(headings, rows, folds=True, title="attempts")
+    if found := [*verify_checkpoints(run)]:
+        rows = [cells(checkpoint)[1:] for checkpoint in found]
+        right = frozenset((0, 1, 2))
+        headings = ["step", "size", "age", "state"]
+        yield TextTable(headings, rows, right, folds=True, title="checkpoints")
+    if run.metrics:
+        rows = [
+            [k, number(value), f"step {step}"] for k, (value, step) in sorted(run.metrics.items())
+        ]
+        yield TextTable((), rows, frozenset((1,)), folds=True, title="metrics")
+
+
+def facts(run: StoredRun) -> dict[str, str]:
+    record = run.record
+    count = record.get("world_size")
+    ranks = "" if count is None else plural(count, "rank")
+    return {
+        "run": run.label,
+        "folder": str(run.folder.path),
+        "state": run.state,
+        "note": run.written.text,
+        "labels": " ".join(run.written.labels),
+        "expected": format_with_time(run, time.time()),
+        "step": run.progress,
+        "forked from": fork_source(record),
+        "shares": shares(record),
+        "loss": number(record.get("loss")),
+        "best": best(record),
+        "time": time_of_run(run, time.time()).line() if run.attempts else "",
+        "strategy": ", ".join(filter(None, (record.get("strategy") or "-", ranks))),
+        "commit": commit(run),
+        "versions": ", ".join(
+            f"{name} {version}" for name, version in (record.get("versions") or {}).items()
+        ),
+        "choices": " ".join(
+            f"{k}={v}" for k, v in sorted(run.choices.items()) if is_group(k) and v != "null"
+        ),
+        "overrides": " ".join(run.overrides) or "none",
+    }
+
+
+def fork_source(record: RecordData) -> str:
+    """Return the run and the step that a fork started from, or "" for other runs."""
+    source = record.get("forked_from")
+    return f"{source['name']}/{source['id']} at step {source['step']}" if source else ""
+
+
+def shares(record: RecordData) -> str:
+    """Return the steps that another run has trained, or "" without such steps."""
+    source = record.get("shared")
+    return f"steps 0 to {source['step']} with {source['run']}" if source else ""
+
+
+def attempt_cells(attempt: AttemptData, run: StoredRun) -> dict[str, object]:
+    """Return an attempt as a row. Without an outcome it is running, or was killed (`stale`)."""
+    is_open = attempt.get("outcome") is None
+    first, last = seconds_of(attempt.get("started")), seconds_of(attempt.get("ended"))
+    if is_open:
+        last = time.time() if run.state == "running" else run.updated
+    end_step = run.record.get("step") if is_open else attempt.get("end_step")
+    code = attempt.get("exit_code")
+    return {
+        "#": attempt.get("number"),
+        "started": local_time(attempt.get("started")),
+        "took": None if first is None or last is None else duration(last - first),
+        "host": attempt.get("host"),
+        "pid": attempt.get("pid"),
+        "job": attempt.get("slurm_job_id"),
+        "ranks": attempt.get("world_size"),
+        "steps": f"{attempt.get('start_step')} to {end_step}",
+        "outcome": run.state if is_open else attempt.get("outcome"),
+        "signal": attempt.get("signal"),
+        "exit": None if code is None else str(code),
+        "reason": attempt.get("reason"),
+    }

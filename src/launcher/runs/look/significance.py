@@ -1,0 +1,237 @@
+"""Test whether the values of a key make a difference over seeds."""
+
+import argparse
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+
+from launcher.config.messages import hint
+from launcher.errors import ConfigError
+from launcher.process.argument_parser import Parser
+from launcher.process.text_table import TextTable
+from launcher.runs.filters import FILTER_HELP, check_keys, select, value_of
+from launcher.runs.find_runs import find_runs
+from launcher.runs.format import number
+from launcher.runs.look.compare import code
+from launcher.runs.look.differences import differences
+from launcher.runs.stored_run import StoredRun
+
+SEED, LEVEL = "seed", 0.05
+Values = Mapping[str, float]
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.argument("key", "KEY", "what the arms differ in: optimizer, optimizer.lr, model")
+    parser.argument("words", "FILTER", f"of the runs: {FILTER_HELP}", nargs="*")
+    parser.argument("--metric", "KEY", "(default: val/loss)", default="val/loss")
+    parser.argument("--step", "N", "compare the values of this step (default: the last)", type=int)
+    parser.flag("--json", "the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    runs = select(find_runs(arguments.outputs), arguments.words)
+    result = run_test(runs, arguments.key, arguments.metric, arguments.step)
+    if arguments.json:
+        print(json.dumps(asdict(result), indent=2))
+        return 0
+    arms, pairs = result.tables()
+    arms.print()
+    print()
+    pairs.print()
+    return 0
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm, with its values by seed. `low` and `high` are the 95 % interval of their mean."""
+
+    arm: str
+    values: Values
+    n: int
+    mean: float
+    sd: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ArmComparison:
+    """The mean of one arm less the mean of another. `low` and `high` are its 95 % interval."""
+
+    first: str
+    second: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    """Adjusted for the number of comparisons (Holm)."""
+    test: str
+
+
+@dataclass(frozen=True)
+class TestOutcome:
+    """Findings of a test: the arms with their values at the step, and each pair of them."""
+
+    key: str
+    metric: str
+    step: int
+    arms: Sequence[Arm]
+    comparisons: Sequence[ArmComparison]
+
+    def tables(self) -> Iterator[TextTable]:
+        interval, p = "95 % interval", "p" if len(self.comparisons) == 1 else "p (Holm)"
+        arms = [
+            (arm.arm, str(arm.n), number(arm.mean), number(arm.sd), between(arm))
+            for arm in self.arms
+        ]
+        pairs = [
+            (f"{c.first} - {c.second}", number(c.difference), between(c), f"{c.p:.2g}", c.test)
+            for c in self.comparisons
+        ]
+        right = frozenset((1, 2, 3, 4))
+        heading = f"{self.metric} at step {self.step}"
+        yield TextTable((self.key, "n", heading, "sd", interval), arms, right, folds=True)
+        yield TextTable((self.key, "difference", interval, p, "test"), pairs, right, folds=True)
+
+    def __repr__(self) -> str:
+        """Return the tables, for a notebook."""
+        return "\n\n".join("\n".join(table.lines()) for table in self.tables())
+
+
+def between(found: Arm | ArmComparison) -> str:
+    return f"{number(found.low)} to {number(found.high)}"
+
+
+def run_test(
+    runs: Sequence[StoredRun], key: str, metric: str, step: int | None = None
+) -> TestOutcome:
+    """Compare the runs by their values of a key; the command has the same arguments."""
+    groups = group_runs(runs, key)
+    check_alike(groups, key)
+    step, values = measure_arms(groups, metric, step)
+    try:
+        arms = [summary(name, values[name]) for name in values]
+    except ImportError as error:
+        raise ConfigError("test needs scipy: pip install 'torch-launcher[statistics]'.") from error
+    return TestOutcome(key, metric, step, arms, compare_arms(values))
+
+
+def group_runs(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]]:
+    if key == SEED:
+        raise ConfigError("'seed': the arms of a test differ in another key; e.g. optimizer.lr.")
+    check_keys(runs, [key])
+    groups: dict[str, list[StoredRun]] = {}
+    for stored in runs:
+        if stored.keys and (key in stored.choices or key in stored.settings):
+            groups.setdefault(str(value_of(stored, key)), []).append(stored)
+    if len(groups) < 2:
+        raise ConfigError(
+            f"'{key}': a test compares runs with several values of it; found {join_names(groups)}."
+        )
+    return groups
+
+
+def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
+    """Check that runs differ only in the keys of the arms and in their seeds."""
+    runs = [run for group in groups.values() for run in group]
+    errors: list[str] = []
+    for name, group in groups.items():
+        seeds = Counter(map(seed_of, group))
+        if within := other_keys(group):
+            errors.append(
+                f"{key}={name}: its runs differ in more than the seed: {join_names(within)}"
+            )
+        elif len(seeds) < len(group):
+            twice = join_names([run.label for run in group if seeds[seed_of(run)] > 1])
+            errors.append(f"{key}={name}: several runs have the same seed: {twice}")
+        elif len(group) < 2:
+            errors.append(f"{key}={name}: has one run, and a test needs two seeds at least")
+    if not errors and (more := other_keys(runs, key)):
+        errors.append(f"'{key}': the arms differ in other keys as well: {join_names(more)}")
+    # Strategy and ranks are keys of the configuration too, where they may count.
+    if differing := [name for name in code(runs) if name not in ("strategy", "ranks")]:
+        errors.append(f"'{key}': the runs differ in their code: {join_names(differing)}")
+    if errors:
+        raise ConfigError(*(f"{error}; choose with a filter." for error in errors))
+
+
+def other_keys(runs: Sequence[StoredRun], key: str = SEED) -> list[str]:
+    """Return the keys that differ between runs, except `seed`, `key`, and what repeats them."""
+    names = {name for run in runs for name in run.settings if f"{name}.".startswith(f"{key}.")}
+    expected = [[run.text(name) for run in runs] for name in names | {SEED}]
+    differing = {name for row in differences(runs) for name in row} - names - {SEED, key}
+    return sorted(name for name in differing if [run.text(name) for run in runs] not in expected)
+
+
+def seed_of(run: StoredRun) -> str:
+    return str(run.text(SEED))
+
+
+def join_names(names: Collection[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return (", ".join([*names][:4]) or "none") + more
+
+
+def measure_arms(
+    groups: Mapping[str, Sequence[StoredRun]], metric: str, step: int | None
+) -> tuple[int, dict[str, Values]]:
+    """Return the step at which the arms are compared, and their values there."""
+    runs = [run for group in groups.values() for run in group]
+    curves = {}
+    for run in runs:
+        curve = run.history.curve(metric)
+        curves[run.label] = dict(zip(map(int, curve.x), curve.y, strict=True))
+    if missing := [name for name, curve in curves.items() if not curve]:
+        near = hint(metric, {name for run in runs for name in run.history.metrics})
+        raise ConfigError(f"'--metric={metric}': is not logged by {join_names(missing)}{near}")
+    step = max(map(max, curves.values())) if step is None else step
+    unfit = [name for name, curve in curves.items() if not math.isfinite(curve.get(step, math.nan))]
+    if unfit:
+        raise ConfigError(
+            f"--step={step}: {metric} has no finite value there in {join_names(unfit)}."
+        )
+    return step, {
+        name: {seed_of(run): curves[run.label][step] for run in group}
+        for name, group in groups.items()
+    }
+
+
+def summary(name: str, values: Values) -> Arm:
+    from scipy import stats
+
+    n, mean, sd = len(values), statistics.fmean(values.values()), statistics.stdev(values.values())
+    reach = float(stats.t.isf(LEVEL / 2, n - 1)) * sd / math.sqrt(n)
+    return Arm(name, values, n, mean, sd, mean - reach, mean + reach)
+
+
+def compare_arms(arms: Mapping[str, Values]) -> list[ArmComparison]:
+    """Compare all pairs of arms; the p-values are adjusted for their number (Holm 1979)."""
+    pairs = [comparison(one, arms[one], other, arms[other]) for one, other in combinations(arms, 2)]
+    order = sorted(range(len(pairs)), key=lambda index: pairs[index].p)
+    floor = 0.0
+    for rank, index in enumerate(order):
+        floor = max(floor, min(1.0, (len(pairs) - rank) * pairs[index].p))
+        pairs[index] = replace(pairs[index], p=floor)
+    return pairs
+
+
+def comparison(first: str, one: Values, second: str, other: Values) -> ArmComparison:
+    """Compare two arms, paired by seed if both have the same seeds."""
+    from scipy import stats
+
+    x, y, is_paired = [*one.values()], [*other.values()], one.keys() == other.keys()
+    samples = [[one[seed] - other[seed] for seed in one]] if is_paired else [x, y]
+    # Smaller differences come from the subtraction.
+    rounding = 1e-12 * max(map(abs, x + y))
+    if all(max(sample) - min(sample) <= rounding for sample in samples):
+        raise ConfigError(f"{first} - {second}: is the same for all seeds; nothing to test.")
+    result = (
+        stats.ttest_1samp(*samples, 0) if is_paired else stats.ttest_ind(*samples, equal_var=False)
+    )
+    interval, p = result.confidence_interval(1 - LEVEL), float(result.pvalue)
+    gap, test = statistics.fmean(x) - statistics.fmean(y), "paired t" if is_paired else "Welch"
+    return ArmComparison(first, second, gap, float(interval.low), float(interval.high), p, test)

@@ -1,0 +1,106 @@
+"""Show the table of runs live in the terminal, the runs at work first; Ctrl-C ends it."""
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from launcher.errors import ConfigError
+from launcher.process.argument_parser import Parser
+from launcher.process.printable import printable, raw
+from launcher.process.text_table import is_colored, terminal_width
+from launcher.rundir.logs import is_live_terminal
+from launcher.runs.filters import sort
+from launcher.runs.find_runs import without_garbage_collection
+from launcher.runs.format import plural
+from launcher.runs.look.listing import add_selection, no_runs, select_runs, table
+from launcher.runs.stored_run import StoredRun
+
+FIRST = ("running", "queued", "preempted", "stale")
+"""States in the order in which they are shown; the others follow, the newest first."""
+
+
+def add_arguments(parser: Parser) -> None:
+    add_selection(parser)
+    parser.argument("--every", "SECONDS", "default: 5", type=float, default=5.0)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not 0.1 <= arguments.every <= 3600:
+        raise ConfigError(f"--every {arguments.every:g}: should be 0.1 to 3600 seconds.")
+    # A mistake is reported before the screen is cleared.
+    runs, columns = read_runs(arguments)
+    if is_live_terminal():
+        _live(arguments)
+    if runs:
+        table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
+    else:
+        print(no_runs(arguments), file=sys.stderr)
+    return 0
+
+
+def _live(arguments: argparse.Namespace) -> NoReturn:
+    """Draw the table until Ctrl-C or SIGTERM ends it."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    # The cells of the table are printable already.
+    console = Console(file=raw(sys.stdout), highlight=False)
+    with _ending_at_sigterm(), Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            lines = screen(arguments, *shutil.get_terminal_size())
+            text = Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop")
+            live.update(text, refresh=True)
+            time.sleep(arguments.every)
+
+
+@contextmanager
+def _ending_at_sigterm() -> Iterator[None]:
+    """Raise SystemExit at SIGTERM, so that the terminal is restored."""
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def screen(arguments: argparse.Namespace, width: int, height: int) -> list[str]:
+    """Return a heading, the runs that there is room for, and how many are left."""
+    runs, columns = read_runs(arguments)
+    if not runs:
+        return [printable(no_runs(arguments))[:width]]
+    counts = Counter(run.state for run in runs)
+    states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
+    lines = [f"{time.strftime('%H:%M:%S')}  {plural(len(runs), 'run')}: {states}"[:width]]
+    shown = runs[: max(1, height - 3)]
+    rows = table(shown, time.time(), width, columns, arguments.sort or "")
+    lines += rows.lines(width, is_colored())
+    if left := len(runs) - len(shown):
+        lines.append(f"... and {left:,} more"[:width])
+    return lines
+
+
+def read_runs(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]]:
+    """Read the selected runs, in their order on the screen, and the columns."""
+    with without_garbage_collection():
+        runs, columns = select_runs(arguments)
+        if arguments.sort:
+            return sort(runs, arguments.sort, arguments.reverse), columns
+        runs.reverse()
+        runs.sort(key=rank)
+        return runs[::-1] if arguments.reverse else runs, columns
+
+
+def rank(run: StoredRun) -> int:
+    return FIRST.index(run.state) if run.state in FIRST else len(FIRST)

@@ -1,0 +1,184 @@
+"""The search space, which converts ranges in Hydra's syntax to Optuna's distributions."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.errors import HydraException
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from launcher.config.compose.grid import list_values
+from launcher.config.messages import hint, show, to_override_text
+from launcher.config.tree import leaves
+from launcher.errors import ConfigError
+from launcher.runs.trials import Value, round_value
+
+Space = dict[str, BaseDistribution]
+
+
+def read_space(
+    loader: Any, arguments: Sequence[str], ranges: Mapping[str, object], may_be_empty: bool = False
+) -> tuple[Space, list[str]]:
+    """Return the search space, and the overrides that all trials share.
+
+    A key of `ranges` that the command line sets is not in the space.
+    """
+    parser = OverridesParser.create(config_loader=loader)
+    for setting in parser.parse_overrides([text for text in arguments if is_setting(text)]):
+        if setting.is_sweep_override():
+            raise ConfigError(
+                f"{setting.input_line}: is a setting of the whole search; give it one value."
+            )
+    typed = parser.parse_overrides([text for text in arguments if not is_setting(text)])
+    set_keys = {bare(override.get_key_element()) for override in typed}
+    for key, text in leaves(ranges).items():
+        if bare(key) not in set_keys:
+            try:
+                override = parser.parse_override(f"{key}={_range_text(text)}")
+            except HydraException as error:
+                raise ConfigError(
+                    f"hpo.space: {key}={show(text)} is not a range; e.g. {key}: interval(0,1)."
+                ) from error
+            if not override.is_sweep_override():
+                raise ConfigError(
+                    f"hpo.space: {key}={show(text)} is one value; e.g. {key}: choice(1,2)."
+                )
+            typed.append(override)
+    space = {
+        override.get_key_element(): distribution(override)
+        for override in typed
+        if override.is_sweep_override()
+    }
+    fixed = [str(override.input_line) for override in typed if not override.is_sweep_override()]
+    if not space and not may_be_empty:
+        raise ConfigError(
+            "hydra/sweeper=optuna: there is nothing to search; give a key a range, e.g. "
+            "'optimizer.lr=tag(log,interval(1e-4,1e-1))'."
+        )
+    return space, fixed
+
+
+def is_setting(override: str) -> bool:
+    """Return whether an override sets a key of `hpo`."""
+    return bare(override.partition("=")[0]).partition(".")[0].partition("@")[0] == "hpo"
+
+
+def bare(key: str) -> str:
+    return key.lstrip("+~")
+
+
+def _range_text(value: object) -> str:
+    if isinstance(value, list):
+        return f"choice({','.join(map(to_override_text, value))})"
+    return to_override_text(value)
+
+
+def distribution(override: Override) -> BaseDistribution:
+    """Make Optuna's distribution of a range."""
+    value, key = override.value(), override.get_key_element()
+    if isinstance(value, IntervalSweep):
+        low, high = value.start, value.end
+        is_whole = isinstance(low, int) and isinstance(high, int)
+        if low is None or high is None or not low < high or ("log" in value.tags and low <= 0):
+            rule = (
+                "from a number above 0 to a larger one"
+                if "log" in value.tags
+                else "from a number to a larger one"
+            )
+            raise ConfigError(
+                f"{override.input_line}: should be a range {rule}; e.g. {key}=interval(0.1,0.5)."
+            )
+        if is_whole:
+            return IntDistribution(int(low), int(high), log="log" in value.tags)
+        return FloatDistribution(float(low), float(high), log="log" in value.tags)
+    if isinstance(value, RangeSweep) and not value.shuffle:
+        numbers = list(value.range())
+        if (
+            len(numbers) > 1
+            and all(isinstance(number, int) for number in numbers)
+            and numbers[0] < numbers[-1]
+        ):
+            return IntDistribution(
+                int(numbers[0]), int(numbers[-1]), step=int(numbers[1]) - int(numbers[0])
+            )
+    choices = list(dict.fromkeys(list_values(override)))
+    if not choices:
+        raise ConfigError(f"{override.input_line}: has no values; e.g. {key}=1,2.")
+    return CategoricalDistribution(choices)
+
+
+def overrides_of(params: Mapping[str, Value]) -> list[str]:
+    return [f"{key}={to_override_text(value)}" for key, value in params.items()]
+
+
+def check_enqueued(
+    params: Mapping[str, object], space: Space, others: bool = False
+) -> dict[str, object]:
+    """Return the values of a trial of `hpo.enqueue`.
+
+    With `others`, keys outside the space are accepted, which `hpo.space_function` suggests.
+    """
+    checked: dict[str, Any] = {}
+    for key, value in params.items():
+        if key not in space and others:
+            checked[key] = value
+            continue
+        if key not in space:
+            raise ConfigError(f"hpo.enqueue: {key} is not in the search space{hint(key, space)}")
+        value = (
+            to_override_text(value) if isinstance(space[key], CategoricalDistribution) else value
+        )
+        if not is_within(value, space[key]):
+            raise ConfigError(f"hpo.enqueue: {key}={value} is outside of its range.")
+        checked[key] = value
+    return checked
+
+
+def is_within(value: Any, among: BaseDistribution) -> bool:
+    if isinstance(among, CategoricalDistribution):
+        return value in among.choices
+    assert isinstance(among, IntDistribution | FloatDistribution)
+    is_number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    )
+    if isinstance(among, IntDistribution) and is_number:
+        return (
+            isinstance(value, int)
+            and among.low <= value <= among.high
+            and (value - among.low) % among.step == 0
+        )
+    return is_number and among.low <= value <= among.high
+
+
+def grid(space: Space) -> dict[str, list[Value]]:
+    """All values of each key."""
+    lists: dict[str, list[Value]] = {}
+    for key, dist in space.items():
+        if isinstance(dist, CategoricalDistribution):
+            lists[key] = [str(choice) for choice in dist.choices]
+        elif isinstance(dist, IntDistribution) and not dist.log:
+            lists[key] = list(range(dist.low, dist.high + 1, dist.step))
+        else:
+            raise ConfigError(f"hpo.sampler=grid: {key} has no list of values; e.g. {key}=0.1,0.2.")
+    return lists
+
+
+def point(space: Space, share: float) -> dict[str, Value]:
+    """A value for each key, at this share (0 to 1) of its range."""
+    return {key: value_at(dist, share) for key, dist in space.items()}
+
+
+def value_at(among: BaseDistribution, share: float) -> Value:
+    if isinstance(among, CategoricalDistribution):
+        return str(among.choices[int(share * (len(among.choices) - 1))])
+    if isinstance(among, IntDistribution):
+        return among.low + int(share * ((among.high - among.low) // among.step)) * among.step
+    assert isinstance(among, FloatDistribution)
+    return round_value(among.low + share * (among.high - among.low), among)

@@ -1,0 +1,280 @@
+"""One attempt at a run: the moment from which on it writes, and the record of its end in run.json.
+
+Nothing of a run is written before every reason to reject the command has been checked: the trainer
+is built, the lock is held, and the checkpoint is restored and fits. Then `begin` writes `.hydra/`,
+`run.json` and the logs, and starts the trackers. An attempt that crashes earlier is recorded too. A
+rejected attempt changes nothing.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from launcher.config.compose.resolve import as_yaml
+from launcher.config.explain import explain, unwrap_cause
+from launcher.config.identity.lookup import describe_nearest_run
+from launcher.config.run_config import RunConfig
+from launcher.config.secrets import without_environment
+from launcher.errors import TrainingError, config_error
+from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.process import deadline, signals
+from launcher.process.files import fsync_file, replacing
+from launcher.process.ranks import Ranks, broadcast, on_main, read_failure, report_failure
+from launcher.process.times import launch_time
+from launcher.process.user_exits import exits_are_errors
+from launcher.rundir import reproduction
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
+from launcher.rundir.logs import setup_logging
+from launcher.rundir.provenance import is_restart
+from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import Outcome, RecordData
+from launcher.train.build import logger
+from launcher.train.composed import Trainer
+from launcher.train.micro_batch import is_out_of_memory
+from launcher.train.run_summary import end_lines, is_in_sweep
+
+LESS_MEMORY = (
+    "Less memory is needed with trainer.activation_checkpointing=full, with strategy=fsdp on more"
+    " ranks, or, if you do not use it already, with trainer.micro_batch_size=auto."
+)
+
+
+class AttemptLog:
+    """Keeps run.json up to date; `on_begin` is called on rank 0 once the attempt has begun."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, on_begin: Callable[[], None]):
+        self.config, self.folder, self.on_begin = config, folder, on_begin
+        self.ranks = Ranks.from_env()
+        self.lock = RunLock(folder, sleep=_sleep, on_lost=give_up) if self.ranks.is_main else None
+        self.record: RunRecord | None = None
+        """Record of the attempt, written by rank 0 while it holds the lock."""
+        self.launched = launch_time()
+        self.has_begun = self._is_restored = False
+        self.trainer: Trainer | None = None
+        self.machine: str | None = None
+        self.data_files: str | None = None
+        self._end, self._has_ended = threading.Lock(), False
+
+    # ------------------------------------------------------------------------------------ its begin
+    def take(self, trainer: Trainer, machine: str) -> None:
+        """Lock the run for this trainer; `machine` is from `provenance.describe_machine`."""
+        number = on_main(self._acquire)
+        self.trainer, self.machine = trainer, machine
+        trainer.context.attempt = broadcast(number)
+        if self.lock is not None:
+            trainer.context.check_lock = self.lock.check
+
+    def _acquire(self) -> int:
+        assert self.lock is not None
+        self.lock.acquire()
+        with self.folder.being_read():
+            self.record = RunRecord(self.folder, check_lock=self.lock.check)
+        return self.record.next_number
+
+    def begin(self) -> None:
+        """Write that the attempt has begun. All ranks call it."""
+        on_main(lambda: self._begin(self.trainer))
+        self.has_begun = self._is_restored = True
+        setup_logging(self.folder.log_path(self.ranks.rank), self.ranks.rank)
+        if self.ranks.is_main:
+            is_new = self.trainer is None or self.trainer.step == 0
+            reproduction.keep(self.folder.path, Path(self.config.outputs), is_new)
+            self._report_nearest()
+            self.on_begin()
+
+    def _report_nearest(self) -> None:
+        assert self.record is not None
+        is_first = len(self.record.attempts) == 1 and not is_in_sweep()
+        if is_first and (line := describe_nearest_run(self.folder.path, self.record.data)):
+            logger.info("%s", line)
+
+    def _begin(self, trainer: Trainer | None) -> None:
+        """Begin the attempt of a restored trainer, or of None after a crash, in run.json."""
+        assert self.record is not None
+        if trainer is None:
+            step, micro_batch_size = self.record.step, None
+            strategy = str(self.config.plain["strategy"]["_target_"]).rpartition(".")[2]
+        else:
+            step, micro_batch_size = trainer.step, trainer.strategy.plan.micro_batch_size
+            strategy = trainer.strategy.name
+        try:
+            with self.folder.explain_write_errors():
+                self.folder.create()
+                with hydra_record(self.config, self.folder) as command:
+                    self.record.begin_attempt(
+                        start_step=step,
+                        max_steps=self.config.trainer.max_steps or 0,
+                        world_size=self.ranks.world_size,
+                        strategy=strategy,
+                        launched=self.launched,
+                        machine=self.machine,
+                        micro_batch_size=micro_batch_size,
+                        command=command,
+                        data_files=self.data_files,
+                    )
+        except BaseException:
+            for empty in (self.folder.hydra, self.folder.logs):
+                # It existed before, with content.
+                with suppress(OSError):
+                    empty.rmdir()
+            raise
+
+    # -------------------------------------------------------------------------------------- its end
+    @contextmanager
+    def record_end(self) -> Iterator[None]:
+        """Record the attempt's end at the end of the context, and hold the lock until then."""
+        try:
+            with deadline.on_forced_exit(self._record_forced_exit):
+                try:
+                    with exits_are_errors():
+                        yield
+                except signals.SignalExit as stop:
+                    self._record_stop(stop)
+                    raise
+                except BaseException as error:
+                    report_failure(error)
+                    self._record_failure(error)
+                    raise
+        finally:
+            if self.lock is not None:
+                self.lock.release()
+
+    def end(self, outcome: Outcome, step: int, **details: Any) -> None:
+        """Write the outcome on rank 0."""
+        # A forced exit may write it first. Then the main thread waits until it is written.
+        with self._end:
+            if self.record is None or not self.has_begun or self._has_ended:
+                return
+            self._has_ended = True
+            try:
+                self.record.end_attempt(outcome, end_step=step, **details)
+            except OSError as error:
+                problem = f"{self.record.path} could not be written: {error.strerror}."
+                if outcome in ("completed", "paused"):
+                    then = " and trains nothing" if self._saves else " and trains the run again"
+                    raise TrainingError(f"{problem} The same command writes it,{then}.") from error
+                # This must not hide why the attempt ended.
+                logger.error("%s", problem)
+
+    def _record_stop(self, stop: signals.SignalExit) -> None:
+        if not (self.has_begun and self.record is not None):
+            return
+        name = signal.Signals(stop.signum).name
+        then = "resumes from there" if self._saves else "starts at step 0 again"
+        logger.info("Stopped by %s at step %d; the same command %s.", name, self._step, then)
+        self.end("preempted", self._step, signal=name, exit_code=int(stop.code or 0))
+        for line in end_lines(self.record, self.config.outputs, sys.stdout):
+            logger.info(line)
+
+    def _record_failure(self, error: BaseException) -> None:
+        explained = explain(error)
+        code = 2 if explained else 1
+        if self.lock is None:
+            if code == 1:
+                logger.exception("Failed")
+            return
+        # The code cannot be imported.
+        if explained and config_error(error) is None:
+            error = ImportError(explained[0])
+        error = unwrap_cause(error)
+        # Use another rank's error, if this one only follows from it.
+        reason = read_failure() or f"{type(error).__name__}: {error}"
+        (reason,) = without_environment([reason], str(self.config.stored))
+        if not self._is_begun_for(code):
+            self._record_rejection(reason, code)
+            return
+        if code == 1:
+            logger.error("Failed at step %d: %s", self._step, reason)
+            if is_out_of_memory(reason):
+                logger.error(LESS_MEMORY)
+        self.end("failed", self._step, exit_code=code, reason=reason[:500])
+
+    def _record_rejection(self, reason: str, code: int) -> None:
+        """Record why any launch was rejected on SLURM, where nobody reads the message."""
+        if self.record is None or not (self.record.state == "queued" or is_restart()):
+            return
+        try:
+            self.record.add_failure("failed", reason=reason, exit_code=code)
+        # This must not hide why it was rejected.
+        except OSError as error:
+            logger.error("%s could not be written: %s.", self.record.path, error.strerror)
+
+    def _is_begun_for(self, code: int) -> bool:
+        """Return whether an error can be recorded. After a crash, begin now."""
+        if self.has_begun or code == 2:
+            return self.has_begun
+        try:
+            if self.record is None:
+                self._acquire()
+            self._begin(None)
+            self.has_begun = True
+            setup_logging(self.folder.log_path(), 0)
+        # This must not hide the first error.
+        except Exception as error:
+            logger.error("%s could not be written: %s", self.folder.record_path, error)
+        return self.has_begun
+
+    def _record_forced_exit(self, signum: int, reason: str) -> None:
+        if self.record is not None and self._is_begun_for(deadline.CODE):
+            name = signal.Signals(signum).name if signum else None
+            if self._step and self.folder.newest_step() == self._step:
+                reason = f"its last step is saved. {reason}"
+            self.end("failed", self._step, signal=name, exit_code=deadline.CODE, reason=reason)
+
+    @property
+    def _saves(self) -> bool:
+        return self.trainer is None or saves(self.trainer)
+
+    @property
+    def _step(self) -> int:
+        if self.trainer is not None and self._is_restored:
+            return self.trainer.step
+        return self.record.step if self.record is not None else 0
+
+
+def saves(trainer: Trainer) -> bool:
+    return any(isinstance(hook, CheckpointingHook) for hook in trainer.hooks)
+
+
+@contextmanager
+def hydra_record(config: RunConfig, folder: RunFolder) -> Iterator[RecordData]:
+    """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, for Hydra's tools.
+
+    They appear at the end of the context, unless it raises. Its value is for run.json.
+    """
+    texts = {"config.yaml": as_yaml(config.of_the_run)}
+    if config.hydra is not None:
+        texts["overrides.yaml"] = OmegaConf.to_yaml(OmegaConf.create(config.overrides))
+        texts["hydra.yaml"] = OmegaConf.to_yaml(OmegaConf.create({"hydra": config.hydra}))
+    folder.hydra.mkdir(exist_ok=True)
+    with ExitStack() as files:
+        for name, text in texts.items():
+            temporary = files.enter_context(replacing(folder.hydra / name))
+            temporary.write_text(text)
+            fsync_file(temporary)
+        yield config.record
+
+
+def _sleep(seconds: float) -> None:
+    """Sleep until a signal, while another machine's lock is awaited."""
+    time.sleep(seconds)
+    signals.check()
+
+
+def give_up(reason: str) -> None:
+    """Exit at once, since another process has taken this run over, and write nothing more."""
+    print(reason, file=sys.stderr, flush=True)
+    # These are data workers.
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(1)

@@ -1,0 +1,67 @@
+"""Files are written, hashed and fsynced in one go, and hashed again to compare."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.checkpoint.durable_files import hash_file, write_file, write_json
+
+
+@given(st.lists(st.binary(max_size=50), max_size=6))
+def test_a_written_file_has_its_entry(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
+) -> None:
+    path = tmp_path_factory.mktemp("files") / "x"
+    entry = write_file(path, pieces)
+    assert path.read_bytes() == b"".join(pieces)
+    assert entry.size == path.stat().st_size
+    assert hash_file(path, pieces=entry.pieces) == entry
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=4), st.data())
+def test_any_other_byte_is_noticed(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("files") / "x"
+    entry = write_file(path, pieces)
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    assert hash_file(path, pieces=entry.pieces) != entry
+
+
+def test_a_file_that_was_cut_or_grew_is_noticed(tmp_path: Path) -> None:
+    entry = write_json(tmp_path / "x", {"a": 1})
+    good = (tmp_path / "x").read_bytes()
+    for content in (good[:-1], good + b"\n", b""):
+        (tmp_path / "x").write_bytes(content)
+        assert hash_file(tmp_path / "x") != entry
+
+
+def test_written_file_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, real = [], os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1]
+    )
+    write_json(tmp_path / "x", {})
+    assert synced == [str(tmp_path / "x")]
+
+
+def test_error_of_the_progress_callback_ends_the_write(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        write_file(tmp_path / "x", [b"abc"], stop)
+
+
+def test_a_group_that_the_umask_admits_may_write_it(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        write_file(tmp_path / "x", [b"x"])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o664

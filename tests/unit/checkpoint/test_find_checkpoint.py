@@ -1,0 +1,89 @@
+"""Which checkpoint is meant, and the sentence for one that cannot be used."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from launcher.checkpoint.find_checkpoint import find_checkpoint
+from launcher.checkpoint.store import CheckpointStore
+from launcher.errors import ConfigError
+from support.stores import change_manifest, save
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    store = CheckpointStore(tmp_path / "run" / "checkpoints")
+    for step in (5, 10, 1400):
+        save(store, step, best=step == 10)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("which", "step"),
+    [
+        ("latest", 1400),
+        ("best", 10),
+        ("5", 5),
+        (5, 5),
+        ("step-00000005", 5),
+        ("checkpoints/step-00000005", 5),
+    ],
+)
+def test_ways_to_name_one(store: CheckpointStore, which: str | int, step: int) -> None:
+    assert find_checkpoint(store.root, which, "key") == store.path(step)
+
+
+def test_by_path(store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (store.path(5), Path("run/checkpoints/step-00000005"), store.root / "best"):
+        step = 10 if path.name == "best" else 5
+        assert find_checkpoint(store.root, path, "key") == store.path(step)
+    elsewhere = tmp_path / "mine"
+    shutil.copytree(store.path(5), elsewhere)
+    assert find_checkpoint(store.root, elsewhere, "key") == elsewhere
+
+
+def test_the_links_are_not_needed(store: CheckpointStore) -> None:
+    (store.root / "latest").unlink()
+    assert find_checkpoint(store.root, "latest", "key") == store.path(1400)
+
+
+@pytest.mark.parametrize("which", ["latest", "best", "7", "lastest", "/no/where"])
+def test_find_reports_a_checkpoint_that_does_not_exist(
+    store: CheckpointStore, tmp_path: Path, which: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^key={which}: .*empty has no checkpoint"):
+        find_checkpoint(tmp_path / "empty" / "checkpoints", which, "key")
+    if which not in ("latest", "best"):
+        with pytest.raises(ConfigError, match="it has step-00000005, step-00000010, step-00001400"):
+            find_checkpoint(store.root, which, "key")
+
+
+@pytest.mark.parametrize(
+    "damage", ["missing file", "no manifest", "manifest is a folder", "changed byte", "newer"]
+)
+@pytest.mark.parametrize("which", ["latest", "1400"])
+def test_find_reports_a_damaged_checkpoint_in_one_message(
+    store: CheckpointStore, damage: str, which: str
+) -> None:
+    folder = store.path(1400)
+    if damage == "missing file":
+        (folder / "state.json").unlink()
+    elif damage == "changed byte":
+        shard = folder / "shard-00000.safetensors"
+        shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    elif damage == "newer":
+        change_manifest(folder, format_version=99)
+    else:
+        (folder / "manifest.json").unlink()
+        if damage == "manifest is a folder":
+            (folder / "manifest.json").mkdir()
+    reason = (
+        "format version 99"
+        if damage == "newer"
+        else f"key={which}: .*step-00001400 is damaged: .*\\. Use another"
+    )
+    with pytest.raises(ConfigError, match=reason):
+        find_checkpoint(store.root, which, "key")
+    assert folder.is_dir(), "nothing is renamed"

@@ -1,0 +1,107 @@
+"""Each mistake of a command line gives its own message and no message that follows from it."""
+
+from pathlib import Path
+
+import pytest
+from hydra.types import RunMode
+
+from launcher.cli.sweep import check_jobs
+from launcher.config.compose.composer import command
+from launcher.errors import ConfigError
+from support.composition import mistakes
+
+FILES = {
+    "experiment/keys.yaml": "model:\n  dim: 64\n",
+    "experiment/defaults.yaml": "defaults:\n  - override /model: mlp\n",
+    "model/tab.yaml": "_target_: torch.nn.Linear\n\tbad: 1\n",
+    "model/twice.yaml": "_target_: torch.nn.Linear\n_target_: torch.nn.ReLU\n",
+}
+MISTAKES = {
+    "model=tab data=digits": ["model=tab: The configuration cannot be read as YAML"],
+    "model=twice data=digits": ["model=twice: The configuration cannot be read as YAML"],
+    "model=bn optimizer.lrr=3": ["model=bn: no option bn", "optimizer.lrr=3: no key optimizer.lrr"],
+    "experiment=keys": ["experiment={model:{dim:64}}: sets model below itself; its file should"],
+    "experiment=defaults": ["experiment=defaults: experiment/defaults.yaml should begin with `# @"],
+    "trainer.max_steps = 3": [
+        f"{word}: should be KEY=" for word in ("trainer.max_steps", "=", "3")
+    ],
+    "data.batch_size=16, seed=1": ["data.batch_size=16,: ends with a comma; remove it"],
+    "data={a: 3": ["data={a:: cannot be read", "3: should be KEY=VALUE"],
+    "scheduler=none tracker=off hooks=[none] optimizer=none": [
+        "scheduler=none: no option none; to remove the group, write ~scheduler.",
+        "tracker=off: no option off; to remove the group, write ~tracker.",
+        "hooks=[none]: no option none; to remove the group, write ~hooks.",
+        "optimizer=none: no option none; optimizer has",
+    ],
+    "scheduler={step_size:3} model=mlp data=digits": [
+        "scheduler={step_size:3}: scheduler has no key step_size; set it alone with +scheduler.st"
+    ],
+    "model=supervised data=parquet": [
+        "data.files: needs a value; e.g. data.files=...; python -m launcher --help data=parquet",
+        "data.tokenizer: needs a value; e.g. data.tokenizer=...; ",
+        "model.module._target_: needs a value; e.g. model.module._target_=...; ",
+    ],
+    "hydra.sweeper.params=3 hydra.job.env_copy=3 hydra.sweeper.max_batch_size=x": [
+        "hydra.sweeper.params=3: should be a mapping of keys to values; e.g. 'hydra.sweeper.par",
+        "hydra.job.env_copy=3: should be a list; e.g. 'hydra.job.env_copy=[value]'.",
+        "hydra.sweeper.max_batch_size=x: Value 'x' of type 'str' could not be converted to Int",
+    ],
+    # A key without a value, and a key that Hydra checks only where it reads it.
+    "hydra.job.num=x model=mlp data=digits": [
+        "hydra.job.num=x: Value 'x' of type 'str' could not be converted to Integer."
+    ],
+    "hydra.verbose=3 model=mlp data=digits": [
+        "hydra.verbose=3: should be true, false, the name of a logger, or a list of names."
+    ],
+    "dispatch.runs_per_job=2 model=mlp data=digits data.target=x": [
+        "dispatch.runs_per_job=2: no key dispatch.runs_per_job; dispatch=slurm has it.",
+        "data.target=x: no key data.target; data=table has it.",
+    ],
+    "~seed model=mlp data=digits": [
+        "seed: is missing, and a run needs it; add +seed=<a whole number"
+    ],
+}
+
+
+def test_glob_of_options_is_expanded(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    for name in ("keys", "kept", "other"):
+        (tmp_path / "experiment" / f"{name}.yaml").write_text("model:\n  dim: 64\n")
+    with command(["experiment=glob(ke*)"], tmp_path, mode=RunMode.MULTIRUN) as words:
+        assert sorted(words.expand()) == [["experiment=kept"], ["experiment=keys"]]
+        with pytest.raises(ConfigError, match="its file should begin with `# @package _global_`"):
+            check_jobs(words, words.expand())
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_mistake_gives_its_own_message_alone(command: str, tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    messages = mistakes(command.split(), tmp_path)
+    assert len(messages) == len(MISTAKES[command]), messages
+    for message, start in zip(messages, MISTAKES[command], strict=True):
+        assert message.startswith(start)
+
+
+def test_several_overrides_in_one_argument_are_named_as_that(tmp_path: Path) -> None:
+    for text in ("model=mlp data=digits", "seed=1 +model.depth=2 trainer.max_steps=3"):
+        assert mistakes([text], tmp_path) == [
+            f"{text}: is one argument with several overrides; type them without these quotes."
+        ]
+
+
+def test_options_of_a_search_path_in_the_users_own_configuration_are_known(tmp_path: Path) -> None:
+    (tmp_path / "more" / "model").mkdir(parents=True)
+    (tmp_path / "more" / "model" / "mine.yaml").write_text("defaults:\n  - mlp\n")
+    own = (
+        f"defaults:\n  - config\n  - _self_\nhydra:\n  searchpath:\n    - file://{tmp_path}/more\n"
+    )
+    (tmp_path / "mine.yaml").write_text(own)
+    words = ["model=mine", "data=digits", "seed=x"]
+    (message,) = mistakes(words, tmp_path, "mine")
+    assert message.startswith("seed='x': should be")
+    # A typed one takes the place of the file's.
+    assert mistakes([*words, "hydra.searchpath=[]"], tmp_path, "mine")[0].startswith(
+        "model=mine: no option mine; "
+    )

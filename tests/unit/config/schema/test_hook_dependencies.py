@@ -1,0 +1,161 @@
+"""Hooks that have no effect without another one."""
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import launcher
+from launcher.config.compose.composer import compose
+from launcher.config.options import main_folder, options
+from launcher.config.schema.checks import crosschecks
+from launcher.config.schema.hook_dependencies import LOGGED_GROUPS, metric_issues, need_issues
+from launcher.hooks.base import BaseHook
+from launcher.hooks.early_stopping import EarlyStoppingHook
+from support.composition import run_of
+
+PACKAGE = Path(launcher.__file__).parent
+HOOKS = sorted({*options([main_folder()], "hooks")} - {"default"})
+DEFAULT = ("progress", "logging", "evaluation", "checkpointing")
+EVALUATION = {"_target_": "launcher.hooks.evaluation.EvaluationHook"}
+FUNCTIONS = {"_target_": "launcher.hooks.functions.FunctionHook"}
+BY_METRIC = {
+    "scheduler": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", "metric": "val/loss"}
+}
+
+
+class OwnHook(BaseHook):
+    needs: ClassVar = {"name=first*": "checkpointing", "size=3": "evaluation"}
+
+    def __init__(self, name: str = "first one", size: int = 0):
+        pass
+
+
+class Derived(EarlyStoppingHook):
+    pass
+
+
+OWN = {"_target_": f"{__name__}.OwnHook"}
+DERIVED = {"_target_": f"{__name__}.Derived"}
+
+
+@pytest.fixture(scope="module")
+def composed() -> dict[str, Any]:
+    """With all hooks that there are."""
+    words = ["model=mlp", "data=digits", "run.name=a", f"hooks=[{','.join(HOOKS)}]"]
+    return run_of(compose(words)).plain
+
+
+def tree(composed: dict[str, Any], names: str, **changes: Any) -> dict[str, Any]:
+    chosen = [each for name in names.split() for each in (DEFAULT if name == "default" else [name])]
+    hooks = {name: composed["hooks"][name] for name in chosen} | changes.pop("hooks", {})
+    for key, value in changes.pop("values", {}).items():
+        hook, _, name = key.partition(".")
+        hooks[hook] = hooks[hook] | {name: value}
+    return composed | {"hooks": hooks} | changes
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(
+    composed: dict[str, Any], name: str
+) -> None:
+    found = list(map(str, need_issues(tree(composed, name))))
+    if name not in ("early_stopping", "ema", "export"):
+        assert found == []
+        return
+    [sentence] = found
+    match = re.fullmatch(
+        rf"hooks\.{name}: needs hooks\.\w+ \(.*\), which is missing; use hooks=\[(.*)\]\.", sentence
+    )
+    assert match is not None and match[1] == f"default,{name}"
+    assert not list(need_issues(tree(composed, match[1].replace(",", " "))))
+
+
+TRAIN_LOSS = {"values": {"early_stopping.metric": "train/loss"}}
+EMA = {"values": {"ema.evaluate": True}}
+BY_TRAIN_LOSS = {"values": {"checkpointing.best_metric": "train/loss"}}
+
+
+def mine(node: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    return {"hooks": {"mine": node | settings}}
+
+
+@pytest.mark.parametrize(("names", "changes", "expected"), [
+    ("logging early_stopping", TRAIN_LOSS, None),
+    ("evaluation early_stopping", {}, None),
+    ("early_stopping", TRAIN_LOSS, "hooks.logging (metric=train/loss)"),
+    ("early_stopping logging", {}, "use hooks=[early_stopping,logging,evaluation]."),
+    ("early_stopping", {"hooks": {"measured": EVALUATION}}, None),
+    ("early_stopping", mine(OWN, name="second"), None),
+    ("early_stopping", {"tracker": {"mine": OWN | {"name": "second"}}}, None),
+    ("early_stopping", mine(FUNCTIONS), None),
+    ("", mine(DERIVED), "hooks.mine: needs hooks.evaluation (metric=val/loss)"),
+    ("", mine(OWN), "hooks.mine: needs hooks.checkpointing (name=first one)"),
+    ("", mine(OWN, name="second"), None),
+    ("", mine(OWN, name="second", size=3), "hooks.mine: needs hooks.evaluation (size=3)"),
+    ("", mine({"_target_": "nothing.there.Hook"}), None),
+    ("", mine({"_target_": "print"}), None),
+    ("evaluation ema", EMA, None),
+    ("checkpointing ema", EMA, "hooks.ema: needs hooks.evaluation (evaluate=true)"),
+    ("checkpointing ema", {}, None),
+    ("", BY_METRIC, "scheduler: needs hooks.evaluation (metric=val/loss)"),
+    ("evaluation", BY_METRIC, None),
+    ("checkpointing", BY_TRAIN_LOSS, "hooks.logging (best_metric="),
+])  # fmt: skip
+def test_needs_of_a_hook_are_reported_with_the_list_to_paste(
+    composed: dict[str, Any], names: str, changes: dict[str, Any], expected: str | None
+) -> None:
+    found = list(map(str, need_issues(tree(composed, names, **changes))))
+    assert (len(found) == 1 and expected in found[0]) if expected else found == [], found
+
+
+@pytest.mark.parametrize("key", ["checkpointing.best_metric", "early_stopping.metric", "scheduler"])
+@pytest.mark.parametrize(
+    ("metric", "extra", "is_known"),
+    [
+        ("f1", {}, False),
+        ("val_loss", {}, False),
+        ("mine/loss", {}, False),
+        ("mine/loss", {"hooks": {"mine": FUNCTIONS}}, True),
+        ("mine/loss", {"tracker": {"mine": OWN | {"name": "second"}}}, True),
+        *[(f"{group}/x", {}, True) for group in LOGGED_GROUPS],
+    ],
+)
+def test_a_metric_that_no_hook_logs_is_rejected_before_training(
+    composed: dict[str, Any], key: str, metric: str, extra: dict[str, Any], is_known: bool
+) -> None:
+    changes: dict[str, Any] = {"values": {key: metric}}
+    if key == "scheduler":
+        changes = {"scheduler": BY_METRIC["scheduler"] | {"metric": metric}}
+    names = "default early_stopping"
+    found = list(map(str, metric_issues(tree(composed, names, **changes, **extra))))
+    path = "scheduler.metric" if key == "scheduler" else f"hooks.{key}"
+    text = f"no hook logs it; use a name of {'/, '.join(LOGGED_GROUPS)}/, e.g. val/loss."
+    assert found == ([] if is_known else [f"{path}='{metric}': {text}"])
+
+
+def test_the_groups_that_hooks_log_are_those_in_their_source() -> None:
+    source = "".join(path.read_text() for path in (PACKAGE / "hooks").glob("*.py"))
+    logged = re.findall(r"trainer\.log\(\s*\{\"(\w+)\"", source)
+    # The evaluation logs the name of the split.
+    assert {*logged, "val"} == set(LOGGED_GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("trainer.pause_at", 9), ("run.resume", "must"), ("run.fork_from", "ab/4")]
+)
+def test_option_that_needs_checkpoints_is_rejected_without_the_hook(
+    composed: dict[str, Any], key: str, value: Any
+) -> None:
+    def is_rejected(config: dict[str, Any]) -> bool:
+        start = f"{key}={value}: "
+        found = [text for text in map(str, crosschecks(config)) if text.startswith(start)]
+        return any("hooks.checkpointing" in text for text in found)
+
+    section, _, name = key.partition(".")
+    changed = {section: composed[section] | {name: value}}
+    assert is_rejected(tree(composed, "progress", **changed))
+    renamed = {"mine": composed["hooks"]["checkpointing"]}
+    assert not is_rejected(tree(composed, "default", **changed))
+    assert not is_rejected(tree(composed, "", hooks=renamed, **changed))

@@ -1,0 +1,137 @@
+"""Which of the user's own source files a process has imported, and which have changed since."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.rundir import imported_sources
+from launcher.rundir.imported_sources import MAX_HASHED_BYTES, digest_of, source_changes
+
+PROBE = """
+import importlib, json, sys
+sys.path[:0] = sys.argv[2:]
+for name in sys.argv[1].split(","):
+    importlib.import_module(name)
+import launcher.rundir.imported_sources as sources
+print(json.dumps(sources.digest_imported_sources()))
+"""
+
+
+def project(root: Path) -> Path:
+    files = {
+        "mine/__init__.py": "from mine import net",
+        "mine/net.py": "WIDTH = 1",
+        "mine/late.py": "LATE = 1",
+        "space/deep/part.py": "PART = 1",
+        "single.py": "ONE = 1",
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def imported(modules: str, cwd: Path, *path: Path) -> dict[str, str]:
+    """The sources of a process that imports these modules."""
+    script = cwd / "probe.py"
+    script.write_text(PROBE)
+    words = [sys.executable, str(script), modules, *map(str, path)]
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def test_own_files_are_known_by_their_modules_wherever_they_are(tmp_path: Path) -> None:
+    here, there = project(tmp_path / "here"), project(tmp_path / "there")
+    (tmp_path / "linked").symlink_to(here)
+    modules, expected = "mine,space.deep.part,single,yaml,launcher.errors", {
+        "mine/__init__.py", "mine/net.py", "space/deep/part.py", "single.py", "probe.py"
+    }  # fmt: skip
+    found = imported(modules, here)
+    assert found.keys() == expected
+    assert imported(modules, tmp_path, there) == found, "on the path, in another place"
+    assert imported(modules, tmp_path, tmp_path / "linked") == found, "behind a link"
+
+
+def edit(root: Path) -> None:
+    (root / "mine/net.py").write_text("WIDTH = 2")
+
+
+def remove(root: Path) -> None:
+    (root / "mine/late.py").unlink()
+
+
+def shadow(root: Path) -> None:
+    (root / "single.py").unlink()
+    (root / "single").mkdir()
+    (root / "single/__init__.py").write_text("ONE = 1")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda root: None, []),
+        (lambda root: (root / "mine/new.py").write_text(""), []),
+        (edit, ["mine/net.py: was edited."]),
+        (remove, ["mine/late.py: is gone."]),
+        (shadow, ["single.py: is gone."]),
+        (
+            lambda root: (edit(root), remove(root)),
+            ["mine/net.py: was edited.", "mine/late.py: is gone."],
+        ),
+    ],
+)
+def test_changes_are_found_without_importing(tmp_path, monkeypatch, change, expected) -> None:
+    root = project(tmp_path)
+    stored = imported("mine.late,space.deep.part,single", root)
+    stored.pop("probe.py")
+    change(root)
+    monkeypatch.syspath_prepend(str(root))
+    assert source_changes(stored, {}) == expected
+    assert not {"mine", "single", "space"} & sys.modules.keys()
+
+
+def test_source_edited_after_its_import_counts_as_imported() -> None:
+    stored = {"mine/net.py": "1", "mine/old.py": "1"}
+    assert source_changes(stored, {"mine/net.py": "2", "mine/new.py": "1", "mine/old.py": "1"}) == [
+        "mine/net.py: was edited.",
+        "mine/new.py: is new.",
+    ]
+    assert source_changes({}, {"mine/net.py": "2"}) == [], "nothing is known of the earlier process"
+    many = {f"mine/part_{number:02}.py": "1" for number in range(20)}
+    (sentence,) = source_changes(many, dict.fromkeys(many, "2"))
+    assert sentence.endswith("mine/part_07.py and 12 more: was edited.")
+
+
+def test_an_edit_after_the_import_is_not_what_runs(tmp_path, monkeypatch) -> None:
+    import importlib
+
+    (tmp_path / "edited_later.py").write_text("A = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("edited_later")
+    first = imported_sources.digest_imported_sources()["edited_later.py"]
+    (tmp_path / "edited_later.py").write_text("A = 22")
+    assert imported_sources.digest_imported_sources()["edited_later.py"] == first
+    importlib.reload(module)
+    assert (
+        imported_sources.digest_imported_sources()["edited_later.py"]
+        == digest_of(tmp_path / "edited_later.py")
+        != first
+    )
+    del sys.modules["edited_later"]
+
+
+def test_files_that_cannot_be_digested(tmp_path: Path) -> None:
+    assert digest_of(tmp_path) is None
+    assert digest_of(tmp_path / "none.py") is None
+    assert digest_of("a\0b") is None
+    large = tmp_path / "large.py"
+    with open(large, "wb") as file:
+        file.truncate(MAX_HASHED_BYTES + 1)
+    first = digest_of(large)
+    os.truncate(large, MAX_HASHED_BYTES + 2)
+    assert first != digest_of(large)

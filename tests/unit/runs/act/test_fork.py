@@ -1,0 +1,59 @@
+"""The command line of a fork, and its parsing."""
+
+import pytest
+
+from launcher.errors import ConfigError
+from launcher.runs.__main__ import parse
+from launcher.runs.act.fork import fork_command
+from launcher.runs.find_runs import find_run
+
+OVERRIDES = (
+    *("model=mlp", "optimizer.lr=0.1", "run.fork_from=other/3", "trainer.pause_at=5"),
+    "run.init_from=x",
+)
+
+
+@pytest.fixture
+def checkpoint(make_run, monkeypatch):
+    """Sets the folder of the checkpoint that is found."""
+    folder = make_run("mlp", "12345e67", overrides=OVERRIDES)
+
+    def put(path):
+        monkeypatch.setattr("launcher.runs.act.fork.find_checkpoint", lambda *_, **__: path)
+
+    put(folder.checkpoints / "step-00000010")
+    return put
+
+
+@pytest.fixture
+def run(checkpoint, outputs):
+    return find_run("12345e67", outputs)
+
+
+def test_the_fork_has_the_words_of_its_source_but_those_of_its_start(run, outputs):
+    assert fork_command(run, ["optimizer.lr=0.2"], without=["data", "optimizer"]) == [
+        "model=mlp", "optimizer.lr=0.1", "run.name=mlp", f"paths.outputs={outputs}",
+        "run.fork_from=12345e67/10",
+        "run.fork_without=[data,optimizer]", "optimizer.lr=0.2",
+    ]  # fmt: skip
+
+
+def test_a_fork_elsewhere_names_the_folder_of_the_checkpoint(run, outputs, checkpoint, tmp_path):
+    words = fork_command(run, ["paths.outputs=/elsewhere"])
+    assert f"run.fork_from={outputs}/mlp/12345e67/checkpoints/step-00000010" in words
+    assert [word for word in words if word.startswith("paths")] == ["paths.outputs=/elsewhere"]
+    checkpoint(tmp_path / "a, b" / "step-00000010")
+    assert f"run.fork_from='{tmp_path}/a, b/step-00000010'" in fork_command(run, [])
+
+
+def test_a_stored_command_line_that_names_code_is_not_forked(run):
+    run.overrides.append("+hooks.x._target_=numpy.load")
+    with pytest.raises(ConfigError, match=r"^hooks\.x\._target_=numpy\.load: only the stored"):
+        fork_command(run, [])
+    assert "+hooks.x._target_=numpy.load" in fork_command(run, [], trust=True)
+
+
+def test_overrides_may_come_after_a_flag():
+    parsed = parse(["fork", "1a2b", "optimizer.lr=1", "--at", "6", "seed=2", "--without", "data"])
+    assert (parsed.run, parsed.overrides) == ("1a2b", ["optimizer.lr=1", "seed=2"])
+    assert (parsed.at, parsed.without) == ("6", ["data"])

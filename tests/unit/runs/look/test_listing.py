@@ -1,0 +1,268 @@
+import json
+import time
+
+import pytest
+
+from launcher.rundir.folder import RunFolder
+from launcher.runs.find_runs import find_runs
+from launcher.runs.look.listing import table
+from launcher.slurm.submission import Submission, freeze
+
+GPT = {"model": "gpt", "data": "text", "hooks": ["default"], "hydra/launcher": "basic"}
+MLP = {**GPT, "model": "mlp"}
+
+
+def config(lr=0.001, seed=0, steps=10, **model):
+    return {
+        "seed": seed,
+        "run": {"id": "x", "tag": None, "dir": f"/somewhere/{seed}"},
+        "optimizer": {"lr": lr, "betas": [0.9, 0.95]},
+        "model": model,
+        "scheduler": {"max_steps": steps},
+        "trainer": {"max_steps": steps},
+    }
+
+
+@pytest.fixture
+def sweep(make_run):
+    gpt = {"_target_": "launcher.models.gpt.GPT", "dim": 64, "layers": 2}
+    mlp = config(lr=1e-05, _target_="launcher.models.mlp.MLP", width=32)
+    best = {"metric": "val/loss", "value": 0.25, "step": 4}
+    other = config(seed=1, **{**gpt, "dim": 128})
+    make_run("gpt", "aaaa0001", config=config(**gpt), choices=GPT, loss=2.345678)
+    make_run("gpt", "aaaa0002", config=other, choices=GPT, state="stale", step=7)
+    make_run("mlp", "bbbb0003", config=mlp, choices=MLP, state="running", step=4, best=best)
+    make_run("mlp", "bbbb0004", config=mlp, choices=MLP, state="preempted", loss=float("nan"))
+
+
+def rows(output):
+    """Cells of a table: columns are two spaces or more apart."""
+    return [
+        [cell.strip() for cell in line.split("  ") if cell.strip()] for line in output.splitlines()
+    ]
+
+
+@pytest.fixture
+def differing(runs):
+    """Gives each run's `differs in`."""
+    return lambda: [line[2] for line in rows(runs()[1])[1:]]
+
+
+@pytest.fixture
+def differs(runs):
+    """Gives each run's differences in `--json`."""
+    return lambda: [run["differs"] for run in json.loads(runs("--json")[1])]
+
+
+def test_the_table(runs, sweep):
+    code, output, _ = runs()
+    heading, *lines = rows(output)
+    assert code == 0
+    assert heading == [
+        *("name", "id", "differs in", "state", "step/max", "train/loss", "curve"),
+        *("best val/loss", "attempts", "age"),
+    ]
+    lr = "optimizer.lr=1e-05 seed=0"
+    assert [line[:8] for line in lines] == [
+        ["gpt", "aaaa0001", "model=gpt model.dim=64 optimizer.lr=0.001 seed=0",
+         "completed", "10/10", "2.346", "-", "1"],
+        ["gpt", "aaaa0002", "model=gpt model.dim=128 optimizer.lr=0.001 seed=1",
+         "stale", "7/10", "-", "-", "1"],
+        ["mlp", "bbbb0003", f"model=mlp {lr}", "running", "4/10", "-", "0.25", "1"],
+        ["mlp", "bbbb0004", f"model=mlp {lr}", "preempted", "10/10", "nan", "-", "1"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        ("optimizer.lr=1e-5", ["bbbb0003", "bbbb0004"]),
+        ("optimizer.lr=1e-3 seed=1", ["aaaa0002"]),
+        ("model=gpt", ["aaaa0001", "aaaa0002"]),
+        ("optimizer.betas=[0.9,0.95] model.dim=64", ["aaaa0001"]),
+        ("state=stale", ["aaaa0002"]),
+        ("list ml", ["bbbb0003", "bbbb0004"]),
+        ("list aaaa seed=0", ["aaaa0001"]),
+        ("run.tag=null state=running", ["bbbb0003"]),
+        ("seed=5", []),
+    ],
+)
+def test_filters(runs, sweep, words, ids):
+    code, output, error = runs(*words.split())
+    assert code == 0 and [line[1] for line in rows(output)[1:]] == ids
+    assert ids or "There are no runs in" in error
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 200])
+def test_a_run_is_one_line_at_any_width(sweep, outputs, width):
+    runs = find_runs(outputs)
+    lines = list(table(runs, time.time(), width).lines(width))
+    assert len(lines) == 1 + len(runs) and all(len(line) <= width for line in lines)
+    assert ("model=gpt seed=1 " in lines[2]) == (40 <= width < 120), "the keys that tell"
+    assert ("differs in" in lines[0]) == (width >= 40)
+    assert ("best val/loss" in lines[0]) == (width >= 60) and ("name" in lines[0]) == (width > 40)
+    if width == 200:
+        assert "model=gpt model.dim=128 optimizer.lr=0.001 seed=1" in lines[2]
+
+
+@pytest.mark.parametrize(("max_steps", "shown"), [(30, "0/30"), (None, "0/?")])
+def test_a_queued_run_has_the_steps_of_its_configuration(runs, outputs, max_steps, shown):
+    folder = RunFolder(outputs / "gpt" / "1a2b0000")
+    plain = {"run": {"dir": str(folder.path)}, "trainer": {"max_steps": max_steps}}
+    freeze(folder, plain, None, Submission("/s/job-0.sh"))
+    assert f"  {shown}  " in runs()[1] and f"step       {shown}\n" in runs("show", "1a2b")[1]
+
+
+def test_a_key_that_only_follows_a_preset_or_a_group_is_left_out(make_run, differs):
+    preset = {**GPT, "experiment": "small", "data": "digits", "scheduler": "constant"}
+    plain = {**GPT, "experiment": None, "scheduler": "cosine"}
+    for index, choices in enumerate((plain, plain, preset, preset)):
+        is_small, lr = choices is preset, 0.1 if index % 2 else 0.2
+        overrides = ["experiment=small"] * is_small + ["optimizer.lr=0.1"] * (index % 2)
+        own = {"data": {"classes": 10 - is_small}, "trainer": {"max_steps": 5 + is_small}}
+        full = config(lr=lr, classes=10 - is_small) | own
+        make_run("gpt", f"aaaa000{index}", config=full, choices=choices, overrides=overrides)
+    assert differs() == [
+        {"experiment": experiment, "optimizer.lr": lr}
+        for experiment in ("null", "small")
+        for lr in ("0.2", "0.1")
+    ]
+
+
+def test_a_key_that_takes_its_value_from_another_group_is_left_out(make_run, differs):
+    for data, classes in (("text", 256), ("digits", 10)):
+        full = config(classes=classes) | {"data": {"classes": classes}}
+        make_run("gpt", data, config=full, choices={**GPT, "data": data})
+    assert differs() == [{"data": "text"}, {"data": "digits"}]
+
+
+def test_columns_and_order(runs, sweep):
+    code, output, _ = runs("--columns", "seed,model.dim", "--sort", "seed", "--reverse")
+    heading, *lines = rows(output)
+    assert code == 0 and heading == ["name", "id", "differs in", "state", "seed", "model.dim"]
+    assert lines[0][1] == "aaaa0002" and lines[0][4:] == ["1", "128"]
+    code, _, error = runs("--columns", "sed")
+    assert code == 2 and error.startswith("'--columns=sed': ")
+
+
+def test_the_loss_of_a_run_is_drawn_small(runs, make_run):
+    losses = [4.0, 3.0, 2.0, 1.5, 1.0]
+    make_run("gpt", "aaaa0001", rows=[{"step": n, "train/loss": y} for n, y in enumerate(losses)])
+    assert "█▆▃▂▁" in runs()[1]
+
+
+def test_the_metric_by_which_runs_are_sorted_is_shown(runs, make_run):
+    for number, loss in enumerate((0.5, 0.25)):
+        make_run("gpt", f"aaaa000{number}", loss=1.0, rows=[{"step": 1, "val/loss": loss}])
+    heading, *lines = rows(runs("--sort", "val/loss")[1])
+    assert heading[-1] == "val/loss" and [line[-1] for line in lines] == ["0.25", "0.5"]
+    assert "val/loss" not in runs("--sort", "state")[1]
+
+
+def test_listing_names_the_metric_of_each_best_where_they_differ(runs, make_run):
+    for number, metric in enumerate(("val/loss", "val/accuracy")):
+        make_run("a", f"aaaa000{number}", best={"metric": metric, "value": 0.5, "step": 1})
+    _, first, second = rows(runs()[1])
+    assert "0.5 (val/loss)" in first and "0.5 (val/accuracy)" in second
+
+
+def test_listing_of_one_run_shows_no_differences(runs, make_run):
+    make_run("gpt", "aaaa0001", config=config(), choices=GPT)
+    assert "differs" not in runs()[1]
+
+
+def test_a_value_that_follows_another_is_shown_once(make_run, differing):
+    for steps in (10, 20):
+        words = [f"trainer.max_steps={steps}", "+seed=0"]
+        make_run("gpt", f"{steps}", config=config(steps=steps), choices=GPT, overrides=words)
+    assert differing() == ["trainer.max_steps=10", "trainer.max_steps=20"]
+
+
+def test_the_most_informative_keys_come_first_without_nulls_and_defaults(
+    make_run, differing, differs
+):
+    """The folder has many kinds of runs, and the differing keys must not be cut off behind keys
+    without information."""
+    typed = ("optimizer.lr=0.1", "optimizer.lr=0.2", "+run.tag=again", "seed=1")
+    typed += ("trainer.max_steps=5",)
+    for number, override in enumerate(typed):
+        lr, steps = {0: 0.1, 1: 0.2}.get(number, 0.001), 5 if number == 4 else 10
+        settings = config(lr=lr, seed=int(number == 3), steps=steps)
+        settings["model"] = {"_target_": "p.B" if number == 1 else "p.A"}
+        settings["run"]["tag"] = "again" if number == 2 else None
+        if number == 1:
+            del settings["scheduler"]  # it follows trainer.max_steps where it exists
+        make_run("m", f"aaaa000{number}", config=settings, choices=MLP, overrides=[override])
+    assert differing() == [
+        f"model._target_=p.{'B' if number == 1 else 'A'} {word.lstrip('+')}"
+        for number, word in enumerate(typed)
+    ]
+    keys = ["model._target_", "optimizer.lr", "run.tag", "seed", "trainer.max_steps"]
+    assert list(differs()[0]) == keys
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_a_run_that_has_only_defaults_shows_them(make_run, differing, is_typed):
+    """Nobody may have typed the values: the project's own YAML files were edited in between."""
+    for number, lr in enumerate((0.01, 0.1)):
+        words = ["optimizer.lr=0.1"] if number and is_typed else []
+        make_run("m", f"aaaa000{number}", config=config(lr=lr), choices=MLP, overrides=words)
+    assert differing() == ["optimizer.lr=0.01", "optimizer.lr=0.1"]
+
+
+@pytest.mark.parametrize("width", [None, 200, 120, 70])
+def test_failed_runs_have_a_reason(make_run, outputs, change, width):
+    make_run("m", "aaaa0001", config=config(seed=0), loss=1.5)
+    for number in (2, 3):
+        folder = make_run("m", f"aaaa000{number}", config=config(seed=number), state="failed")
+        (attempt,) = json.loads(folder.record_path.read_text())["attempts"]
+        reason = f"RuntimeError: number {number}\n" + "x" * 100
+        change(folder, attempts=[attempt | {"reason": reason}])
+    runs = find_runs(outputs)
+    heading, completed, *failed = table(runs, time.time(), width).lines(width)
+    is_shown = width != 70
+    assert (heading.split()[-1] == "reason") == is_shown
+    assert not is_shown or completed.endswith("  -")
+    for number, line in zip((2, 3), failed, strict=True):
+        assert "seed=" in line and (f"RuntimeError: number {number}" in line) == is_shown
+    assert "reason" not in next(table(runs[:1], time.time(), width).lines(width))
+
+
+def test_a_part_that_one_run_has_is_known_by_its_settings(make_run, differs):
+    make_run("gpt", "aaaa0001", config=config())
+    ema = {"_target_": "launcher.hooks.ema.EmaHook", "decay": 0.9}
+    hooks = {"ema": ema, "bare": {"_target_": "a.B"}}
+    make_run("gpt", "aaaa0002", config={**config(), "hooks": hooks})
+    assert differs() == [{}, {"hooks.bare._target_": "a.B", "hooks.ema.decay": "0.9"}]
+
+
+def test_listing_hides_settings_that_cannot_change_the_numbers(make_run, differs):
+    excluded = ["hooks.logging", "device", "run", "job"]
+    for number in (1, 2):
+        settings = config() | {"device": f"cuda:{number}"}
+        tag = "again" if number == 2 else None
+        settings["run"] |= {"tag": tag, "identity_exclude": excluded}
+        settings["hooks"] = {"logging": {"interval": number}, "ema": {"decay": number}}
+        make_run("gpt", f"aaaa000{number}", config=settings, choices={**GPT, "job": str(number)})
+    tags = {"1": "null", "2": "again"}
+    assert differs() == [{"hooks.ema.decay": n, "run.tag": tag} for n, tag in tags.items()]
+
+
+def test_json(runs, sweep, outputs):
+    code, output, _ = runs("--json")
+    found = json.loads(output)
+    states = ["completed", "stale", "running", "preempted"]
+    assert code == 0 and [run["state"] for run in found] == states
+    assert found[2]["best"] == {"metric": "val/loss", "value": 0.25, "step": 4}
+    assert found[2]["folder"] == str(outputs / "mlp" / "bbbb0003")
+    assert found[2]["differs"] == {"model": "mlp", "optimizer.lr": "1e-05", "seed": "0"}
+    assert len(found[2]["attempts"]) == 1
+
+
+def test_damaged_runs_are_listed_too(runs, make_run, change):
+    make_run("gpt", "aaaa0001").record_path.write_text("{")
+    change(make_run("gpt", "aaaa0002"), config={})
+    code, output, _ = runs()
+    states = {line[1]: line[2] for line in rows(output)[1:]}
+    assert code == 0 and states == {"aaaa0001": "damaged", "aaaa0002": "completed"}
+    assert runs("show", "aaaa0001")[0] == 0

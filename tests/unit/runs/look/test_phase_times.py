@@ -1,0 +1,109 @@
+"""The time of attempts by phase, and device hours."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.runs.look.phase_times import PHASES, TimeSpent, time_of_run
+from launcher.runs.stored_run import StoredRun
+
+BEGIN = 1_800_000_000
+
+
+def time_of(seconds: float) -> str:
+    return datetime.fromtimestamp(BEGIN + seconds, UTC).isoformat(timespec="seconds")
+
+
+def attempt(begin: float, end: float, steps: tuple[int, int], **more: Any) -> dict[str, Any]:
+    return {
+        "number": 1, "host": "h", "pid": 1, "world_size": 1, "outcome": "preempted",
+        "start_step": steps[0], "end_step": steps[1],
+        "started": time_of(begin), "launched": time_of(begin), "ended": time_of(end),
+        **more,
+    }  # fmt: skip
+
+
+def spent_by(*attempts: dict[str, Any]) -> TimeSpent:
+    return time_of_run(StoredRun("nowhere", {"state": "completed", "attempts": [*attempts]}), BEGIN)
+
+
+def test_each_second_of_an_attempt_has_its_part() -> None:
+    seconds = {"starting": 10.0, "evaluating": 5.0, "saving": 2.0}
+    found = spent_by(attempt(100, 200, (0, 50), seconds=seconds, queued=time_of(40), world_size=4))
+    assert found.seconds == {"queued": 60, "repeating": 0, "computing": 83, **seconds}
+    assert found.device_seconds == 400
+    assert found.ratio == pytest.approx(83 / 160) and TimeSpent().ratio is None
+
+
+@pytest.mark.parametrize(
+    ("spans", "repeated"),
+    [
+        pytest.param([(0, 10), (10, 20)], 0, id="nothing is lost"),
+        pytest.param([(0, 10), (8, 20)], 20, id="two steps"),
+        pytest.param([(0, 10), (8, 8), (6, 20)], 40, id="an attempt without a step"),
+        pytest.param([(0, 10), (10, 20), (5, 30)], 150, id="a rollback over two attempts"),
+        pytest.param([(0, 10), (0, 20)], 100, id="all steps"),
+    ],
+)
+def test_steps_that_a_later_attempt_computes_again_are_lost(
+    spans: list[tuple[int, int]], repeated: float
+) -> None:
+    """Each step took ten seconds."""
+    attempts = []
+    for index, (first, last) in enumerate(spans):
+        end = 1000 * index + 10 * (last - first)
+        attempts.append(attempt(1000 * index, end, (first, last), seconds={"starting": 0.0}))
+    found = spent_by(*attempts)
+    assert found.seconds["repeating"] == pytest.approx(repeated)
+    assert found.seconds["computing"] == pytest.approx(10 * spans[-1][1])
+
+
+def test_an_attempt_that_reached_no_step_was_starting() -> None:
+    assert spent_by(attempt(0, 30, (5, 5), outcome="failed")).seconds["starting"] == 30
+
+
+@pytest.mark.parametrize("state", ["running", "stale"])
+def test_an_open_attempt_lasts_until_now_or_the_last_write(make_run: Any, state: str) -> None:
+    folder = make_run("gpt", "aa", state=state)
+    run = StoredRun.read(folder.path)
+    begun = datetime.fromisoformat(run.attempts[0]["started"]).timestamp()
+    written = max(0.0, folder.record_path.stat().st_mtime - begun)
+    total = sum(time_of_run(run, begun + 500).seconds.values())
+    assert total == pytest.approx(500.0 if state == "running" else written)
+
+
+SPANS = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda pair: (min(pair), max(pair)))
+
+
+@given(
+    st.lists(
+        st.tuples(SPANS, st.integers(0, 100), st.integers(0, 100), st.integers(1, 8)), max_size=5
+    )
+)
+def test_the_parts_add_up_to_the_time(given: list[Any]) -> None:
+    attempts, total, devices = [], 0, 0
+    for index, (steps, waited, took, ranks) in enumerate(given):
+        begin = 1000 * index + 200
+        more = {"queued": time_of(begin - waited), "seconds": {"starting": took / 4}}
+        attempts.append(attempt(begin, begin + took, steps, world_size=ranks, **more))
+        total, devices = total + waited + took, devices + took * ranks
+    found = spent_by(*attempts)
+    assert sum(found.seconds.values()) == pytest.approx(total)
+    assert all(value >= 0 for value in found.seconds.values())
+    assert found.device_hours == pytest.approx(devices / 3600)
+
+
+def test_sums() -> None:
+    zeros = dict.fromkeys(PHASES, 0.0)
+    both = TimeSpent(zeros | {"computing": 1.0}, 2.0) + TimeSpent(zeros | {"saving": 3.0}, 1.0)
+    assert both == TimeSpent(zeros | {"computing": 1.0, "saving": 3.0}, 3.0)
+
+
+def test_show_has_the_phases(runs: Any, make_run: Any, change: Any) -> None:
+    attempts = [attempt(0, 3600, (0, 10), seconds={"starting": 60.0})]
+    change(make_run("gpt", "aa"), attempts=attempts)
+    lines = [line.strip() for line in runs("show", "aa")[1].splitlines()]
+    assert "time       1 device hours, 98 % effective (starting 1m, computing 59m)" in lines

@@ -1,0 +1,73 @@
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.process import signals
+from launcher.trackers.follower_process import FollowerProcess
+from support.paths import TESTS
+from support.tracked import WrittenRun
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    node = {"_target_": "support.file_tracker.FileTracker", "fails_while": str(tmp_path / "down")}
+    run = WrittenRun(tmp_path / "name" / "abcd1234", tracker={"files": node})
+    yield run
+    run.lock.release()
+
+
+def test_a_run_waits_until_its_trackers_are_complete(run):
+    follower = FollowerProcess(run.folder, ["files"])
+    follower.start()
+    assert os.getsid(follower.process.pid) == follower.process.pid
+    run.log(0, 10)
+    run.end()
+    follower.wait()
+    assert follower.process.returncode == 0
+    lines = (run.folder.path / "tracked.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 10]
+
+
+def test_messages_of_the_follower_are_logged(run, tmp_path, caplog):
+    (tmp_path / "down").touch()
+    follower = FollowerProcess(run.folder, ["files"])
+    follower.start()
+    run.log(0, 10)
+    until = time.monotonic() + 120
+    while "the server is down" not in caplog.text and time.monotonic() < until:
+        time.sleep(0.05)
+    (tmp_path / "down").unlink()
+    run.end()
+    follower.wait(30)
+    assert [
+        record.levelno for record in caplog.records if "the server is down" in record.message
+    ] == [logging.WARNING]
+    assert "the server is down" in (run.folder.logs / "tracker.log").read_text()
+
+
+def test_a_run_does_not_wait_for_long(run, caplog):
+    """The run has not ended, so its follower does not."""
+    follower = FollowerProcess(run.folder, ["files"])
+    follower.start()
+    follower.wait(0.1)
+    assert f"python -m launcher.runs sync {run.folder.path}" in caplog.text
+    threading.Timer(0.2, signals.note, [signal.SIGTERM]).start()
+    follower.wait(60)  # until the signal
+    assert follower.process.poll() is None
+    signals.forget()
+    run.end()
+    assert follower.process.wait(30) == 0
+
+
+def test_without_a_tracker_nothing_is_started(run):
+    follower = FollowerProcess(run.folder, [])
+    follower.start()
+    follower.wait()
+    assert follower.process is None

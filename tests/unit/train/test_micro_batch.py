@@ -1,0 +1,98 @@
+"""The sizes that `trainer.micro_batch_size=auto` tries."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.errors import ConfigError
+from launcher.rundir.folder import RunFolder
+from launcher.train.micro_batch import (
+    earlier_size,
+    halve,
+    is_out_of_memory,
+    with_micro_batch_size,
+)
+from support.composition import composed, run_of
+
+SMALL = [
+    "model=gpt", "model.dim=16", "model.num_layers=1", "model.num_heads=2", "data=synthetic",
+    "data.seq_len=64", "data.vocab_size=16", "data.batch_size=60", "strategy=ddp", "device=cpu",
+]  # fmt: skip
+AUTO = [*SMALL, "trainer.micro_batch_size=auto"]
+OOM = "OutOfMemoryError: CUDA out of memory."
+
+
+@given(st.integers(1, 400))
+def test_each_size_divides_the_share_and_is_at_most_half_of_the_last(share: int) -> None:
+    sizes = [share]
+    while sizes[-1] > 1:
+        sizes.append(halve(sizes[-1], share))
+        assert share % sizes[-1] == 0
+        between = range(sizes[-1] + 1, sizes[-2] // 2 + 1)
+        assert sizes[-1] <= max(1, sizes[-2] // 2) and all(share % one for one in between)
+
+
+def test_the_size_is_not_part_of_the_id() -> None:
+    def of(value: str) -> str:
+        words = ["run.name=a", *SMALL, f"trainer.micro_batch_size={value}"]
+        return str(composed(words).run.id)
+
+    assert of("auto") == of("null") != of("5")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        ([], (60, False)),
+        ([(1, 10, None), (2, 15, None), (1, 20, None), (1, None, None), (2, 6, None)], (20, True)),
+        ([(2, 10, None)], (60, False)),
+        ([(1, 7, None)], (60, False)),
+        ([(1, 15, None), (1, 20, "ValueError: no")], (20, True)),
+        ([(1, 15, None), (1, 60, OOM)], (30, False)),
+        ([(1, 60, OOM), (1, 30, None)], (30, True)),
+        ([(1, 60, OOM), (1, None, OOM)], (30, False)),
+        ([(1, 1, OOM)], (1, False)),
+    ],
+)
+def test_the_newest_attempt_with_as_many_ranks_is_followed(
+    tmp_path: Path, attempts: list[Any], expected: tuple[int, bool]
+) -> None:
+    folder = RunFolder(tmp_path / "gpt-synthetic" / "0123456789ab")
+    assert earlier_size(folder, 60, 1) == (60, False)
+    one = {"number": 1, "started": "2026-01-01T00:00:00+00:00", "host": "a", "pid": 1}
+    found = [
+        {**one, "start_step": 0, "world_size": ranks, "micro_batch_size": size, "reason": reason}
+        for ranks, size, reason in attempts
+    ]
+    folder.path.mkdir(parents=True)
+    folder.record_path.write_text(json.dumps({"attempts": found}))
+    assert earlier_size(folder, 60, 1) == expected
+    if expected[1]:
+        config = with_micro_batch_size(run_of(AUTO), folder)
+        assert config.trainer.micro_batch_size == expected[0]
+    assert with_micro_batch_size(run_of(SMALL), folder).trainer.micro_batch_size is None
+
+
+def test_a_batch_that_the_ranks_do_not_divide_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "7")
+    with pytest.raises(ConfigError, match="is not divisible by 7 ranks"):
+        with_micro_batch_size(run_of(AUTO), RunFolder(tmp_path / "a" / "b"))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OOM, True),
+        ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you", True),
+        ("RuntimeError: MPS backend out of memory (MPS allocated: 17 GB", True),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", False),
+    ],
+)
+def test_what_is_out_of_memory(error: str, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
