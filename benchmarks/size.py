@@ -67,10 +67,10 @@ def table(source: Path, imported: set[str]) -> list[str]:
             counts["reached"] = counts["code"]
         rows["/".join(parts[:-1][:2])] += counts
         rows["all"] += counts
-    lines = [" " * 26 + "".join(f"{head:>11}" for head in (*COLUMNS, *SHARES))]
+    lines = [" " * 26 + "".join(f"{head:>12}" for head in (*COLUMNS, *SHARES))]
     for name, row in sorted(rows.items(), key=lambda item: item[1]["code"]):
-        counts = "".join(f"{row[key]:11,}" for key in COLUMNS)
-        shares = (f"{100 * row[one] / max(1, row[of]):9.1f} %" for one, of in SHARES.items())
+        counts = "".join(f"{row[key]:12,}" for key in COLUMNS)
+        shares = (f"{100 * row[one] / max(1, row[of]):10.1f} %" for one, of in SHARES.items())
         lines.append(f"{name:26}{counts}{''.join(shares)}")
     return lines
 
