@@ -79,7 +79,8 @@ def permutation(size: int, *key: int) -> np.ndarray:
 class SampleOrder(Order):
     """The order in which each epoch is a permutation that depends only on (seed, epoch).
 
-    A large dataset is `shuffle`, so that a batch takes the same time and memory at any position.
+    A large dataset is permuted by `shuffle`, so that a batch takes the same time and memory at any
+    position.
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool = True):

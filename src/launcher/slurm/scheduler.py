@@ -375,7 +375,7 @@ def find_leaked_variables() -> list[str]:
 
 @contextmanager
 def clean_environment() -> Iterator[None]:
-    """Remove the `find_leaked_variables` variables within the context."""
+    """Remove the variables of another job (see `find_leaked_variables`) within the context."""
     hidden = {name: os.environ.pop(name) for name in find_leaked_variables()}
     try:
         yield

@@ -94,7 +94,7 @@ def names_of_tied(model: nn.Module) -> dict[str, str]:
 
 
 class TiedTensor:
-    """Stored weights in which a tensor of `names_of_tied` has all names; a file may have any."""
+    """Reads stored weights by any name of a tied tensor (see `names_of_tied`)."""
 
     def __init__(self, saved: TensorReader, tied: Mapping[str, str], prefix: str = ""):
         self.saved, self.path, self.meta = saved, saved.path, saved.meta

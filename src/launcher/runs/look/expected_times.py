@@ -17,7 +17,7 @@ def format_expected(run: StoredRun, now: float) -> str:
 
 
 def format_with_time(run: StoredRun, now: float) -> str:
-    """Format `format_expected` with the time of day."""
+    """Format the expected end or start with the time of day."""
     event, at = next_event(run, now)
     if at is None:
         return ""
