@@ -61,7 +61,7 @@ def test_runs_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 MISTAKES = {
     "a value": (lambda: launcher.compose("optimizer.lr=fast"), "optimizer.lr"),
     "a key": (lambda: launcher.compose("optimizer.lrr=1"), "did you mean optimizer.lr"),
-    "a sweep": (lambda: launcher.compose("seed=1,2"), "launcher.sweep"),
+    "a sweep": (lambda: launcher.compose("seed=1,2"), "several values make a sweep"),
     "a flag": (lambda: launcher.compose("-m", "seed=1"), "-m: is a flag"),
     "a text": (lambda: launcher.sweep("seed=1,2"), "should be overrides"),
     "one of a sweep": (lambda: launcher.sweep(["seed=1,2", "model=x"]), "no option x"),

@@ -12,7 +12,7 @@ from launcher.process import signals
 
 RANK = """
 import os, signal, sys, time
-from launcher.dispatch import child, rank
+from launcher.dispatch import child_job, rank
 from launcher.process import signals
 
 def work(folder):
@@ -24,7 +24,7 @@ def work(folder):
 
 rank.work = work
 sys.argv.insert(1, "rank")
-child.main()
+child_job.main()
 """
 
 

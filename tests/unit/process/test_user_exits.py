@@ -7,12 +7,12 @@ from pathlib import Path
 
 POOL = """
 import torch._inductor.async_compile as inductor
-from launcher.process import exits, signals
+from launcher.process import signals, user_exits
 signals.install()
 pool = inductor.AsyncCompile.process_pool()
 assert pool.submit(len, [1, 2]).result() == 2
 print(pool.process.pid, flush=True)
-exits.begin_exit()
+user_exits.begin_exit()
 """
 
 

@@ -20,10 +20,9 @@ def config(folder: Path, **keys: Any) -> dict[str, Any]:
     ("named", "sweeper", "objective"),
     [
         (None, "ax", "val/loss"),
-        (None, "grid", None),
         (None, "basic", None),
         (None, None, None),
-        ("val/accuracy", "grid", "val/accuracy"),
+        ("val/accuracy", "basic", "val/accuracy"),
         ("val/accuracy", "ax", "val/accuracy"),
     ],
 )
