@@ -125,6 +125,11 @@ class StepInfo(TypedDict, total=False):
     non_finite_grad_retry_count: int
     max_memory: float
     """GiB; only with `MemoryHook`."""
+    has_all: bool
+    """True if `records` are the records of all ranks, as with lanes."""
+    means: Any
+    means_over_ranks: Any
+    """The `hooks.stats.Stats` of the steps up to this one, once a hook has computed them."""
 
 
 class TrainerView(Protocol):

@@ -81,7 +81,10 @@ class JsonlHook(BaseHook):
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         # On all ranks, since reading a sharded tensor is collective.
-        values = {name: to_number(value) for name, value in flatten(records).items()}
+        values = {
+            name: value if type(value) is float else to_number(value)
+            for name, value in flatten(records).items()
+        }
         numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
         if ranks.rank() != 0:
             return
@@ -104,7 +107,8 @@ class JsonlHook(BaseHook):
         return line
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        self._write_before(trainer)
+        if self._file.rows:
+            self._write_before(trainer)
 
     def _write_before(self, trainer: TrainerView) -> None:
         self._note_written(self._file.write_before(trainer))

@@ -97,7 +97,8 @@ class MediaHook(BaseHook):
                 self._add(trainer, "text", key, {"text": value})
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        self._file.write_before(trainer)
+        if self._file.rows:
+            self._file.write_before(trainer)
 
     def on_close(self, trainer: TrainerView) -> None:
         self._file.write(trainer)

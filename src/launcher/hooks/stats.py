@@ -1,8 +1,9 @@
 """Means over the steps of an interval, for the progress and logging hooks."""
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypedDict
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,18 +16,6 @@ from launcher.types import PositiveInt
 
 TIMES = "step_time", "data_time", "non_finite_grad_retry_count"
 AVERAGED_KEYS = "loss", *TIMES, "records"
-
-
-class Row(TypedDict):
-    """A step's values as numbers."""
-
-    loss: float
-    grad_norm: float | None
-    records: Records
-    step_time: float
-    data_time: float
-    non_finite_grad_retry_count: int
-    max_memory: float | None
 
 
 class Stats(NamedTuple):
@@ -57,107 +46,141 @@ class StatsHook(IntervalHook):
 
     def __init__(self, interval: PositiveInt, sync: bool):
         self.interval, self.sync = interval, sync
-        self._unread: list[StepInfo] = []
-        self._rows: list[Row] = []
+        self._steps: list[StepInfo] = []
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        self._unread.append(trainer.step_info)
-        super().on_after_step(trainer)
+        self._steps.append(trainer.step_info)
+        if trainer.state.step % self.interval == 0:
+            self.report(trainer)
+
+    def on_last_step(self, trainer: TrainerView) -> None:
+        if self._steps:
+            self.report(trainer)
 
     def report(self, trainer: TrainerView) -> None:
-        rates = _learning_rates(trainer)
-        stats = means(self._read(trainer), rates)
+        lanes = trainer.strategy.lanes
+        _share_records(self._steps, lanes)
+        stats = means(self._steps, trainer.optimizer.param_groups)
         if self.sync and trainer.strategy.ranks.is_distributed:
-            stats = _over_ranks(stats, averages_losses=trainer.strategy.lanes is None)
-        self._rows = []
+            # Hooks with the same interval share these too, so they are gathered once.
+            last = self._steps[-1]
+            if "means_over_ranks" not in last or last["means_over_ranks"].steps != stats.steps:
+                last["means_over_ranks"] = _over_ranks(stats, averages_losses=lanes is None)
+            stats = last["means_over_ranks"]
+        self._steps.clear()
         self.report_means(trainer, stats)
 
     def report_means(self, trainer: TrainerView, stats: Stats) -> None:
         raise NotImplementedError
 
-    def _read(self, trainer: TrainerView) -> list[Row]:
-        """Return the rows of all steps since the last report. All ranks must call it."""
-        self._rows += _to_rows(self._unread, trainer.strategy.lanes)
-        self._unread = []
-        return self._rows
-
     # An interrupted interval continues in the next attempt, so that its means are the same.
-    def state(self, trainer: TrainerView) -> list[dict[str, Any]]:
+    def state(self, trainer: TrainerView) -> dict[str, Any]:
         """Return the state. All ranks must call it."""
-        return [dict(row) for row in self._read(trainer)]
+        _share_records(self._steps, trainer.strategy.lanes)
+        return _values(self._steps)
 
-    def load_state(self, state: list[Any]) -> None:
-        self._rows = list(state)
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        rows = zip_longest(
+            state["losses"], state["norms"], state["records"], state["times"], state["memory"]
+        )
+        # These are numbers where a step has tensors.
+        steps: list[Any] = [
+            {
+                "loss": [loss],
+                "grad_norm": norm,
+                "records": [records or {}],
+                "has_all": True,
+                "step_time": times[0],
+                "data_time": [times[1]],
+                "non_finite_grad_retry_count": 0 if i else state["retries"],
+            }
+            | ({} if memory is None else {"max_memory": memory})
+            for i, (loss, norm, records, times, memory) in enumerate(rows)
+        ]
+        self._steps = steps
 
 
-def means(rows: Sequence[Row], learning_rates: dict[str, float]) -> Stats:
-    """Compute means over consecutive steps."""
-    losses = [row["loss"] for row in rows]
-    norms = [row["grad_norm"] for row in rows if row["grad_norm"] is not None]
-    memory = [row["max_memory"] for row in rows if row["max_memory"] is not None]
-    count = len(rows)
+def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
+    """Replace the records of this rank's lanes by numbers of all lanes, in their order."""
+    if lanes is None:
+        return
+    unshared = [i for i, info in enumerate(steps) if not info.get("has_all")]
+    if not unshared:
+        return
+    numbers = [[to_numbers(records) for records in steps[i]["records"]] for i in unshared]
+    gathered = ranks.all_gather(numbers)
+    for at, i in enumerate(unshared):
+        steps[i]["records"] = lanes.in_order([of_rank[at] for of_rank in gathered])
+        steps[i]["has_all"] = True
+
+
+def means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> Stats:
+    """Compute means over consecutive steps. Hooks with the same interval share them."""
+    last = steps[-1]
+    if "means" not in last or last["means"].steps != len(steps):
+        last["means"] = _means(steps, param_groups)
+    stats: Stats = last["means"]
+    return stats
+
+
+def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, object]]) -> Stats:
+    values, count = _values(steps), len(steps)
+    losses, norms, records, memory = (
+        values[name] for name in ("losses", "norms", "records", "memory")
+    )
+    step_times, data_times = zip(*values["times"], strict=True)
+    total = sum(losses)
     return Stats(
-        steps=count,
-        loss=sum(losses) / count,
-        grad_norm=sum(norms) / len(norms) if norms else None,
-        step_time=sum(row["step_time"] for row in rows) / count,
-        data_time=sum(row["data_time"] for row in rows) / count,
-        non_finite_grad_retry_count=sum(row["non_finite_grad_retry_count"] for row in rows) / count,
-        max_memory=max(memory, default=None),
-        records=key_average([row["records"] for row in rows]),
-        learning_rates=learning_rates,
-        unexplained=sum(
-            not math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"] or 0.0)
-            for row in rows
-        ),
+        count,
+        total / count,
+        sum(norms) / len(norms) if norms else None,
+        sum(step_times) / count,
+        sum(data_times) / count,
+        values["retries"] / count,
+        max(memory) if memory else None,
+        key_average(records) if records else {},
+        # A group may have been added since.
+        {
+            str(group.get("name", f"group_{i}")): float(rate)
+            for i, (group, rate) in enumerate(
+                zip(param_groups, steps[-1].get("lr", ()), strict=False)
+            )
+        },
+        0 if math.isfinite(total) else _count_unexplained(losses, norms),
     )
 
 
-def _learning_rates(trainer: TrainerView) -> dict[str, float]:
-    # A group may have been added since.
-    groups = zip(trainer.optimizer.param_groups, trainer.step_info.get("lr", ()), strict=False)
-    return {
-        str(group.get("name", f"group_{i}")): float(rate) for i, (group, rate) in enumerate(groups)
-    }
-
-
-def _to_rows(steps: Sequence[StepInfo], lanes: Lanes | None) -> list[Row]:
-    """Read the numbers of each step; the host waits for the device.
+def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
+    """Return the numbers of each step; the host waits for the device.
 
     They are python numbers, since a mean of tensors would round differently once some have been
     restored from a checkpoint.
     """
-    all_losses = [info["loss"] for info in steps]
-    losses = [loss[0] if len(loss) == 1 else torch.stack(loss).mean() for loss in all_losses]
+    losses = [
+        loss[0] if len(loss) == 1 else torch.stack(loss).mean()
+        for loss in [info["loss"] for info in steps]
+    ]
     norms = [info["grad_norm"] for info in steps if info["grad_norm"] is not None]
-    numbers = iter(_to_floats(losses + norms))
-    loss_numbers = [next(numbers) for _ in losses]
-    return [
-        {
-            "loss": loss,
-            "grad_norm": None if info["grad_norm"] is None else next(numbers),
-            "records": records,
-            "step_time": info["step_time"],
-            "data_time": sum(info["data_time"]),
-            "non_finite_grad_retry_count": info["non_finite_grad_retry_count"],
-            "max_memory": info.get("max_memory"),
-        }
-        for info, loss, records in zip(
-            steps, loss_numbers, _mean_records(steps, lanes), strict=True
-        )
-    ]
+    numbers = _to_floats(losses + norms)
+    return {
+        "losses": numbers[: len(losses)],
+        "norms": numbers[len(losses) :],
+        "records": [
+            to_numbers(_mean_records(info["records"])) for info in steps if any(info["records"])
+        ],
+        "times": [(info["step_time"], sum(info["data_time"])) for info in steps],
+        "retries": sum([info["non_finite_grad_retry_count"] for info in steps]),
+        "memory": [info["max_memory"] for info in steps if "max_memory" in info],
+    }
 
 
-def _mean_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> list[Records]:
-    """Return each step's means over this rank's micro-batches, or over all lanes in their order."""
-    records = [info["records"] for info in steps]
-    if lanes is not None and steps:
-        numbers = [[to_numbers(record) for record in of_step] for of_step in records]
-        gathered = ranks.all_gather(numbers)
-        records = [lanes.in_order(of_ranks) for of_ranks in zip(*gathered, strict=True)]
-    return [
-        to_numbers(of_step[0] if len(of_step) == 1 else key_average(of_step)) for of_step in records
-    ]
+def _count_unexplained(losses: list[float], norms: list[float]) -> int:
+    pairs = zip_longest(losses, norms, fillvalue=0.0)
+    return sum(not math.isfinite(loss) and math.isfinite(norm) for loss, norm in pairs)
+
+
+def _mean_records(records: list[Records]) -> Records:
+    return records[0] if len(records) == 1 else key_average(records)
 
 
 def _to_floats(values: list[Any]) -> list[float]:
