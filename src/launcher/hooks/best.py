@@ -61,7 +61,7 @@ class Best:
         return True
 
     def replay(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, bool]]:
-        """Begin anew; yield each step at which the metric is logged, and whether it is the best."""
+        """Start again; yield each step with the metric, and whether its value is the best."""
         self.value, self.step, self._was_logged = None, 0, False
         for line in lines:
             if self.metric in line:

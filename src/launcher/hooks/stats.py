@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from launcher.hooks.base import Records, StepInfo, TrainerView
-from launcher.hooks.interval import IntervalHook
+from launcher.hooks.base import BaseHook, Records, StepInfo, TrainerView
 from launcher.hooks.records import key_average, to_numbers
 from launcher.process import ranks
 from launcher.process.lanes import Lanes
@@ -36,7 +35,7 @@ class Stats(NamedTuple):
     skipped."""
 
 
-class StatsHook(IntervalHook):
+class StatsHook(BaseHook):
     """Collects each step's `step_info` and reads it, which makes the host wait, once an interval.
 
     Args:

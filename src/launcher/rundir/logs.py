@@ -135,7 +135,7 @@ class _TerminalHandler(logging.Handler):
 
 
 class _IgnoresOSErrors:
-    """Handler for which a full disk or a closed pipe is no error, since training continues."""
+    """Handler that ignores a full disk or a closed pipe, since training continues."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):

@@ -92,11 +92,19 @@ def run_list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         pairs = zip(runs, differences(runs), strict=True)
         print(json.dumps([summary(run, differs) for run, differs in pairs], indent=2))
-    elif runs:
+    else:
+        print_runs(arguments, runs, columns)
+    return 0
+
+
+def print_runs(
+    arguments: argparse.Namespace, runs: list[StoredRun], columns: Sequence[str]
+) -> None:
+    """Print the table of the runs, or on stderr that there are none."""
+    if runs:
         table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
     else:
         print(no_runs(arguments), file=sys.stderr)
-    return 0
 
 
 def no_runs(arguments: argparse.Namespace) -> str:

@@ -14,12 +14,12 @@ from typing import NoReturn
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.printable import printable, raw
-from launcher.process.text_table import is_colored, terminal_width
+from launcher.process.text_table import is_colored
 from launcher.rundir.logs import is_live_terminal
 from launcher.runs.filters import sort
 from launcher.runs.find_runs import without_garbage_collection
 from launcher.runs.format import plural
-from launcher.runs.look.listing import add_selection, no_runs, select_runs, table
+from launcher.runs.look.listing import add_selection, no_runs, print_runs, select_runs, table
 from launcher.runs.stored_run import StoredRun
 
 FIRST = ("running", "queued", "preempted", "stale")
@@ -38,10 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs, columns = read_runs(arguments)
     if is_live_terminal():
         _live(arguments)
-    if runs:
-        table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
-    else:
-        print(no_runs(arguments), file=sys.stderr)
+    print_runs(arguments, runs, columns)
     return 0
 
 
