@@ -25,6 +25,12 @@ def get(tree: object, path: str) -> Any:
     return tree
 
 
+def items(tree: object, path: str) -> Iterable[tuple[Any, Any]]:
+    """Return the keys and values of the dict at a dotted path; none if there is no dict."""
+    node = get(tree, path)
+    return node.items() if isinstance(node, dict) else ()
+
+
 def value_at(tree: Any, keys: Iterable[Any]) -> Any:
     """Return the value under nested keys and indices."""
     for key in keys:

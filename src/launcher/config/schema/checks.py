@@ -20,7 +20,7 @@ from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.schema.signature import attribute
 from launcher.config.settings import TrainerSettings, section
-from launcher.config.tree import get, walk
+from launcher.config.tree import get, items, walk
 from launcher.process.files import expand
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 
@@ -201,11 +201,9 @@ def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 
 def has_checkpointing(config: Mapping[str, object]) -> bool:
     """Return whether a resolved configuration has the hook that saves and resumes."""
-    hooks = config.get("hooks")
-    nodes = hooks.items() if isinstance(hooks, dict) else ()
     return any(
         node and (name == "checkpointing" or get(node, "_target_") == CHECKPOINTING)
-        for name, node in nodes
+        for name, node in items(config, "hooks")
     )
 
 
@@ -227,8 +225,7 @@ def _check_recomputation(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 def _parts(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check several optimizers, and the parts of a run that do not support them."""
     for group in ("optimizer", "scheduler"):
-        nodes = get(tree, f"{group}.parts")
-        for name, node in nodes.items() if isinstance(nodes, dict) else ():
+        for name, node in items(tree, f"{group}.parts"):
             if not (isinstance(node, dict) and "_target_" in node):
                 key = f"{group}.parts.{name}"
                 text = f"has no _target_; name its class or function: {key}._target_=..."
@@ -266,8 +263,7 @@ def no_file(key: str, pattern: str) -> ConfigIssue:
 
 def _files(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check `data.files`, and keys like `data.val_files`."""
-    data = get(tree, "data")
-    for key, value in data.items() if isinstance(data, dict) else ():
+    for key, value in items(tree, "data"):
         if key == "files" or key.endswith("_files"):
             yield from _patterns(f"data.{key}", value)
 
@@ -420,8 +416,7 @@ def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
 
 def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that the keys which a tracker shows exist."""
-    trackers = get(tree, "tracker")
-    for name in trackers if isinstance(trackers, dict) else ():
+    for name, _ in items(tree, "tracker"):
         key = f"tracker.{name}.hparams"
         named = get(tree, key)
         for path in named if isinstance(named, list) else ():
@@ -432,8 +427,7 @@ def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 
 def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Check `exit_signals` of any hook."""
-    hooks = get(tree, "hooks")
-    for name in hooks if isinstance(hooks, dict) else ():
+    for name, _ in items(tree, "hooks"):
         key = f"hooks.{name}.exit_signals"
         value = get(tree, key)
         for item in value if isinstance(value, list) else [value]:

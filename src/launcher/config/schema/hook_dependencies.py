@@ -8,7 +8,7 @@ from launcher.config import plain_yaml
 from launcher.config.messages import ConfigIssue, show
 from launcher.config.options import COLLECTIONS, main_folder, options
 from launcher.config.schema.signature import attribute, signature_of
-from launcher.config.tree import get
+from launcher.config.tree import get, items
 
 OWN_PREFIX = "launcher."
 FUNCTIONS = "launcher.hooks.functions.FunctionHook"
@@ -97,11 +97,9 @@ def _hooks(tree: dict[str, Any]) -> dict[str, Node]:
 
 def parts(tree: dict[str, Any], group: str) -> dict[str, Node]:
     """The parts of a group, by name."""
-    nodes = tree.get(group)
-    items = nodes.items() if isinstance(nodes, dict) else ()
     return {
         name: node
-        for name, node in items
+        for name, node in items(tree, group)
         if isinstance(node, dict) and isinstance(node.get("_target_"), str)
     }
 
