@@ -1,5 +1,6 @@
-"""The garbage collector, which is off until training begins, since imports make many objects."""
+"""The garbage collector, which is off while a command imports and while its process ends."""
 
+import atexit
 import gc
 
 _is_paused = False
@@ -8,6 +9,9 @@ _is_paused = False
 def pause() -> None:
     """Collect nothing until `resume`, while a command of Launcher imports."""
     global _is_paused
+    # Python's own end would look through all objects several times: seconds after a compilation.
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)
     _is_paused = _is_paused or gc.isenabled()
     gc.disable()
 

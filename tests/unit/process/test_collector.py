@@ -1,4 +1,6 @@
 import gc
+import subprocess
+import sys
 
 from launcher.process import collector
 
@@ -20,3 +22,16 @@ def test_objects_of_a_pause_are_never_collected_and_a_program_s_own_choice_is_ke
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+def test_the_end_of_a_process_looks_through_no_objects() -> None:
+    code = """
+import atexit, gc
+atexit.register(lambda: print(len(gc.get_objects())))
+from launcher.process import collector
+collector.pause()
+collector.resume()
+made = [[] for _ in range(100_000)]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1000
