@@ -31,8 +31,8 @@ INTERVAL = 1.0
 """Seconds between two reads of the run's files."""
 PATIENCE = 300.0
 """Seconds after the run's end during which a failing tracker is tried again."""
-HANGS, HANGS_WITH_ARTIFACTS = 60.0, 1800.0
-"""Seconds after that until a call into a tracker is given up. A checkpoint may be large."""
+HANGS = 1800.0
+"""Seconds after that until a call into a tracker is given up. An artifact may be large."""
 LONGEST_WAIT = 60.0
 """Seconds between two attempts, at most."""
 MAX_REJECTED = 5
@@ -69,7 +69,7 @@ class Follower:
         follow: bool = True,
         interval: float = INTERVAL,
         patience: float = PATIENCE,
-        hangs: float | None = HANGS_WITH_ARTIFACTS,
+        hangs: float | None = HANGS,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.run, self.trackers, self.check, self.follow = run, trackers, check, follow
@@ -249,10 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = TrackedRun(folder)
     lock = FollowerLock(folder)
     trackers = build_trackers(run.config.get("tracker"), names)
-    hangs = (
-        HANGS_WITH_ARTIFACTS if any(tracker.artifacts for tracker in trackers.values()) else HANGS
-    )
-    follower = Follower(run, trackers, lock.check, hangs=hangs)
+    follower = Follower(run, trackers, lock.check)
     started = time.monotonic()
     logger.debug(
         "Follower %d (%s) of attempt %s", os.getpid(), process_start(os.getpid()), follower.attempt
@@ -266,11 +263,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     try:
         is_done = follower.follow_run()
-        for message in (
-            () if is_done or follower.state() == SUPERSEDED else list_unfinished(folder, follower)
-        ):
-            logger.warning("%s", message)
-        for message in list_not_sent(trackers):
+        is_left = is_done or follower.state() == SUPERSEDED
+        unfinished = [] if is_left else list_unfinished(folder, follower)
+        for message in [*unfinished, *list_not_sent(trackers)]:
             logger.warning("%s", message)
     finally:
         lock.release()
