@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from launcher.runs.__main__ import VERBS
+from support.pictures import png
 
 STARTS = {"resume", "evaluate", "export", "predict", "fork", "retry", "replay", "reproduce"}
 """Verbs that start a run: tests/end_to_end/test_damaged_files.py."""
@@ -42,6 +43,7 @@ def write(folder) -> None:
     (folder.path / "media.jsonl").write_text(json.dumps(image) + "\n")
     for name in ("images/10", "checkpoints/step-00000010", ".trackers"):
         (folder.path / name).mkdir(parents=True)
+    (folder.path / "images/10/a.png").write_bytes(png(3, 2))
     (folder.checkpoints / "step-00000010/manifest.json").write_text('{"step": 10, "files": {}}')
     (folder.checkpoints / "latest").symlink_to("step-00000010")
 
@@ -88,6 +90,7 @@ def run_verb(make_run, runs, tmp_path, monkeypatch, kept):
             raise AssertionError(f"{verb} of a run with a damaged {names}") from error
         OPENED = None
         assert code in (0, 1, 2), (names, verb)
+        assert names or verb != "sync" or code == 0
         return noted
 
     write(folder)
