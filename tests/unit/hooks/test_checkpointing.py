@@ -45,19 +45,16 @@ def same_tensors(one: Path, other: Path) -> bool:
     return all((first.read(name) == second.read(name)).all() for name in first.names())
 
 
-@pytest.mark.parametrize(
-    "spelling", ["4", "step-00000004", "checkpoints/step-00000004", "full path"]
-)
-def test_a_named_checkpoint_is_loaded_at_each_start(tmp_path: Path, spelling: str) -> None:
-    train(tmp_path, 14, keep_previous=9)
-    load = str(tmp_path / "checkpoints" / "step-00000004") if spelling == "full path" else spelling
-    for _ in range(2):
-        assert resumed_at(train(tmp_path, 14, load, keep_previous=9)) == 4
+def test_a_named_checkpoint_is_loaded_at_each_start(tmp_path: Path) -> None:
+    train(tmp_path, 8, keep_previous=9)
+    full = str(tmp_path / "checkpoints" / "step-00000004")
+    for load in ("4", "step-00000004", "checkpoints/step-00000004", full, full):
+        assert resumed_at(train(tmp_path, 8, load, keep_previous=9)) == 4
     assert len(list(tmp_path.glob("checkpoints/abandoned-step-*"))) == 10
-    assert resumed_at(train(tmp_path, 16)) == 14
-    assert os.readlink(tmp_path / "checkpoints" / "latest") == "step-00000016"
+    assert resumed_at(train(tmp_path, 10)) == 8
+    assert os.readlink(tmp_path / "checkpoints" / "latest") == "step-00000010"
     assert same_tensors(
-        tmp_path / "checkpoints/step-00000014", tmp_path / "checkpoints/abandoned-step-00000014"
+        tmp_path / "checkpoints/step-00000008", tmp_path / "checkpoints/abandoned-step-00000008"
     )
 
 
@@ -334,10 +331,8 @@ def test_a_remote_copy_does_not_undo_a_rollback(
     else:  # killed before the first save of the branch
         train(run, 4, 4, keep_previous=9)
     assert resumed_at(train(run, 8, keep_previous=9, remote=remote)) == (6 if is_saved else 4)
-    assert (
-        "step-00000010" in caplog.text
-        and "from before the run was rolled back: set aside as" in caplog.text
-    )
+    assert "step-00000010" in caplog.text
+    assert "from before the run was rolled back: set aside as" in caplog.text
     there = tmp_path / "there" / tmp_path.name / "run"
     assert sorted(int(path.name[5:13]) for path in there.glob("step-*")) == [2, 4, 6, 8]
     assert len(list(there.glob("abandoned-step-*"))) == (3 if not is_saved else 2)

@@ -75,11 +75,9 @@ def test_media_have_each_step_once_after_a_kill_and_a_resume(tmp_path: Path) -> 
         assert np.asarray(Image.open(tmp_path / row["path"])).tolist() == [[row["step"]] * 3] * 2
     *_, last, text = rows(tmp_path)
     assert text["text"] == "step 6"
-    assert (
-        sum(last["counts"]) == 4
-        and len(last["edges"]) == len(last["counts"]) + 1
-        and last["edges"][0] == 6.0
-    )
+    assert sum(last["counts"]) == 4
+    assert len(last["edges"]) == len(last["counts"]) + 1
+    assert last["edges"][0] == 6.0
 
 
 def test_an_interrupted_evaluation_is_logged_once(tmp_path: Path) -> None:
@@ -149,9 +147,8 @@ def test_image_format_may_depend_on_the_key(tmp_path: Path) -> None:
 
 def test_image_file_logger_hook_writes_the_folder_of_trainloop(tmp_path: Path) -> None:
     Toy([Draws(), ImageFileLoggerHook()], 2, tmp_path, batches=[GOOD]).train()
-    assert (tmp_path / "visualizations/2/val/x.png").is_file() and not (
-        tmp_path / "images"
-    ).exists()
+    assert (tmp_path / "visualizations/2/val/x.png").is_file()
+    assert not (tmp_path / "images").exists()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.rundir import metrics_summary
@@ -28,6 +28,7 @@ def path(tmp_path_factory):
     return tmp_path_factory.mktemp("run") / "metrics.jsonl"
 
 
+@settings(max_examples=40)
 @given(rows=st.lists(st.dictionaries(KEYS, VALUES, max_size=5), max_size=12))
 def test_the_newest_value_of_each_metric_is_kept_whatever_was_logged(tmp_path_factory, rows):
     path = tmp_path_factory.getbasetemp() / "metrics.jsonl"
