@@ -41,10 +41,9 @@ class MediaHook(LineFileHook):
         self,
         image_format: str | Callable[[str], str] = "png",
         bins: PositiveInt = 64,
-        clock: Callable[[], float] = time.time,
     ):
         super().__init__("media.jsonl")
-        self.image_format, self.bins, self._clock = image_format, bins, clock
+        self.image_format, self.bins = image_format, bins
         if isinstance(image_format, str) and image_format != "png":
             pillow_format(image_format)
 
@@ -117,7 +116,7 @@ class MediaHook(LineFileHook):
                 row for row in self.rows if (row["step"], row["kind"], row["key"]) != place
             ]
             self.rows.append(
-                {"step": trainer.step, "time": self._clock(), "kind": kind, "key": key, **content}
+                {"step": trainer.step, "time": time.time(), "kind": kind, "key": key, **content}
             )
 
 

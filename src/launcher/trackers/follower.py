@@ -69,11 +69,10 @@ class Follower:
         follow: bool = True,
         interval: float = INTERVAL,
         patience: float = PATIENCE,
-        hangs: float | None = HANGS,
-        clock: Callable[[], float] = time.monotonic,
+        hangs: float = HANGS,
     ):
         self.run, self.trackers, self.check, self.follow = run, trackers, check, follow
-        self.interval, self.patience, self.hangs, self.clock = interval, patience, hangs, clock
+        self.interval, self.patience, self.hangs = interval, patience, hangs
         self.attempt = run.attempt.get("number")
         self.unfinished = dict.fromkeys(trackers, "is still being sent to")
         """Reasons why trackers are not up to date, by name."""
@@ -97,8 +96,11 @@ class Follower:
             if until():
                 self._stop.set()
             if self._stop.is_set() or self.state() != RUNNING:
-                ended_at = ended_at or self.clock()
-                if self.hangs is not None and self.clock() - ended_at > self.patience + self.hangs:
+                ended_at = ended_at or time.monotonic()
+                if (
+                    self.hangs is not None
+                    and time.monotonic() - ended_at > self.patience + self.hangs
+                ):
                     break
             alive[0].join(self.interval)
         return not self.unfinished
@@ -134,7 +136,7 @@ class Follower:
         while True:
             state = self.state()
             is_end = state != RUNNING or not self.follow or self._stop.is_set()
-            ended_at = (ended_at or self.clock()) if is_end else None
+            ended_at = (ended_at or time.monotonic()) if is_end else None
             try:
                 lines = lines or self._open(name, tracker)
                 self._send(name, tracker, lines, state)
@@ -146,7 +148,7 @@ class Follower:
                 self.unfinished[name] = str(lost)
                 return
             except Exception as error:
-                is_over = ended_at is not None and self.clock() - ended_at >= self.patience
+                is_over = ended_at is not None and time.monotonic() - ended_at >= self.patience
                 is_last = is_over or self._stop.is_set() or state == SUPERSEDED
                 self._report(name, error, is_first=wait == self.interval and not is_last)
                 if is_last:
