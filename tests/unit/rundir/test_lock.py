@@ -80,15 +80,6 @@ def test_lock_is_held_by_one_process_at_a_time(folder):
     assert leftovers(folder) == [] and not is_held(folder)
 
 
-def test_a_process_id_used_again_is_not_the_holder(folder):
-    mine = Holder.current()
-    # This pid, of another process.
-    folder.lock_path.write_text(json.dumps(asdict(replace(mine, started="1"))))
-    assert not is_held(folder)
-    with RunLock(folder, sleep=never) as lock:
-        assert read_holder(folder.lock_path) == lock.holder
-
-
 def test_a_heartbeat_from_elsewhere_is_respected(folder, elsewhere):
     waited = []
 
@@ -109,8 +100,12 @@ def test_silence_from_elsewhere_is_death(folder, elsewhere):
     assert leftovers(folder) == []
 
 
-def test_a_lock_from_long_ago_needs_no_wait(folder, elsewhere):
-    os.utime(folder.lock_path, (time.time() - 3600, time.time() - 3600))
+@pytest.mark.parametrize("whose", ["from long ago", "of a process whose id is used again"])
+def test_a_dead_holder_needs_no_wait(folder, elsewhere, whose):
+    if whose == "from long ago":
+        os.utime(folder.lock_path, (time.time() - 3600, time.time() - 3600))
+    else:
+        folder.lock_path.write_text(json.dumps(asdict(replace(Holder.current(), started="1"))))
     assert not is_held(folder)
     with RunLock(folder, sleep=never) as lock:
         assert lock.is_held()
