@@ -90,7 +90,8 @@ class LineFileHook(BaseHook):
         except OSError as error:
             self.report(f"{self.path} cannot be written: {error}. Its lines are kept in memory.")
             return
-        self._count, self.rows, self._is_dirty = self._count + len(self.rows), [], True
+        self._count, self._is_dirty = self._count + len(self.rows), True
+        self.rows.clear()
 
     def report(self, problem: str) -> None:
         """Log the first problem. The others follow from it."""
