@@ -64,8 +64,9 @@ class TextTable:
                 for index, (text, room) in enumerate(zip(row, widths, strict=True))
             ]
             line = (" " * GAP).join(fitted).rstrip()
-            has_room = width is None or colored or cell_len(line) <= width
-            yield line if has_room else set_cell_size(line, width)
+            if width is not None and not colored and cell_len(line) > width:
+                line = set_cell_size(line, width)
+            yield line
 
     def _cut(self, widths: list[int], width: int) -> list[int]:
         widths = list(widths)
