@@ -12,11 +12,12 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import xxhash
@@ -153,6 +154,13 @@ class ShardReader:
 
     def names(self) -> list[str]:
         return list(self._shards)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """Return a reader of some tensors, whose names here are the values of `names`."""
+        reader = copy(self)
+        reader._shards = {new: self._shards[name] for new, name in names.items()}
+        reader._shapes = {new: self._shapes[name] for new, name in names.items()}
+        return reader
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]

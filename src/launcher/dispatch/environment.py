@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, MutableMapping
 
 from launcher.errors import ConfigError
-from launcher.process.rendezvous_port import MEETING, ports_of
+from launcher.process.rendezvous_port import MEETING, port_of
 from launcher.process.visible_gpus import visible_devices
 
 
@@ -62,20 +62,20 @@ def _translate(env: MutableMapping[str, str]) -> None:
     # The port of srun makes it differ between launches, and from a job with the same id of another
     # cluster on this host.
     names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
-    _set_meeting(env, " ".join(env.get(name, "") for name in names))
+    _set_port(env, " ".join(env.get(name, "") for name in names))
 
 
 def _translate_local(env: MutableMapping[str, str]) -> None:
     env["RANK"] = env["LOCAL_RANK"] = env["SUBMITIT_LOCAL_GLOBALID"]
     env["WORLD_SIZE"] = env["SUBMITIT_LOCAL_NTASKS"]
     env.setdefault("MASTER_ADDR", "127.0.0.1")
-    _set_meeting(env, f"submitit {env.get('SUBMITIT_LOCAL_JOB_ID', '')}")
+    _set_port(env, f"submitit {env.get('SUBMITIT_LOCAL_JOB_ID', '')}")
 
 
-def _set_meeting(env: MutableMapping[str, str], job: str) -> None:
-    """Let the ranks of a job find each other by `process.meeting`, unless they have a port."""
+def _set_port(env: MutableMapping[str, str], job: str) -> None:
+    """Derive the port of the ranks from their job, unless they have one."""
     if "MASTER_PORT" not in env:
-        env["MASTER_PORT"], env[MEETING] = str(ports_of(job)[0]), job
+        env["MASTER_PORT"], env[MEETING] = str(port_of(job)), job
 
 
 def first_node(nodes: str) -> str:

@@ -2,11 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from itertools import product
 from pathlib import Path
-
-import torch
 
 from launcher.checkpoint.find_checkpoint import checkpoint_path, find_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint
@@ -40,9 +37,9 @@ class InitFromHook(BaseHook):
         if ranks.broadcast(bool(store.steps_with_broken())):
             return
         names, tied = model_tensors(trainer.model), names_of_tied(trainer.model)
-        weights = RenamingReader(open_weights(self.source, self.outputs), [*names, *tied])
+        weights = rename_weights(open_weights(self.source, self.outputs), [*names, *tied])
         try:
-            problems = weights.differences(tied)
+            problems = _tied_differences(weights, tied)
             if self.strict and problems:
                 raise TrainingError(
                     "The weights do not fit the model: " + "; ".join(problems) + "."
@@ -62,66 +59,44 @@ class InitFromHook(BaseHook):
         trainer.logger.info("Weights from %s: %d of %d.", path, len(names) - missing, len(names))
 
 
-class RenamingReader:
-    """Stored weights under the model's own names, of which tied tensors have several.
+def rename_weights(reader: ShardReader, names: Iterable[str]) -> ShardReader:
+    """Return stored weights under the model's own names, of which tied tensors have several.
 
     Compared with the model's names, names in a file may lack a prefix or have an extra one
     (`model.` of a wrapper, `transformer.` of a Hugging Face model's body, `module.` of
     `model=supervised`). The prefix that makes most names fit is added or removed. A prefix that all
     names of a file have may be replaced by a prefix that all names of the model have.
     """
+    wanted, stored = set(names), reader.names()
+    if any(name.startswith(MODEL) for name in stored):
+        # This is a checkpoint, which is read without its optimizer.
+        stored = [name for name in stored if name.startswith(MODEL)]
+    plain = {name.removeprefix(MODEL): name for name in stored}
+    ways = [
+        ("", ""),
+        *(("", more) for more in _prefixes(wanted)),
+        *((less, "") for less in _prefixes(plain)),
+        *product(_common(plain), _common(wanted)),
+    ]
+    fits = {way: len(wanted & set(_rename(plain, *way))) for way in ways}
+    # In a tie the first one is used, which changes least.
+    best = max(ways, key=lambda way: fits[way])
+    if not fits[best]:
+        some = ", ".join(sorted(plain)[:3])
+        raise ConfigError(
+            f"run.init_from={reader.path}: none of its weights ({some}, ...) is in the model."
+        )
+    return reader.renamed(_rename(plain, *best))
 
-    def __init__(self, reader: ShardReader, names: Iterable[str]):
-        self.reader, self.path, self.meta = reader, reader.path, reader.meta
-        wanted, stored = set(names), reader.names()
-        if any(name.startswith(MODEL) for name in stored):
-            # This is a checkpoint, which is read without its optimizer.
-            stored = [name for name in stored if name.startswith(MODEL)]
-        plain = {name.removeprefix(MODEL): name for name in stored}
-        ways = [
-            ("", ""),
-            *(("", more) for more in _prefixes(wanted)),
-            *((less, "") for less in _prefixes(plain)),
-            *product(_common(plain), _common(wanted)),
-        ]
-        fits = {way: len(wanted & set(_rename(plain, *way))) for way in ways}
-        # In a tie the first one is used, which changes least.
-        best = max(ways, key=lambda way: fits[way])
-        if not fits[best]:
-            some = ", ".join(sorted(plain)[:3])
-            raise ConfigError(
-                f"run.init_from={self.path}: none of its weights ({some}, ...) is in the model."
-            )
-        self._names = _rename(plain, *best)
 
-    def names(self) -> list[str]:
-        return list(self._names)
-
-    def differences(self, tied: Mapping[str, str]) -> list[str]:
-        """Return a message for each two stored tensors that differ but the model ties."""
-        return [
-            f"{other}: the model ties it to {source}, and they differ in the file"
-            for other, source in tied.items()
-            if other in self._names and source in self._names and self._differ(other, source)
-        ]
-
-    def _differ(self, *names: str) -> bool:
-        one, other = (self.reader.read(self._names[name]) for name in names)
-        return one.shape != other.shape or bool((one != other).any())
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.reader.shape(self._names[name])
-
-    def dtype(self, name: str) -> torch.dtype:
-        return self.reader.dtype(self._names[name])
-
-    def concurrent_reads(self) -> AbstractContextManager[None]:
-        return self.reader.concurrent_reads()
-
-    def read_into(
-        self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
-    ) -> None:
-        self.reader.read_into(self._names[name], target, offset)
+def _tied_differences(weights: ShardReader, tied: Mapping[str, str]) -> list[str]:
+    """Return a message for each two stored tensors that differ but the model ties."""
+    stored = set(weights.names())
+    return [
+        f"{other}: the model ties it to {source}, and they differ in the file"
+        for other, source in tied.items()
+        if {other, source} <= stored and not weights.read(other).equal(weights.read(source))
+    ]
 
 
 def _prefixes(names: Iterable[str]) -> list[str]:

@@ -4,49 +4,83 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from launcher.errors import TrainingError
-from launcher.hooks.base import TrainerView
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.process import ranks
 from launcher.process.files import fsync_file
+from launcher.rundir.folder import place_of
+from launcher.rundir.step_lines import drop_lines_after
 
 Row = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
 
-class LineFile:
-    """The rows of the current step, which are written before the next step.
+class LineFileHook(BaseHook):
+    """Keeps the rows of the current step, and writes them before the next step.
 
     They are part of a checkpoint, so a run that was stopped during a step's evaluation writes them
     again, complete, when it resumes. Rows that cannot be written (the disk is full, say) are kept
     in memory and written with the next ones.
     """
 
-    def __init__(self, path: Path, encode: Callable[[Row], str] = json.dumps):
-        self.path, self.encode = path, encode
+    key: ClassVar[str]
+    """The key of the rows in a checkpoint."""
+    once: ClassVar[bool] = True
+    """A step has one line."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
         self.rows: list[Row] = []
+        self._count = 0
+        """Number of lines in the file."""
         self._is_reported = self._is_dirty = False
 
-    def restore(self, rows: list[Row], trainer: TrainerView) -> None:
-        """Take the rows of a checkpoint. A fork leaves out rows of the run that it starts from."""
-        self.rows = [row for row in rows if not trainer.is_fork or row["step"] == trainer.step]
+    def encode(self, row: Row) -> str:
+        return json.dumps(row)
 
-    def find_last_step(self, step: int) -> int:
-        """Return the last step whose rows are in the file at a step, or are not logged at all."""
-        return int(self.rows[0]["step"]) - 1 if self.rows else step
+    def on_start(self, trainer: TrainerView) -> None:
+        self.path = place_of(trainer.workspace, self.path, is_file=True)
+        if ranks.rank() == 0:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
 
-    def write_before(self, trainer: TrainerView) -> list[Row]:
-        """Write the rows of earlier steps."""
-        is_due = bool(self.rows) and self.rows[-1]["step"] < trainer.step
-        return self.write(trainer) if is_due else []
+    def on_ready(self, trainer: TrainerView) -> None:
+        """Drop the lines of the steps that come, or whose rows are written again."""
+        if ranks.rank() == 0:
+            trainer.context.check_lock()
+            last = int(self.rows[0]["step"]) - 1 if self.rows else trainer.step
+            self._count = drop_lines_after(self.path, last, self.once)
 
-    def write(self, trainer: TrainerView) -> list[Row]:
-        """Append the rows, and return them, or none if that fails."""
-        if not self.rows:
-            return []
+    def on_before_step(self, trainer: TrainerView) -> None:
+        if self.rows and self.rows[-1]["step"] < trainer.step:
+            self.write(trainer)
+
+    def on_close(self, trainer: TrainerView) -> None:
+        if self.rows:
+            self.write(trainer)
+        if self.rows:
+            raise TrainingError(
+                f"{len(self.rows)} lines of {self.path} could not be written. The last checkpoint"
+                " has them: once the file can be written, the same command adds them."
+            )
+
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        self.sync(self.path)
+        state_dict[self.key] = {"rows": [dict(row) for row in self.rows]}
+
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        # A fork leaves out rows of the run that it starts from.
+        self.rows = [
+            row
+            for row in state_dict.get(self.key, {}).get("rows", [])
+            if ranks.rank() == 0 and (not trainer.is_fork or row["step"] == trainer.step)
+        ]
+
+    def write(self, trainer: TrainerView) -> None:
+        """Append the rows. If that fails, they are kept."""
         data = "".join(f"{self.encode(row)}\n" for row in self.rows).encode()
         try:
             # Check just before the write, since a process that is suspended in between writes when
@@ -55,10 +89,9 @@ class LineFile:
             append(self.path, data)
         except OSError as error:
             self.report(f"{self.path} cannot be written: {error}. Its lines are kept in memory.")
-            return []
-        written, self.rows = self.rows, []
-        self._is_dirty = True
-        return written
+            return
+        self._count, self._is_dirty = self._count + len(self.rows), True
+        self.rows.clear()
 
     def report(self, problem: str) -> None:
         """Log the first problem. The others follow from it."""
@@ -66,22 +99,14 @@ class LineFile:
             logger.error(problem)
         self._is_reported = True
 
-    def sync(self, *folders: Path) -> None:
+    def sync(self, *paths: Path) -> None:
         """Make the lines durable, since a checkpoint must not outlive the lines before it."""
-        if self._is_dirty:
-            self._is_dirty = False
-            for path in (self.path, *folders):
-                try:
-                    fsync_file(path)
-                except OSError as error:
-                    logger.warning("%s could not be synced: %s", path, error)
-
-    def check_written(self) -> None:
-        if self.rows:
-            raise TrainingError(
-                f"{len(self.rows)} lines of {self.path} could not be written. The last checkpoint"
-                " has them: once the file can be written, the same command adds them."
-            )
+        for path in paths if self._is_dirty else ():
+            try:
+                fsync_file(path)
+            except OSError as error:
+                logger.warning("%s could not be synced: %s", path, error)
+        self._is_dirty = False
 
 
 def append(path: Path, data: bytes) -> None:

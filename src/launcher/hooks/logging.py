@@ -22,17 +22,6 @@ class LoggingHook(StatsHook):
         super().__init__(interval, sync)
 
     def report_means(self, trainer: TrainerView, stats: Stats) -> None:
-        records = stats.records | {
-            "loss": stats.loss,
-            "lr": stats.learning_rates,
-            "step_time": stats.step_time,
-            "data_time": stats.data_time,
-            "non_finite_grad_retry_count": stats.non_finite_grad_retry_count,
-        }
-        if stats.grad_norm is not None:
-            records["grad_norm"] = stats.grad_norm
-        if stats.max_memory is not None:
-            records["max_memory"] = stats.max_memory
         if stats.unexplained:
             trainer.logger.warning(
                 "Step %d: the loss was not finite in %d of the last %d steps, although the gradient"
@@ -41,7 +30,7 @@ class LoggingHook(StatsHook):
                 stats.unexplained,
                 stats.steps,
             )
-        trainer.log({"train": records})
+        trainer.log({"train": stats.records | stats.numbers | {"lr": stats.learning_rates}})
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["logging"] = self.state(trainer)

@@ -6,27 +6,26 @@ import time
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 import numpy as np
 import torch
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, Records, TrainerView
-from launcher.hooks.line_file import LineFile, Row
+from launcher.hooks.base import Records, TrainerView
+from launcher.hooks.line_file import LineFileHook, Row
 from launcher.hooks.records import flatten
 from launcher.process import ranks
 from launcher.process.files import replace_file
-from launcher.rundir.step_lines import drop_lines_after
 from launcher.types import PositiveInt
 
 
-class MediaHook(BaseHook):
+class MediaHook(LineFileHook):
     """Writes the images, histograms and texts that are logged, on rank 0.
 
-    It follows the rules of `metrics.jsonl`, see `LineFile`. A resume drops the rows and images of
-    steps after the checkpoint. If a key is logged twice in a step, the last value is kept.
+    It follows the rules of `metrics.jsonl`, see `LineFileHook`. A resume drops the rows and images
+    of steps after the checkpoint. If a key is logged twice in a step, the last value is kept.
 
     Args:
         image_format: the extension of the image files, which determines their format (png, jpg,
@@ -34,34 +33,30 @@ class MediaHook(BaseHook):
         bins: the number of bins of a histogram.
     """
 
+    key: ClassVar = "media"
+    once: ClassVar = False
     image_folder = "images"
 
     def __init__(
         self,
         image_format: str | Callable[[str], str] = "png",
         bins: PositiveInt = 64,
-        clock: Callable[[], float] = time.time,
     ):
-        self.image_format, self.bins, self._clock = image_format, bins, clock
+        super().__init__("media.jsonl")
+        self.image_format, self.bins = image_format, bins
         if isinstance(image_format, str) and image_format != "png":
             pillow_format(image_format)
-        self._folder = Path()
-        self._file = LineFile(Path())
 
-    def on_start(self, trainer: TrainerView) -> None:
-        self._folder = trainer.workspace or Path()
-        self._file.path = self._folder / "media.jsonl"
+    @property
+    def _folder(self) -> Path:
+        return self.path.parent
 
     def on_ready(self, trainer: TrainerView) -> None:
+        self.rows = [
+            row for row in self.rows if "path" not in row or (self._folder / row["path"]).exists()
+        ]
+        super().on_ready(trainer)
         if ranks.rank() == 0:
-            trainer.context.check_lock()
-            self._file.rows = [
-                row
-                for row in self._file.rows
-                if "path" not in row or (self._folder / row["path"]).exists()
-            ]
-            last = self._file.find_last_step(trainer.step)
-            drop_lines_after(self._file.path, last, once=False)
             remove_steps_after(self._folder / self.image_folder, trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -81,7 +76,7 @@ class MediaHook(BaseHook):
         for key, value in flatten(records).items():
             counts, edges = histogram(key, value, self.bins)
             if dry_run:
-                trainer.logger.info("Would write the histogram %s to %s.", key, self._file.path)
+                trainer.logger.info("Would write the histogram %s to %s.", key, self.path)
             elif counts:
                 self._add(trainer, "histogram", key, {"counts": counts, "edges": edges})
 
@@ -92,26 +87,15 @@ class MediaHook(BaseHook):
                     f"log_text {key}: {type(value).__name__} is not a text; pass a str."
                 )
             if dry_run:
-                trainer.logger.info("Would write the text %s to %s.", key, self._file.path)
+                trainer.logger.info("Would write the text %s to %s.", key, self.path)
             else:
                 self._add(trainer, "text", key, {"text": value})
 
-    def on_before_step(self, trainer: TrainerView) -> None:
-        if self._file.rows:
-            self._file.write_before(trainer)
-
-    def on_close(self, trainer: TrainerView) -> None:
-        self._file.write(trainer)
-        self._file.check_written()
-
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         images = self._folder / self.image_folder
-        self._file.sync(*([images] if images.is_dir() else []))
-        state_dict["media"] = {"rows": list(self._file.rows)}
-
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        if ranks.rank() == 0:
-            self._file.restore(state_dict.get("media", {}).get("rows", []), trainer)
+        if images.is_dir():
+            self.sync(self.path, images)
+        super().on_state_dict(trainer, state_dict)
 
     def _write_file(self, trainer: TrainerView, path: str, content: bytes) -> bool:
         """Return whether a file in the run's folder could be written; if not, report it."""
@@ -121,17 +105,18 @@ class MediaHook(BaseHook):
             file.parent.mkdir(parents=True, exist_ok=True)
             replace_file(file, content)
         except OSError as error:
-            self._file.report(f"{file} could not be written: {error}.")
+            self.report(f"{file} could not be written: {error}.")
             return False
         return True
 
     def _add(self, trainer: TrainerView, kind: str, key: str, content: Row) -> None:
         if ranks.rank() == 0:
             place = (trainer.step, kind, key)
-            rows = self._file.rows
-            rows[:] = [row for row in rows if (row["step"], row["kind"], row["key"]) != place]
-            rows.append(
-                {"step": trainer.step, "time": self._clock(), "kind": kind, "key": key, **content}
+            self.rows = [
+                row for row in self.rows if (row["step"], row["kind"], row["key"]) != place
+            ]
+            self.rows.append(
+                {"step": trainer.step, "time": time.time(), "kind": kind, "key": key, **content}
             )
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +21,7 @@ from launcher.process.ranks import on_main, rank, world_size
 from launcher.rundir.folder import Workspace
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import Outcome
 from launcher.trackers.base import Tracker
 from launcher.trackers.follower_process import FollowerProcess
 from launcher.trackers.mlflow import MlflowTracker
@@ -121,21 +121,24 @@ class TrackerHook(BaseHook):
             self._follower.wait()
 
     def _end(self, trainer: TrainerView, record: RunRecord) -> None:
-        step, signum = trainer.step, trainer.stop_signal
+        signum, end = trainer.stop_signal, dict[str, Any](exit_code=0)
         if self._has_ended:
-            record.end_attempt(
-                "completed", end_step=step, exit_code=0, reason=trainer.state.stop_reason
-            )
+            outcome: Outcome = "completed"
+            end["reason"] = trainer.state.stop_reason
         elif trainer.is_paused:
-            record.end_attempt("paused", end_step=step, exit_code=0, reason="pause_at")
+            outcome, end["reason"] = "paused", "pause_at"
         elif signum:
-            name = signal.Signals(signum).name
-            record.end_attempt("preempted", end_step=step, signal=name, exit_code=128 + signum)
+            outcome = "preempted"
+            end = {"signal": signal.Signals(signum).name, "exit_code": 128 + signum}
         else:
             reason = f"{type(self._error).__name__}: {self._error}" if self._error else None
+            outcome, end = "failed", {"exit_code": 1, "reason": reason}
+        try:
+            record.end_attempt(outcome, end_step=trainer.step, **end)
+        except OSError:
             # This must not hide why training has failed.
-            with suppress(OSError):
-                record.end_attempt("failed", end_step=step, exit_code=1, reason=reason)
+            if outcome != "failed":
+                raise
 
     def node(self) -> dict[str, Any]:
         """Return the tracker as a configuration."""

@@ -103,20 +103,20 @@ class ProgressHook(StatsHook):
     def parts(self, stats: Stats, eta: timedelta | None) -> list[str]:
         """Return the parts of a progress line, the most important first."""
         s, gib = ("s", "GiB") if self.show_units else ("", "")
-        rates = stats.learning_rates
-        parts = [f"loss {show(stats.loss, 4)}{self._of_rank}"]
+        numbers, rates = stats.numbers, stats.learning_rates
+        parts = [f"loss {show(numbers['loss'], 4)}{self._of_rank}"]
         if len(set(rates.values())) == 1:
             parts.append(f"lr {next(iter(rates.values())):.3g}")
         else:
             parts += [f"lr/{name} {rate:.3g}" for name, rate in rates.items()]
-        parts.append(self._speed(stats.step_time))
+        parts.append(self._speed(numbers["step_time"]))
         if eta is not None:
             parts.append(f"eta {eta}")
-        if stats.grad_norm is not None:
-            parts.append(f"grad_norm {show(stats.grad_norm, 4)}")
-        parts.append(f"data {stats.data_time:.4f}{s}")
-        if stats.max_memory is not None:
-            parts.append(f"mem {stats.max_memory:#.3g}{gib}")
+        if "grad_norm" in numbers:
+            parts.append(f"grad_norm {show(numbers['grad_norm'], 4)}")
+        parts.append(f"data {numbers['data_time']:.4f}{s}")
+        if "max_memory" in numbers:
+            parts.append(f"mem {numbers['max_memory']:#.3g}{gib}")
         return parts
 
     def _speed(self, seconds: float) -> str:

@@ -13,20 +13,17 @@ from launcher.process import ranks
 from launcher.process.lanes import Lanes
 from launcher.types import PositiveInt
 
-TIMES = "step_time", "data_time", "non_finite_grad_retry_count"
-AVERAGED_KEYS = "loss", *TIMES, "records"
+SAME_WITH_LANES = "loss", "grad_norm"
+"""The means that each rank has of all lanes."""
 
 
 class Stats(NamedTuple):
-    """Means over the steps since the last report. Times are in seconds."""
+    """Means over the steps since the last report."""
 
     steps: int
-    loss: float
-    grad_norm: float | None
-    step_time: float
-    data_time: float
-    non_finite_grad_retry_count: float
-    max_memory: float | None
+    numbers: dict[str, float]
+    """`loss`, `step_time` and `data_time` in seconds, `non_finite_grad_retry_count`, and, where
+    they are known, `grad_norm` and the largest `max_memory`."""
     records: Records
     learning_rates: dict[str, float]
     """The rates of the last step, by group name or `group_<i>`."""
@@ -129,14 +126,19 @@ def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, object]])
     )
     step_times, data_times = zip(*values["times"], strict=True)
     total = sum(losses)
+    numbers = {
+        "loss": total / count,
+        "step_time": sum(step_times) / count,
+        "data_time": sum(data_times) / count,
+        "non_finite_grad_retry_count": values["retries"] / count,
+    }
+    if norms:
+        numbers["grad_norm"] = sum(norms) / len(norms)
+    if memory:
+        numbers["max_memory"] = max(memory)
     return Stats(
         count,
-        total / count,
-        sum(norms) / len(norms) if norms else None,
-        sum(step_times) / count,
-        sum(data_times) / count,
-        values["retries"] / count,
-        max(memory) if memory else None,
+        numbers,
         key_average(records) if records else {},
         # A group may have been added since.
         {
@@ -195,14 +197,12 @@ def _over_ranks(stats: Stats, averages_losses: bool) -> Stats:
 
     Without `averages_losses`, each rank already has the values of all lanes.
     """
-    gathered = ranks.all_gather(stats)
-    memory = [rank_stats.max_memory for rank_stats in gathered if rank_stats.max_memory is not None]
-    names = AVERAGED_KEYS if averages_losses else TIMES
-    averages = key_average(
-        [{name: getattr(rank_stats, name) for name in names} for rank_stats in gathered]
-    )
-    norms = [rank_stats.grad_norm for rank_stats in gathered if rank_stats.grad_norm is not None]
+    gathered = ranks.all_gather((stats.numbers, stats.records))
+    numbers = key_average([of_rank for of_rank, _ in gathered])
+    if "max_memory" in numbers:
+        numbers["max_memory"] = max(of_rank["max_memory"] for of_rank, _ in gathered)
     if averages_losses:
-        has_all = len(norms) == len(gathered)
-        averages["grad_norm"] = sum(norms) / len(norms) if has_all else None
-    return stats._replace(max_memory=max(memory, default=None), **averages)
+        records = key_average([of_rank for _, of_rank in gathered])
+        return stats._replace(numbers=numbers, records=records)
+    same = {name: stats.numbers[name] for name in SAME_WITH_LANES if name in stats.numbers}
+    return stats._replace(numbers=numbers | same)

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,6 +78,16 @@ def patiently(act: Callable[[], T]) -> T:
     return act()
 
 
+def unless_absent(read: Callable[[], T]) -> T | None:
+    """Return what `read()` returns, `patiently`, or None if there is no such file."""
+    try:
+        return patiently(read)
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
+
+
 def is_absent(error: OSError) -> bool:
     """Return whether a path has no file, perhaps a folder or a link to itself in its place."""
     return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
@@ -93,14 +103,17 @@ def parse_json(data: bytes) -> Any:
 
 def find_unused_name(path: Path) -> Path:
     """Return an unused name next to `path` for a damaged file."""
-    names = (path.with_name(f"{path.name}.damaged" + (f".{n}" if n > 1 else "")) for n in count(1))
-    return next(name for name in names if not os.path.lexists(name))
+    return _first_unused(path, lambda number: f"{path.name}.damaged{number}")
 
 
 def name_abandoned(path: Path) -> Path:
     """Return an unused `abandoned-<name>` next to `path`, for what a rollback sets aside."""
-    names = (f"abandoned-{path.stem}{f'.{n}' * (n > 1)}{path.suffix}" for n in count(1))
-    return next(name for name in map(path.with_name, names) if not os.path.lexists(name))
+    return _first_unused(path, lambda number: f"abandoned-{path.stem}{number}{path.suffix}")
+
+
+def _first_unused(path: Path, name: Callable[[str], str]) -> Path:
+    numbered = map(name, chain([""], (f".{number}" for number in count(2))))
+    return next(place for place in map(path.with_name, numbered) if not os.path.lexists(place))
 
 
 def fsync_folder(path: Path) -> None:

@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import ConfigError, TrainingError
-from launcher.process import deadline, rendezvous_port, signals
+from launcher.process import deadline, signals
 from launcher.process.child import PARENT
 from launcher.process.device import get_device
+from launcher.process.rendezvous_port import MEETING, port_of
 
 T = TypeVar("T")
 STARTING = 120.0
@@ -98,35 +99,32 @@ def has_met() -> bool:
 def _open_store(ranks: Ranks, timeout: timedelta) -> object:
     if ranks.world_size == 1:
         return dist.HashStore()
-    if PARENT in os.environ:
-        return dist.TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
+    env, job = os.environ, os.environ.get(MEETING, "")
+    # It may be inherited from a job in which torchrun, say, has started these ranks.
+    has_derived_port = job != "" and env["MASTER_PORT"] == str(port_of(job))
+    if PARENT not in env and not has_derived_port:
+        from torch.distributed.rendezvous import rendezvous
+
+        store, _, _ = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
+        return store
+    try:
+        store = dist.TCPStore(
+            env["MASTER_ADDR"],
+            int(env["MASTER_PORT"]),
             ranks.world_size,
             ranks.is_main,
             timeout=timeout,
             wait_for_workers=False,
-            master_listen_fd=int(os.environ[LISTEN_FD]) if ranks.is_main else None,
+            master_listen_fd=int(env[LISTEN_FD]) if ranks.is_main and PARENT in env else None,
         )
-    job = os.environ.get(rendezvous_port.MEETING, "")
-    # It may be inherited from a job in which torchrun, say, has started these ranks.
-    if job and os.environ["MASTER_PORT"] == str(rendezvous_port.ports_of(job)[0]):
-        return _meet(job, ranks, timeout)
-    from torch.distributed.rendezvous import rendezvous
-
-    store, _, _ = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
-    return store
-
-
-def _meet(job: str, ranks: Ranks, timeout: timedelta) -> Any:
-    address = os.environ["MASTER_ADDR"]
-    port = 0 if ranks.is_main else rendezvous_port.find(job, address, timeout.total_seconds())
-    store = dist.TCPStore(
-        address, port, ranks.world_size, ranks.is_main, timeout=timeout, wait_for_workers=False
-    )
-    if ranks.is_main:
-        rendezvous_port.announce(job, store.port, ranks.world_size - 1)
-    return store
+    except dist.DistNetworkError as error:
+        if not (ranks.is_main and has_derived_port):
+            raise
+        raise ConfigError(
+            f"The port {env['MASTER_PORT']} of this machine is in use; set MASTER_PORT=<free port>."
+        ) from error
+    # Ranks of another job with the same port, which has failed, may ask this store.
+    return dist.PrefixStore(job, store)
 
 
 def join(device: torch.device, timeout: float = TIMEOUT) -> None:

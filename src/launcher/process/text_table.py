@@ -47,28 +47,26 @@ class TextTable:
         """Yield the lines, cut or folded to `width` columns unless it is None."""
         rows = [self.headings, *self.rows] if self.headings else [*self.rows]
         numbers = list(range(-1 if self.headings else 0, len(self.rows)))
-        columns = [_printable(column) for column in zip(*rows, strict=True)]
-        widths = [_width(column) for column in columns]
+        cells = [[_printable(text) for text in row] for row in rows]
+        widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
         if width is not None:
             widths = self._folding(widths, width) if self.folds else self._cut(widths, width)
         if width is not None and self.folds:
-            numbers, columns = _fold(numbers, columns, widths)
-        fitted = [
-            _fit_column(column, room, index in self.right)
-            for index, (column, room) in enumerate(zip(columns, widths, strict=True))
-        ]
+            numbers, cells = _fold(numbers, cells, widths)
+        end = "…" if encodable("…", sys.stdout) else "."
         bold = {(-1, column): "bold" for column in range(len(widths))}
         styles = bold | self.styles if colored else {}
         if self.title:
             yield style(self.title, "bold" if colored else "")
-        for number, row in zip(numbers, zip(*fitted, strict=True), strict=True):
-            cells = [style(cell, styles.get((number, index), "")) for index, cell in enumerate(row)]
-            line = (" " * GAP).join(cells).rstrip()
-            yield (
-                line
-                if width is None or colored
-                else set_cell_size(line, min(cell_len(line), width))
-            )
+        for number, row in zip(numbers, cells, strict=True):
+            fitted = [
+                style(_fit(text, room, index in self.right, end), styles.get((number, index), ""))
+                for index, (text, room) in enumerate(zip(row, widths, strict=True))
+            ]
+            line = (" " * GAP).join(fitted).rstrip()
+            if width is not None and not colored and cell_len(line) > width:
+                line = set_cell_size(line, width)
+            yield line
 
     def _cut(self, widths: list[int], width: int) -> list[int]:
         widths = list(widths)
@@ -109,30 +107,23 @@ def style(text: str, style: str) -> str:
     return text if code is None else f"\x1b[{code}m{text}\x1b[0m"
 
 
-def _printable(column: Sequence[str]) -> Sequence[str]:
-    if "".join(column).isprintable():
-        return column
-    return [
-        "".join(character if character.isprintable() else " " for character in printable(text))
-        for text in column
-    ]
-
-
-def _width(column: Sequence[str]) -> int:
-    return max(map(len if "".join(column).isascii() else cell_len, column))
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else " " for one in printable(text))
 
 
 def _fold(
-    numbers: Sequence[int], columns: Sequence[Sequence[str]], widths: Sequence[int]
-) -> tuple[list[int], list[Sequence[str]]]:
+    numbers: Sequence[int], rows: Sequence[Sequence[str]], widths: Sequence[int]
+) -> tuple[list[int], list[list[str]]]:
     """Divide long cells; return the number of the row that each line belongs to, and the lines."""
-    owners, lines = [], []
-    for number, row in zip(numbers, zip(*columns, strict=True), strict=True):
-        parts = [_divide(cell, room) for cell, room in zip(row, widths, strict=True)]
+    owners, lines = list[int](), list[list[str]]()
+    for number, row in zip(numbers, rows, strict=True):
+        parts = [_divide(text, room) for text, room in zip(row, widths, strict=True)]
         for line in zip_longest(*parts, fillvalue=""):
             owners.append(number)
-            lines.append(line)
-    return owners, [*zip(*lines, strict=True)]
+            lines.append([*line])
+    return owners, lines
 
 
 def _divide(text: str, room: int) -> list[str]:
@@ -141,14 +132,7 @@ def _divide(text: str, room: int) -> list[str]:
     return textwrap.wrap(text, room, break_on_hyphens=False)
 
 
-def _fit_column(column: Sequence[str], room: int, right: bool) -> list[str]:
-    if "".join(column).isascii() and max(map(len, column)) <= room:
-        return [text.rjust(room) if right else text.ljust(room) for text in column]
-    end = "…" if encodable("…", sys.stdout) else "."
-    return [_fit_cell(text, room, right, end) for text in column]
-
-
-def _fit_cell(text: str, room: int, right: bool, end: str) -> str:
+def _fit(text: str, room: int, right: bool, end: str) -> str:
     length = cell_len(text)
     if length > room:
         return set_cell_size(text, room - 1) + end

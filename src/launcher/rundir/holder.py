@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from launcher.process.files import is_absent, parse_json, patiently
+from launcher.process.files import parse_json, unless_absent
 from launcher.process.process_id import has_open, process_space, process_start
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.provenance import is_restart, slurm_job_id
@@ -141,25 +141,17 @@ def read_holder(path: Path) -> Holder | None:
     Raises:
         OSError: it cannot be read, at several attempts, so its holder is not known.
     """
+    content = unless_absent(path.read_bytes)
     try:
-        data = parse_json(patiently(path.read_bytes))
+        data = parse_json(content or b"")
         return Holder(**{field.name: data[field.name] for field in fields(Holder)})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    except OSError as error:
-        if is_absent(error):
-            return None
-        raise
 
 
 def last_beat(path: Path) -> float | None:
     """Return the lock's modification time, or None without a lock."""
-    try:
-        return patiently(lambda: _modification_time(path))
-    except OSError as error:
-        if is_absent(error):
-            return None
-        raise
+    return unless_absent(lambda: _modification_time(path))
 
 
 def _modification_time(path: Path) -> float:

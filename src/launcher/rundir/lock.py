@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 
 from launcher.errors import ConfigError
 from launcher.process.files import patiently
@@ -70,12 +69,8 @@ class RunLock:
         sleep: Callable[[float], None] = time.sleep,
         on_lost: Callable[[str], None] | None = None,
     ):
-        self.folder = folder
-        self.path = folder.lock_path
-        self.beat = beat
-        self.silence = silence
-        self.sleep = sleep
-        self.on_lost = on_lost
+        self.folder, self.path = folder, folder.lock_path
+        self.beat, self.silence, self.sleep, self.on_lost = beat, silence, sleep, on_lost
         # This process, while it holds the lock.
         self.holder: Holder | None = None
         self._attempts_before = 0
@@ -88,12 +83,7 @@ class RunLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
     def acquire(self) -> None:

@@ -62,12 +62,6 @@ def newest_loss(path: Path, last_step: float = math.inf) -> float | None:
     return loss
 
 
-def last_step(path: Path) -> int:
-    """Return the step of the last line, or 0 without a line."""
-    steps = [int(row["step"]) for row in read_rows(path, TAIL_BYTES) if "step" in row]
-    return steps[-1] if steps else 0
-
-
 def newest_of(lines: Iterable[Mapping[str, object]]) -> dict[str, LoggedValue]:
     newest: dict[str, Mapping[str, Any]] = {}
     for line in lines:

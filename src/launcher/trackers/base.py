@@ -2,20 +2,20 @@
 
 import json
 import logging
-import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
+from uuid import uuid4
 
 from launcher.checkpoint.find_checkpoint import checkpoint_path
 from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
-from launcher.config.tree import get, nest
+from launcher.config.tree import get, join, nest
 from launcher.errors import ConfigError
 from launcher.process.files import replace_file
 from launcher.rundir.folder import RunFolder
@@ -88,20 +88,25 @@ class TrackedRun:
         It always has an `id`, which on a server distinguishes this folder's run from the run of a
         deleted folder, or of a folder on another machine.
         """
-        path = self.folder.path / ".trackers" / f"{tracker}.json"
-        try:
-            data = json.loads(path.read_bytes())
-        except (OSError, ValueError):
-            data = None
-        if isinstance(data, dict) and "id" in data:
-            return data
-        return self.store(tracker, {"id": f"{self.id}-{uuid.uuid4().hex[:8]}"})
+        data = self._read(tracker)
+        return data if "id" in data else self.store(tracker, id=f"{self.id}-{uuid4().hex[:8]}")
 
-    def store(self, tracker: str, data: dict[str, Any]) -> dict[str, Any]:
-        path = self.folder.path / ".trackers" / f"{tracker}.json"
+    def store(self, tracker: str, **values: object) -> dict[str, Any]:
+        """Change values of these data, and return all."""
+        path, data = self._data_path(tracker), self._read(tracker) | values
         path.parent.mkdir(exist_ok=True)
         replace_file(path, json.dumps(data).encode())
         return data
+
+    def _read(self, tracker: str) -> dict[str, Any]:
+        try:
+            data = json.loads(self._data_path(tracker).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return data if isinstance(data, dict) else {}
+
+    def _data_path(self, tracker: str) -> Path:
+        return self.folder.path / ".trackers" / f"{tracker}.json"
 
 
 class Names:
@@ -136,6 +141,8 @@ class Tracker(ABC):
     """The extra of torch-launcher that installs the library."""
     waits_for_sync: bool = False
     """True if the tracker does nothing until `launcher.runs sync`."""
+    config_exclude: Sequence[str] = ()
+    """Keys of the configuration that are not sent."""
     artifacts: Sequence[str] = ()
     """Files that it sends when the run is complete: best, last, export."""
     not_sent: Mapping[str, str] = MappingProxyType({})
@@ -165,21 +172,34 @@ class Tracker(ABC):
                 f" 'torch-launcher[{self.extra}]'."
             )
 
-    def find_artifact(self, which: str, sent: str | None) -> Path | None:
-        """Return the folder of an artifact, unless it was sent before.
+    def find_artifacts(self, sent: Mapping[str, str]) -> dict[str, Path]:
+        """Return the folders of the artifacts that were not sent before, by best, last and export.
 
         Args:
-            which: best, last or export.
-            sent: name of the folder that was sent.
+            sent: names of the folders that were sent.
         """
-        folder, checkpoint = self.run.folder, LATEST if which == "last" else which
-        path: Path | None = folder.export
-        if which != "export":
-            path = checkpoint_path(folder.checkpoints, checkpoint)
-        if path is None or not path.is_dir():
-            logger.warning("The run has no %s to send as an artifact.", which)
-            return None
-        return None if path.resolve().name == sent else path.resolve()
+        folder, artifacts = self.run.folder, {}
+        for which in self.artifacts:
+            path: Path | None = folder.export
+            if which != "export":
+                path = checkpoint_path(folder.checkpoints, LATEST if which == "last" else which)
+            if path is None or not path.is_dir():
+                logger.warning("The run has no %s to send as an artifact.", which)
+            elif path.resolve().name != sent.get(which):
+                artifacts[which] = path.resolve()
+        return artifacts
+
+    def sent_config(self) -> dict[str, Any]:
+        """Return the run's configuration without the keys that are not sent."""
+        excluded = {"tracker", *self.config_exclude}
+
+        def keep(tree: object, path: str) -> Any:
+            if not isinstance(tree, Mapping):
+                return tree
+            paths = {key: join(path, key) for key in tree}
+            return {key: keep(tree[key], paths[key]) for key in tree if paths[key] not in excluded}
+
+        return dict(keep(self.run.config, ""))
 
     @abstractmethod
     def open(self) -> int:
@@ -200,25 +220,6 @@ class Tracker(ABC):
 
 def numbers(line: Line) -> dict[str, float]:
     return {key: float(value) for key, value in line.items() if key not in NO_METRICS}
-
-
-def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, Any]]]:
-    """Yield each line with each of its images, histograms or texts."""
-    return (
-        (line, item) for line in lines for item in line.get("media", ()) if item.get("kind") == kind
-    )
-
-
-def config_without(config: Mapping[str, object], keys: Iterable[str]) -> dict[str, Any]:
-    left_out = set(keys)
-
-    def keep(tree: object, path: str) -> Any:
-        if not isinstance(tree, Mapping):
-            return tree
-        paths = {key: f"{path}.{key}" if path else str(key) for key in tree}
-        return {key: keep(tree[key], paths[key]) for key in tree if paths[key] not in left_out}
-
-    return dict(keep(config, ""))
 
 
 def is_tracker(node: Any) -> bool:

@@ -31,8 +31,8 @@ INTERVAL = 1.0
 """Seconds between two reads of the run's files."""
 PATIENCE = 300.0
 """Seconds after the run's end during which a failing tracker is tried again."""
-HANGS, HANGS_WITH_ARTIFACTS = 60.0, 1800.0
-"""Seconds after that until a call into a tracker is given up. A checkpoint may be large."""
+HANGS = 1800.0
+"""Seconds after that until a call into a tracker is given up. An artifact may be large."""
 LONGEST_WAIT = 60.0
 """Seconds between two attempts, at most."""
 MAX_REJECTED = 5
@@ -69,11 +69,10 @@ class Follower:
         follow: bool = True,
         interval: float = INTERVAL,
         patience: float = PATIENCE,
-        hangs: float | None = HANGS_WITH_ARTIFACTS,
-        clock: Callable[[], float] = time.monotonic,
+        hangs: float = HANGS,
     ):
         self.run, self.trackers, self.check, self.follow = run, trackers, check, follow
-        self.interval, self.patience, self.hangs, self.clock = interval, patience, hangs, clock
+        self.interval, self.patience, self.hangs = interval, patience, hangs
         self.attempt = run.attempt.get("number")
         self.unfinished = dict.fromkeys(trackers, "is still being sent to")
         """Reasons why trackers are not up to date, by name."""
@@ -97,8 +96,11 @@ class Follower:
             if until():
                 self._stop.set()
             if self._stop.is_set() or self.state() != RUNNING:
-                ended_at = ended_at or self.clock()
-                if self.hangs is not None and self.clock() - ended_at > self.patience + self.hangs:
+                ended_at = ended_at or time.monotonic()
+                if (
+                    self.hangs is not None
+                    and time.monotonic() - ended_at > self.patience + self.hangs
+                ):
                     break
             alive[0].join(self.interval)
         return not self.unfinished
@@ -134,7 +136,7 @@ class Follower:
         while True:
             state = self.state()
             is_end = state != RUNNING or not self.follow or self._stop.is_set()
-            ended_at = (ended_at or self.clock()) if is_end else None
+            ended_at = (ended_at or time.monotonic()) if is_end else None
             try:
                 lines = lines or self._open(name, tracker)
                 self._send(name, tracker, lines, state)
@@ -146,7 +148,7 @@ class Follower:
                 self.unfinished[name] = str(lost)
                 return
             except Exception as error:
-                is_over = ended_at is not None and self.clock() - ended_at >= self.patience
+                is_over = ended_at is not None and time.monotonic() - ended_at >= self.patience
                 is_last = is_over or self._stop.is_set() or state == SUPERSEDED
                 self._report(name, error, is_first=wait == self.interval and not is_last)
                 if is_last:
@@ -249,10 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = TrackedRun(folder)
     lock = FollowerLock(folder)
     trackers = build_trackers(run.config.get("tracker"), names)
-    hangs = (
-        HANGS_WITH_ARTIFACTS if any(tracker.artifacts for tracker in trackers.values()) else HANGS
-    )
-    follower = Follower(run, trackers, lock.check, hangs=hangs)
+    follower = Follower(run, trackers, lock.check)
     started = time.monotonic()
     logger.debug(
         "Follower %d (%s) of attempt %s", os.getpid(), process_start(os.getpid()), follower.attempt
@@ -266,11 +265,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     try:
         is_done = follower.follow_run()
-        for message in (
-            () if is_done or follower.state() == SUPERSEDED else list_unfinished(folder, follower)
-        ):
-            logger.warning("%s", message)
-        for message in list_not_sent(trackers):
+        is_left = is_done or follower.state() == SUPERSEDED
+        unfinished = [] if is_left else list_unfinished(folder, follower)
+        for message in [*unfinished, *list_not_sent(trackers)]:
             logger.warning("%s", message)
     finally:
         lock.release()

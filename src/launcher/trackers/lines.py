@@ -84,18 +84,16 @@ class MetricsReader:
 
     def _read_files(self) -> None:
         """Read metrics first: once a step's line exists, the media of all earlier steps do too."""
-        rows, is_new = self._metrics.read()
+        for row in self._read_new(self._metrics, self._lines):
+            self._lines[row["step"]] = row
+        for row in self._read_new(self._media, self._items):
+            self._items.setdefault(row["step"], []).append(row)
+
+    def _read_new(self, file: _File, kept: dict[int, Any]) -> list[Line]:
+        rows, is_new = file.read()
         if is_new:
-            self._lines.clear()
-        for row in rows:
-            if row["step"] > self.after:
-                self._lines[row["step"]] = row
-        rows, is_new = self._media.read()
-        if is_new:
-            self._items.clear()
-        for row in rows:
-            if row["step"] > self.after:
-                self._items.setdefault(row["step"], []).append(row)
+            kept.clear()
+        return [row for row in rows if row["step"] > self.after]
 
 
 def _of_steps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,15 +14,7 @@ from typing import Any, Literal
 from launcher.config.messages import reason
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
-from launcher.trackers.base import (
-    NOT_ENDED,
-    Line,
-    Names,
-    Tracker,
-    config_without,
-    media,
-    numbers,
-)
+from launcher.trackers.base import NOT_ENDED, Line, Names, Tracker, numbers
 
 DEFAULT_EXPERIMENT = "launcher"
 RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
@@ -131,22 +123,28 @@ class MlflowTracker(Tracker):
     def write(self, lines: list[Line]) -> None:
         if not lines:
             return
-        for line, item in media(lines, "image"):
-            path = self.run.folder.path / item["path"]
-            self._client.log_artifact(self._id, path, f"images/{line['step']}")
-        for line, item in media(lines, "text"):
-            path = f"texts/{line['step']}/{clean(item['key'])}.txt"
-            self._client.log_text(self._id, item["text"], path)
-        stored = self.run.stored("mlflow")
-        name = Names(clean, stored.setdefault(NAMES, {}))
+        for line in lines:
+            for item in line.get("media", ()):
+                self._send_item(item)
+        names = self.run.stored("mlflow").get(NAMES, {})
+        name = Names(clean, names)
         rows = [
             (name(key), value, int(line["time"] * 1000), line["step"])
             for line in lines
             for key, value in numbers(line).items()
         ]
         batch = {"run": self._id, "step": lines[-1]["step"], "rows": rows}
-        self.run.store("mlflow", {**stored, BATCH: batch})
+        self.run.store("mlflow", **{NAMES: names, BATCH: batch})
         self._send(batch)
+
+    def _send_item(self, item: dict[str, Any]) -> None:
+        """Send an image or a text. MLflow has no histograms."""
+        if item["kind"] == "image":
+            path = self.run.folder.path / item["path"]
+            self._client.log_artifact(self._id, path, f"images/{item['step']}")
+        elif item["kind"] == "text":
+            path = f"texts/{item['step']}/{clean(item['key'])}.txt"
+            self._client.log_text(self._id, item["text"], path)
 
     def _send(self, batch: dict[str, Any]) -> None:
         from mlflow.entities import Metric
@@ -175,8 +173,11 @@ class MlflowTracker(Tracker):
         if state == "running":
             return
         if state == "completed":
-            for which in self.artifacts:
-                self._send_artifact(which)
+            sent = self.run.stored("mlflow").get("artifacts", {})
+            for which, path in self.find_artifacts(sent).items():
+                self._send_artifact(which, path)
+                sent[which] = path.name
+                self.run.store("mlflow", artifacts=sent)
         self._client.set_tag(self._id, STATE_TAG, state)
         if state in NOT_ENDED:
             # `set_terminated` would record the time of its end.
@@ -187,11 +188,10 @@ class MlflowTracker(Tracker):
     @property
     def uri(self) -> str:
         """Return the tracking server. It is stored in the run's folder, for other machines."""
-        stored = self.run.stored("mlflow")
-        own = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        chosen = own or stored.get("tracking_uri")
-        if chosen and chosen != stored.get("tracking_uri"):
-            self.run.store("mlflow", {**stored, "tracking_uri": chosen})
+        before = self.run.stored("mlflow").get("tracking_uri")
+        chosen = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or before
+        if chosen != before:
+            self.run.store("mlflow", tracking_uri=chosen)
         return str(chosen) if chosen else f"sqlite:///{self._outputs / 'mlflow.db'}"
 
     @property
@@ -232,21 +232,17 @@ class MlflowTracker(Tracker):
         """Send the configuration by dotted keys. MLflow keeps the first attempt's values."""
         from mlflow.entities import Param
 
-        config = config_without(self.run.config, ["tracker", *self.config_exclude])
-        name = Names(clean, {})
-        params = [Param(name(key), str(value)[:LENGTH]) for key, value in leaves(config).items()]
+        name, config = Names(clean, {}), leaves(self.sent_config())
+        params = [Param(name(key), str(value)[:LENGTH]) for key, value in config.items()]
         params = [param for param in params if param.key not in known]
         for start in range(0, len(params), PARAMS):
             self._send_accepted(params[start : start + PARAMS], "params")
 
-    def _send_artifact(self, which: str) -> None:
-        stored = self.run.stored("mlflow")
-        if (path := self.find_artifact(which, stored.get(which))) is not None:
-            self._client.log_artifacts(self._id, str(path), which)
-            self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
-            if self.registered_model_name and which == self.model:
-                self._register(which, path)
-            self.run.store("mlflow", {**stored, which: path.name})
+    def _send_artifact(self, which: str, path: Path) -> None:
+        self._client.log_artifacts(self._id, str(path), which)
+        self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
+        if self.registered_model_name and which == self.model:
+            self._register(which, path)
 
     def _description(self, which: str) -> str:
         """Return the file MLmodel, which makes a folder a model for `mlflow.pyfunc.load_model`."""

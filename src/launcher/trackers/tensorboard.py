@@ -1,8 +1,8 @@
 """tracker=tensorboard, an event file in the run's folder, written without torch and TensorFlow."""
 
-import copy
 import json
 import os
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from launcher.trackers.base import NOT_ENDED, Line, Names, Tracker, numbers
 
 FILE = "events.out.tfevents.0000000000.launcher"
 POSITION = ".position.json"
-NOTHING: dict[str, Any] = {"step": -1, "size": 0, "closed": None, "names": {}}
 
 
 class TensorBoardTracker(Tracker):
@@ -49,15 +48,14 @@ class TensorBoardTracker(Tracker):
             self._file.close()
         folder = self.folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._position = copy.deepcopy(NOTHING)
-        try:
-            self._position |= json.loads((folder / POSITION).read_bytes())
-        except (OSError, ValueError):
-            pass
+        position: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            position = json.loads((folder / POSITION).read_bytes())
         self._file = open(folder / FILE, "ab")  # noqa: SIM115 - stays open
         # The position belongs to another file.
-        if os.fstat(self._file.fileno()).st_size < self._position["size"]:
-            self._position = copy.deepcopy(NOTHING)
+        if os.fstat(self._file.fileno()).st_size < position.get("size", 0):
+            position = {}
+        self._position = {"step": -1, "size": 0, "closed": None, "names": {}} | position
         self._tag = Names(self._separate, self._position["names"])
         self._file.truncate(self._position["size"])
         self._file.seek(0, os.SEEK_END)
@@ -171,14 +169,13 @@ class TensorBoardTracker(Tracker):
 def _statistics(counts: list[float], edges: list[float]) -> dict[str, object]:
     """Return the fields of a histogram's protocol buffer, summed by the buckets' middles."""
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
+    pairs = list(zip(counts, middles, strict=True))
     return {
         "min": edges[0],
         "max": edges[-1],
         "num": sum(counts),
-        "sum": sum(count * middle for count, middle in zip(counts, middles, strict=True)),
-        "sum_squares": sum(
-            count * middle**2 for count, middle in zip(counts, middles, strict=True)
-        ),
+        "sum": sum(count * middle for count, middle in pairs),
+        "sum_squares": sum(count * middle**2 for count, middle in pairs),
         "bucket_limit": edges[1:],
         "bucket": counts,
     }

@@ -15,13 +15,7 @@ from urllib.parse import urlsplit
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 from launcher.rundir.holder import find_local_holder, signal_holder
-from launcher.trackers.base import (
-    NOT_ENDED,
-    Line,
-    Tracker,
-    config_without,
-    numbers,
-)
+from launcher.trackers.base import NOT_ENDED, Line, Tracker, numbers
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
 MAX_NAME_LENGTH = 128
@@ -124,9 +118,9 @@ class WandbTracker(Tracker):
         stored = self.run.stored("wandb")
         self._log_start = stored.get("log_bytes", 0)
         if "project" not in stored:
-            stored = self.run.store("wandb", {**stored, **self._choose_names(stored["id"])})
+            stored = self.run.store("wandb", **self._choose_names(stored["id"]))
         self._wandb_run = run = wandb.init(**self._arguments(stored), settings=self._settings())
-        self._stored = self.run.store("wandb", {**stored, "url": run.url})
+        self.run.store("wandb", url=run.url)
         run.define_metric("step", hidden=True)
         run.define_metric("*", step_metric="step")
         if not self._is_reported and run.url:
@@ -145,7 +139,7 @@ class WandbTracker(Tracker):
             "dir": self.run.folder.path / expand(self.dir),
             "mode": "online",
             "resume": "allow",
-            "config": config_without(self.run.config, ["tracker", *self.config_exclude]),
+            "config": self.sent_config(),
             "allow_val_change": True,
             "reinit": "create_new",
             **self.init,
@@ -174,12 +168,9 @@ class WandbTracker(Tracker):
             values: dict[str, Any] = {
                 key: line[key] for key in ("step", "samples", "epoch", "attempt") if key in line
             }
-            values |= numbers(line)
-            for item in line.get("media", ()):
-                values[item["key"]] = self._media(item)
-            self._wandb_run.log(
-                values | {"_timestamp": line["time"]}, step=line["step"], commit=True
-            )
+            values |= numbers(line) | {"_timestamp": line["time"]}
+            values |= {item["key"]: self._media(item) for item in line.get("media", ())}
+            self._wandb_run.log(values, step=line["step"], commit=True)
             self._step = line["step"]
         self._send_log()
 
@@ -200,20 +191,21 @@ class WandbTracker(Tracker):
             run.summary.update(
                 {f"best/{best['metric']}": float(best["value"]), "best/step": best["step"]}
             )
-        sent = self._stored.get("artifacts", {})
-        for which in self.artifacts if state == "completed" else ():
-            if (path := self.find_artifact(which, sent.get(which))) is not None:
-                self._send_artifact(which, path)
-                sent = {**sent, which: path.name}
+        stored = self.run.stored("wandb")
+        sent = stored.get("artifacts", {})
+        found = self.find_artifacts(sent) if state == "completed" else {}
+        for which, path in found.items():
+            self._send_artifact(which, path)
         end = [self.run.attempt.get("number"), state]
-        if self.alerts and state in ENDED_EARLY and self._stored.get("end") != end:
+        if self.alerts and state in ENDED_EARLY and stored.get("end") != end:
             self._alert(state)
         if state == "preempted":
             run.mark_preempting()
         run.finish(exit_code=0 if state in ("completed", *NOT_ENDED) else 1)
         self._is_connecting = False
         self._check_arrival()
-        self._stored = self.run.store("wandb", {**self._stored, "end": end, "artifacts": sent})
+        sent |= {which: path.name for which, path in found.items()}
+        self.run.store("wandb", end=end, artifacts=sent)
 
     def _check_arrival(self) -> None:
         """Compare the last step that the server has with the last one that was sent.
@@ -224,8 +216,8 @@ class WandbTracker(Tracker):
         import wandb
 
         run = self._wandb_run
-        overrides = {"base_url": run.settings.base_url}
-        api = wandb.Api(overrides, api_key=self.settings.get("api_key"))
+        url = {"base_url": run.settings.base_url}
+        api = wandb.Api(url, api_key=self.settings.get("api_key"))
         arrived = -1
         for _ in range(ARRIVAL_CHECKS):
             # A new object each time, since wandb keeps the answer.
@@ -285,7 +277,7 @@ class WandbTracker(Tracker):
             )
 
     def _send_log(self) -> None:
-        path, start = self.run.folder.log_path(), self._stored.get("log_bytes", 0)
+        path, start = self.run.folder.log_path(), self.run.stored("wandb").get("log_bytes", 0)
         if not self.logs or not path.exists() or path.stat().st_size <= start:
             return
         with open(path, "rb") as file:
@@ -293,13 +285,12 @@ class WandbTracker(Tracker):
             content = file.read()
         content = content[: content.rfind(b"\n") + 1]
         self._wandb_run.write_logs(content.decode(errors="replace"))
-        self._stored = self.run.store("wandb", {**self._stored, "log_bytes": start + len(content)})
+        self.run.store("wandb", log_bytes=start + len(content))
 
     def _send_log_again(self) -> None:
         """Let the next connection send this one's part of the log: rather twice than not at all."""
         if self._log_start is not None:
-            stored = self.run.stored("wandb")
-            self._stored = self.run.store("wandb", {**stored, "log_bytes": self._log_start})
+            self.run.store("wandb", log_bytes=self._log_start)
 
     def _send_artifact(self, which: str, path: Path) -> None:
         """Begin to send an artifact, for which `finish` waits."""

@@ -21,7 +21,7 @@ from launcher.config.foreign import read_config
 from launcher.config.run_config import resolve_node
 from launcher.config.tree import get
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.init_from import RenamingReader
+from launcher.hooks.init_from import rename_weights
 from launcher.process.files import expand
 from launcher.rundir.folder import RunFolder, find_folders, run_name
 from launcher.strategies.weights import load_weights, model_tensors, names_of_tied
@@ -71,7 +71,7 @@ def load_model(
         load_weights(
             model,
             (
-                RenamingReader(saved, [*model_tensors(model), *names_of_tied(model)])
+                rename_weights(saved, [*model_tensors(model), *names_of_tied(model)])
                 if is_export
                 else saved
             ),

@@ -29,11 +29,9 @@ def updated(best: Best, value: float, step: int) -> bool:
 def test_best(mode: Any) -> None:
     best = Best("val/acc", mode, min_delta=0.1)
     sign = 1 if mode == "max" else -1
-    assert (
-        updated(best, sign * 0.5, 1)
-        and not updated(best, sign * 0.55, 2)
-        and updated(best, sign * 0.7, 3)
-    )
+    assert updated(best, sign * 0.5, 1)
+    assert not updated(best, sign * 0.55, 2)
+    assert updated(best, sign * 0.7, 3)
     assert not updated(best, float("nan"), 4) and not updated(best, sign * float("inf"), 5)
     restored = Best("val/acc", mode)
     restored.load(best.state())
@@ -124,10 +122,8 @@ def test_a_plateau_is_not_left_by_rounding(tmp_path: Path) -> None:
         trainer.train()
         return float(trainer.optimizer.param_groups[0]["lr"])
 
-    assert (
-        trained(0.0, 6, "equal") == trained(1e-9, 6, "noise") == 0.025
-        and trained(1e-3, 6, "gain") == 0.1
-    )
+    assert trained(0.0, 6, "equal") == trained(1e-9, 6, "noise") == 0.025
+    assert trained(1e-3, 6, "gain") == 0.1
     trained(1e-9, 3, "resumed")
     assert trained(1e-9, 6, "resumed") == 0.025
 

@@ -45,19 +45,16 @@ def same_tensors(one: Path, other: Path) -> bool:
     return all((first.read(name) == second.read(name)).all() for name in first.names())
 
 
-@pytest.mark.parametrize(
-    "spelling", ["4", "step-00000004", "checkpoints/step-00000004", "full path"]
-)
-def test_a_named_checkpoint_is_loaded_at_each_start(tmp_path: Path, spelling: str) -> None:
-    train(tmp_path, 14, keep_previous=9)
-    load = str(tmp_path / "checkpoints" / "step-00000004") if spelling == "full path" else spelling
-    for _ in range(2):
-        assert resumed_at(train(tmp_path, 14, load, keep_previous=9)) == 4
+def test_a_named_checkpoint_is_loaded_at_each_start(tmp_path: Path) -> None:
+    train(tmp_path, 8, keep_previous=9)
+    full = str(tmp_path / "checkpoints" / "step-00000004")
+    for load in ("4", "step-00000004", "checkpoints/step-00000004", full, full):
+        assert resumed_at(train(tmp_path, 8, load, keep_previous=9)) == 4
     assert len(list(tmp_path.glob("checkpoints/abandoned-step-*"))) == 10
-    assert resumed_at(train(tmp_path, 16)) == 14
-    assert os.readlink(tmp_path / "checkpoints" / "latest") == "step-00000016"
+    assert resumed_at(train(tmp_path, 10)) == 8
+    assert os.readlink(tmp_path / "checkpoints" / "latest") == "step-00000010"
     assert same_tensors(
-        tmp_path / "checkpoints/step-00000014", tmp_path / "checkpoints/abandoned-step-00000014"
+        tmp_path / "checkpoints/step-00000008", tmp_path / "checkpoints/abandoned-step-00000008"
     )
 
 
@@ -227,8 +224,6 @@ def test_a_best_value_counts_only_once_it_is_saved(
     ("path", "folder"),
     [
         ("mine", "runs/{run}/mine"),
-        ("../{run}/mine", "runs/{run}/mine"),
-        ("../shared", "runs/shared/runs/{run}"),
         ("../../shared", "shared/runs/{run}"),
         ("{tmp}/shared", "shared/runs/{run}"),
     ],
@@ -246,11 +241,10 @@ def test_runs_with_the_same_path_have_their_own_checkpoints(
         assert resumed_at(train(workspace, 6, path=place)) == 4
         if not own.is_relative_to(workspace):
             shutil.rmtree(workspace)
-        assert resumed_at(train(workspace, 8, path=place)) == 6, (
-            "it is found without the run's folder"
-        )
+        # It is found without the run's folder, and then without the option, by the link.
+        assert resumed_at(train(workspace, 8, path=place)) == 6
         assert steps(workspace) == [6, 8]
-        assert resumed_at(train(workspace, 9)) == 8, "and without the option, by the link"
+        assert resumed_at(train(workspace, 9)) == 8
 
 
 def test_checkpoints_at_another_place_than_before_are_reported(tmp_path: Path) -> None:
@@ -313,33 +307,14 @@ def test_a_renamed_run_keeps_its_checkpoints(tmp_path: Path, is_recorded: bool) 
     assert resumed_at((composed if is_recorded else train)(new, 6)) == 4
 
 
-def test_lines_that_another_run_wrote_are_reported_as_missing(
+def test_checkpoints_of_another_history_are_not_mixed_with_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Logging(FunctionHook):
-        def __init__(self) -> None:
-            super().__init__(on_after_step=lambda trainer: trainer.log({"x": 1.0}))
-
-    def run(workspace: Path, max_steps: int, load: Any = "auto") -> None:
-        Toy(
-            [CheckpointingHook(2, load=load), JsonlHook(), Logging()],
-            max_steps,
-            workspace,
-            batches=[GOOD],
-        ).train()
-
-    run(tmp_path / "other", 6)
-    run(tmp_path / "mine", 4)
-    shutil.copytree(tmp_path / "other", tmp_path / "copy", symlinks=True)
-    run(tmp_path / "copy", 8)
-    assert "has no lines" not in caplog.text, "a copy has all lines of the original"
-    run(tmp_path / "mine", 8, tmp_path / "other" / "checkpoints" / "step-00000006")
-    assert "no lines of the steps that the run other trained, up to step 6." in caplog.text
+    train(tmp_path / "other", 6)
+    train(tmp_path / "mine", 4)
+    train(tmp_path / "mine", 8, load=tmp_path / "other" / "checkpoints" / "step-00000006")
     assert "is kept as abandoned-step-00000004" in caplog.text
-    assert steps(tmp_path / "mine") == [8], "checkpoints of another history are not mixed with it"
-    caplog.clear()
-    run(tmp_path / "mine", 10)
-    assert "has no lines" not in caplog.text
+    assert steps(tmp_path / "mine") == [8]
 
 
 @pytest.mark.parametrize("is_saved", [True, False])
@@ -353,10 +328,8 @@ def test_a_remote_copy_does_not_undo_a_rollback(
     else:  # killed before the first save of the branch
         train(run, 4, 4, keep_previous=9)
     assert resumed_at(train(run, 8, keep_previous=9, remote=remote)) == (6 if is_saved else 4)
-    assert (
-        "step-00000010" in caplog.text
-        and "from before the run was rolled back: set aside as" in caplog.text
-    )
+    assert "step-00000010" in caplog.text
+    assert "from before the run was rolled back: set aside as" in caplog.text
     there = tmp_path / "there" / tmp_path.name / "run"
     assert sorted(int(path.name[5:13]) for path in there.glob("step-*")) == [2, 4, 6, 8]
     assert len(list(there.glob("abandoned-step-*"))) == (3 if not is_saved else 2)

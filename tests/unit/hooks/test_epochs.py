@@ -29,11 +29,9 @@ def test_a_resumed_epoch_has_the_same_line(
 
     train("whole", 6)
     whole = lines(caplog)
-    assert (
-        len(whole) == 2
-        and whole[1].startswith("Epoch 2/2, step 6: train/loss ")
-        and " val/loss " in whole[1]
-    )
+    assert len(whole) == 2
+    assert whole[1].startswith("Epoch 2/2, step 6: train/loss ")
+    assert " val/loss " in whole[1]
     caplog.clear()
     train("parts", 2)
     train("parts", 6)

@@ -29,11 +29,9 @@ def test_a_record_of_some_batches_is_a_mean_over_their_samples(tmp_path: Path) -
     batches = [torch.ones(4, 2), torch.zeros(1, 2)]
     Sometimes([EvaluationHook(loader=lambda: batches), logged], 1, tmp_path).train()
     metrics = logged.records[0][1]["val"]
-    assert (
-        metrics["rare"] == 5.0
-        and metrics["size"] == pytest.approx((4 * 4 + 1) / 5)
-        and "none" not in metrics
-    )
+    assert metrics["rare"] == 5.0
+    assert metrics["size"] == pytest.approx((4 * 4 + 1) / 5)
+    assert "none" not in metrics
 
 
 def test_a_loader_of_ones_own_limits_itself() -> None:

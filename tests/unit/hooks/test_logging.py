@@ -37,9 +37,8 @@ def test_of_this_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Odd([LoggingHook(1), recorder], 3, tmp_path, [GOOD], gradient_accumulation_steps=2).train()
     logged = [records["train"] for _, records in recorder.records]
     assert [line["lr"]["group_0"] for line in logged] == pytest.approx([0.1, 0.05, 0.025])
-    assert [line["f"] for line in logged] == [0.5] * 3 and not any(
-        "none" in line for line in logged
-    )
+    assert [line["f"] for line in logged] == [0.5] * 3
+    assert not any("none" in line for line in logged)
     assert [line.get("sometimes") for line in logged] == [None, 3, 3]
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warnings[1:] == [

@@ -15,7 +15,8 @@ from launcher.rundir import logs
 from support.terminal import in_terminal, screen
 from support.toy import Toy
 
-STATS = Stats(1, 0.0000123, 0.5, 0.05, 0.001, 0.0, None, {}, {"a": 1e-3, "b": 1e-3}, 0)
+NUMBERS = {"loss": 0.0000123, "grad_norm": 0.5, "step_time": 0.05, "data_time": 0.001}
+STATS = Stats(1, NUMBERS, {}, {"a": 1e-3, "b": 1e-3}, 0)
 
 
 @given(

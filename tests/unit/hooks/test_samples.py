@@ -91,12 +91,9 @@ def test_tokens_that_are_no_bytes(tmp_path: Path) -> None:
             Numbers([SamplesHook(prompt)], 1, tmp_path / "c", [BATCH]).train()
 
 
-def test_samples_hook_rejects_an_empty_list_of_prompts() -> None:
+def test_what_cannot_be_written_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"hooks\.samples\.prompts=\[\]"):
         SamplesHook([])
-
-
-def test_a_model_that_writes_nothing_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Sequential has no logits"):
         Toy([SamplesHook()], 1, tmp_path).train()
 

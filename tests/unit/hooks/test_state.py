@@ -92,7 +92,7 @@ class Means(LoggingHook):
         self.losses: list[float] = []
 
     def report_means(self, trainer: Any, stats: Any) -> None:
-        self.losses.append(stats.loss)
+        self.losses.append(stats.numbers["loss"])
 
 
 def test_hooks_of_one_class_keep_their_own_state(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Steps that take too long."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,26 +9,8 @@ import pytest
 
 from launcher import FunctionHook
 from launcher.hooks.watchdog import WatchdogHook
-from support import python
-from support.paths import TESTS
+from support.terminal import in_terminal
 from support.toy import Toy
-
-STALL = """
-import time, logging
-from pathlib import Path
-from launcher import FunctionHook
-from launcher.hooks.watchdog import WatchdogHook
-from support.toy import Toy
-
-logging.basicConfig()
-
-def hang_here(trainer, batch):
-    if trainer.step == 5:
-        time.sleep(60)
-
-hooks = [WatchdogHook(factor=5, min_seconds=0.2, abort=True), FunctionHook(on_batch=hang_here)]
-Toy(hooks, 6, Path(".")).train()
-"""
 
 
 def test_slow_step_prints_its_stacks_once_and_training_continues(
@@ -63,9 +46,16 @@ def test_evaluation_and_the_end_are_not_watched(
 
 
 def test_abort_ends_the_process_with_its_stacks(tmp_path: Path) -> None:
-    done = python.run(
-        "-c", STALL, cwd=tmp_path, env={**python.os.environ, "PYTHONPATH": str(TESTS)}, timeout=240
-    )
-    assert done.returncode == 1
-    assert "Step 5 has taken more than" in done.stderr and "in hang_here" in done.stderr
-    assert "hooks.watchdog.abort=true: forced exit. The last checkpoint is valid." in done.stderr
+    def hang_here(trainer: Any, batch: Any) -> None:
+        if trainer.step == 5:
+            time.sleep(60)
+
+    def train() -> None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - pytest has put its own in its place
+        hook = WatchdogHook(factor=5, min_seconds=0.2, abort=True)
+        Toy([hook, FunctionHook(on_batch=hang_here)], 6, tmp_path).train()
+
+    code, output = in_terminal(train, 80)
+    assert code == 1
+    assert "Step 5 has taken more than" in output and "in hang_here" in output
+    assert "hooks.watchdog.abort=true: forced exit. The last checkpoint is valid." in output

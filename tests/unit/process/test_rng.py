@@ -101,11 +101,9 @@ def test_an_interrupted_function_leaves_the_generators_as_they_were() -> None:
     with pytest.raises(signals.Interrupted):
         call_isolated(interrupted)
     after = host_state()
-    assert (
-        after[0] == before[0]
-        and after[1][1].tolist() == before[1][1].tolist()
-        and torch.equal(after[2], before[2])
-    )
+    assert after[0] == before[0]
+    assert after[1][1].tolist() == before[1][1].tolist()
+    assert torch.equal(after[2], before[2])
 
 
 def test_restoring_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,14 +71,10 @@ def test_a_large_file_is_read_in_places(tmp_path, monkeypatch):
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 20000, "tra')
     values = sample_values(path, "train/loss", 16)
-    assert (
-        len(values) == 16
-        and values == sorted(values)
-        and values[0] == 0.0
-        and values[-1] == 19_999.0
-    )
+    assert len(values) == 16
+    assert values == sorted(values)
+    assert values[0] == 0.0
+    assert values[-1] == 19_999.0
     path.write_text('{"step": 1, "train/loss": 2.0}\n')
-    assert (
-        sample_values(path, "train/loss", 16) == [2.0]
-        and sample_values(tmp_path / "none", "train/loss", 16) == []
-    )
+    assert sample_values(path, "train/loss", 16) == [2.0]
+    assert sample_values(tmp_path / "none", "train/loss", 16) == []

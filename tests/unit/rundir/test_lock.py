@@ -80,15 +80,6 @@ def test_lock_is_held_by_one_process_at_a_time(folder):
     assert leftovers(folder) == [] and not is_held(folder)
 
 
-def test_a_process_id_used_again_is_not_the_holder(folder):
-    mine = Holder.current()
-    # This pid, of another process.
-    folder.lock_path.write_text(json.dumps(asdict(replace(mine, started="1"))))
-    assert not is_held(folder)
-    with RunLock(folder, sleep=never) as lock:
-        assert read_holder(folder.lock_path) == lock.holder
-
-
 def test_a_heartbeat_from_elsewhere_is_respected(folder, elsewhere):
     waited = []
 
@@ -109,8 +100,12 @@ def test_silence_from_elsewhere_is_death(folder, elsewhere):
     assert leftovers(folder) == []
 
 
-def test_a_lock_from_long_ago_needs_no_wait(folder, elsewhere):
-    os.utime(folder.lock_path, (time.time() - 3600, time.time() - 3600))
+@pytest.mark.parametrize("whose", ["from long ago", "of a process whose id is used again"])
+def test_a_dead_holder_needs_no_wait(folder, elsewhere, whose):
+    if whose == "from long ago":
+        os.utime(folder.lock_path, (time.time() - 3600, time.time() - 3600))
+    else:
+        folder.lock_path.write_text(json.dumps(asdict(replace(Holder.current(), started="1"))))
     assert not is_held(folder)
     with RunLock(folder, sleep=never) as lock:
         assert lock.is_held()
@@ -144,20 +139,6 @@ def test_the_heartbeat_beats(folder):
         while folder.lock_path.stat().st_mtime == 1 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert folder.lock_path.stat().st_mtime > 1
-
-
-def test_a_lock_that_was_lost_is_not_removed(folder, elsewhere, caplog):
-    theirs = folder.lock_path.read_bytes()
-    folder.lock_path.unlink()
-    lock = RunLock(folder, beat=0.02)
-    lock.acquire()
-    folder.lock_path.write_bytes(theirs)  # taken over: this process was suspended, say
-    assert not lock.is_held()
-    deadline = time.monotonic() + 120
-    while "has lost" not in caplog.text and time.monotonic() < deadline:
-        time.sleep(0.01)
-    lock.release()
-    assert "has lost" in caplog.text and folder.lock_path.read_bytes() == theirs
 
 
 def test_a_forked_child_does_not_release(folder):
@@ -270,17 +251,17 @@ def test_a_remnant_of_an_earlier_start_of_the_job_is_shut_out(folder, elsewhere,
         assert lock.is_held() and slept == [1.0]  # long enough for the other to notice
 
 
-def test_losing_the_lock_to_another_process_is_reported(folder):
+def test_a_lock_that_was_lost_is_reported_and_not_removed(folder, caplog):
     reasons = []
+    other = json.dumps(asdict(replace(Holder.current(), token="another")))
     with RunLock(folder, beat=0.01, on_lost=reasons.append) as lock:
-        other = replace(Holder.current(), token="another")
-        folder.lock_path.write_text(json.dumps(asdict(other)))
+        folder.lock_path.write_text(other)  # taken over: this process was suspended, say
         deadline = time.monotonic() + 120
-        while not reasons and time.monotonic() < deadline:
+        while "has lost" not in caplog.text and time.monotonic() < deadline:
             time.sleep(0.01)
         with pytest.raises(LockLost, match="has lost the run's lock"):
             lock.check()
-    assert "writes nothing more" in reasons[0] and folder.lock_path.exists()
+    assert "writes nothing more" in reasons[0] and folder.lock_path.read_text() == other
 
 
 def begin(folder, **options):

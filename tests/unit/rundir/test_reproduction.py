@@ -45,9 +45,8 @@ def test_changes_and_new_sources_are_restored_by_git_apply(
     status = git(repository, "status", "--porcelain")
     code = parse_code(code_diff(repository / "package", repository / "outputs"))
     assert git(repository, "status", "--porcelain") == status, "the index is as it was"
-    assert (
-        code.left_out == [] and code.commit == git(repository, "rev-parse", "HEAD").decode().strip()
-    )
+    assert code.left_out == []
+    assert code.commit == git(repository, "rev-parse", "HEAD").decode().strip()
     git(repository, "worktree", "add", "-q", "--detach", str(tmp_path / "copy"), code.commit)
     git(tmp_path / "copy", "apply", "-", input=code.diff)
     for name in ("package/model.py", "data.bin", "package/new file.py", "conf/größe.yaml"):

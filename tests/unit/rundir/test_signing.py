@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.rundir import signing
@@ -108,6 +108,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(value=JSON)
 def test_what_is_read_from_a_file_is_what_was_signed(value: Any) -> None:
     record = {"config": value, "cwd": "/x", "job": 1}

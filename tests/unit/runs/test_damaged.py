@@ -2,10 +2,12 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 
 from launcher.runs.__main__ import VERBS
+from support.pictures import png
 
 STARTS = {"resume", "evaluate", "export", "predict", "fork", "retry", "replay", "reproduce"}
 """Verbs that start a run: tests/end_to_end/test_damaged_files.py."""
@@ -22,15 +24,13 @@ DAMAGES = {
     "NULs": lambda path: path.write_bytes(bytes(5000)),
     "nested": lambda path: path.write_bytes(b"[" * 100_000 + b"\n"),
 }
-SLOW = ("plot", "report", "sync")
-READ = ("run.json", "metrics.jsonl", "media.jsonl", "images/10/a.png", ".trackers/tensorboard.json")
-"""The files that the slow verbs read."""
+TARGET = "launcher.trackers.tensorboard.TensorBoardTracker"
+CONFIG = {"tracker": {"tensorboard": {"_target_": TARGET}}}
 MORE = {
     "compare": ["bbbb0002"],
     "checkpoints": ["--delete", "--keep", "latest"],
     "watch": ["--once"],
     "rollback": ["5"],
-    "sync": ["tracker=tensorboard"],
 }
 
 
@@ -43,33 +43,70 @@ def write(folder) -> None:
     (folder.path / "media.jsonl").write_text(json.dumps(image) + "\n")
     for name in ("images/10", "checkpoints/step-00000010", ".trackers"):
         (folder.path / name).mkdir(parents=True)
+    (folder.path / "images/10/a.png").write_bytes(png(3, 2))
     (folder.checkpoints / "step-00000010/manifest.json").write_text('{"step": 10, "files": {}}')
     (folder.checkpoints / "latest").symlink_to("step-00000010")
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_no_verb_ends_with_a_traceback(make_run, runs, tmp_path, monkeypatch, damage):
+OPENED: set[str] | None = None
+"""The paths that are opened or listed, while they are noted."""
+
+
+def note_opened(event: str, values) -> None:
+    if OPENED is not None and event in ("open", "os.scandir", "os.listdir"):
+        OPENED.add(str(values[0]))
+
+
+sys.addaudithook(note_opened)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A copy of the first run, and the files that each verb opens of it."""
+    return tmp_path_factory.mktemp("kept") / "run", {}
+
+
+@pytest.fixture
+def run_verb(make_run, runs, tmp_path, monkeypatch, kept):
+    """Return a function that runs a verb after some files of the first run were damaged."""
     monkeypatch.chdir(tmp_path)
-    folders = [make_run("gpt", id, best=None) for id in ("aaaa0001", "bbbb0002")]
-    for folder in folders:
-        write(folder)
-    kept = tmp_path / "kept"
-    shutil.copytree(folders[0].path, kept, symlinks=True)
-    for name in FILES:
-        for verb in (verb for verb in VERBS if verb not in STARTS):
-            if verb in SLOW and name not in READ:
-                continue
-            shutil.rmtree(folders[0].path)
-            shutil.copytree(kept, folders[0].path, symlinks=True)
-            path = folders[0].path / name
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(
-                missing_ok=True
-            )
+    folder, other = (make_run("gpt", id, config=CONFIG) for id in ("aaaa0001", "bbbb0002"))
+    copy, opened = kept
+
+    def run(verb: str, names=(), damage=None) -> set[str]:
+        global OPENED
+        shutil.rmtree(folder.path)
+        shutil.copytree(copy, folder.path, symlinks=True)
+        for path in (folder.path / name for name in names):
+            is_folder = path.is_dir() and not path.is_symlink()
+            shutil.rmtree(path) if is_folder else path.unlink(missing_ok=True)
             path.parent.mkdir(parents=True, exist_ok=True)
-            DAMAGES[damage](path)
-            words = [] if verb in ("list", "report", "watch") else ["aaaa0001"]
-            try:
-                code = runs(verb, *words, *MORE.get(verb, []))[0]
-            except Exception as error:
-                raise AssertionError(f"{verb} of a run whose {name} is {damage}") from error
-            assert code in (0, 1, 2), (name, verb)
+            damage(path)
+        OPENED = noted = set()
+        words = [] if verb in ("list", "report", "watch") else ["aaaa0001"]
+        try:
+            code = runs(verb, *words, *MORE.get(verb, []))[0]
+        except Exception as error:
+            raise AssertionError(f"{verb} of a run with a damaged {names}") from error
+        OPENED = None
+        assert code in (0, 1, 2), (names, verb)
+        assert names or verb != "sync" or code == 0
+        return noted
+
+    write(folder)
+    write(other)
+    if not opened:
+        shutil.copytree(folder.path, copy, symlinks=True)
+        for verb in VERBS.keys() - STARTS:
+            noted = run(verb)
+            opened[verb] = [name for name in FILES if any(path.endswith(name) for path in noted)]
+    return run
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_no_verb_ends_with_a_traceback(run_verb, kept, damage):
+    """Files that a verb opens are damaged one by one, the others all at once."""
+    for verb, opened in kept[1].items():
+        run_verb(verb, [name for name in FILES if name not in opened], DAMAGES[damage])
+        for name in opened:
+            run_verb(verb, [name], DAMAGES[damage])

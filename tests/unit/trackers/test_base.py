@@ -3,7 +3,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from launcher.trackers.base import build_trackers, media, numbers
+from launcher.trackers.base import build_trackers, numbers
 from support.file_tracker import FileTracker
 from support.tracked import WrittenRun
 
@@ -28,13 +28,6 @@ def test_tracker_that_is_not_chosen_is_not_imported():
 def test_numbers_are_those_of_the_metrics():
     line = {"step": 1, "time": 2.0, "attempt": 1, "samples": 8, "a/b": 1, "c": "inf", "media": []}
     assert numbers(line) == {"a/b": 1.0, "c": float("inf")}
-    item = {"kind": "image", "key": "x"}
-    assert [
-        each
-        for _, each in media(
-            [line | {"media": [item, {"kind": "histogram"}]}, {"step": 2}], "image"
-        )
-    ] == [item]
 
 
 def test_a_run_as_trackers_see_it(tmp_path: Path):
@@ -57,7 +50,7 @@ def test_state_that_a_tracker_stores_is_read_again(tmp_path: Path):
         seen = run.tracked(FileTracker())
         first = seen.stored("files")
         assert seen.stored("files") == first
-        seen.store("files", {**first, "url": "u"})
+        seen.store("files", url="u")
         assert seen.stored("files") == {**first, "url": "u"}
         ids.append(first["id"])
         run.lock.release()

@@ -1,3 +1,5 @@
+import contextlib
+import itertools
 import math
 import posixpath
 import re
@@ -67,12 +69,11 @@ class Killed(BaseException):
     pass
 
 
-def killed_at(number: int, after: bool):
-    """MLflow's client in a process that dies at a call: before the call reaches the server, or
-    after."""
+def client_with(at_call):
+    """Return MLflow's client, which calls `at_call(number, is_done)` before and after each call."""
     from mlflow.tracking import MlflowClient
 
-    calls = 0
+    numbers = itertools.count()
 
     class Client(MlflowClient):
         def __getattribute__(self, name: str):
@@ -81,16 +82,12 @@ def killed_at(number: int, after: bool):
                 return method
 
             def call(*args, **options):
-                nonlocal calls
-                calls += 1
-                is_here = calls == number  # before `calls` counts those that this one makes
-                if is_here and not after:
-                    raise Killed
+                number = next(numbers)  # before those of the calls that this one makes
+                at_call(number, False)
                 try:
                     return method(*args, **options)
                 finally:
-                    if is_here:
-                        raise Killed
+                    at_call(number, True)
 
             return call
 
@@ -108,39 +105,50 @@ def log_attempt(run: WrittenRun, attempt: int) -> None:
 def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
     run, client, monkeypatch, tmp_path
 ):
+    """The process dies after each call, and before each call ahead of which it stored something."""
     import mlflow.tracking
 
     options = {"artifacts": ["export"], "registered_model_name": "classifier", "model": "export"}
-    for number in range(60):
-        mine = WrittenRun(tmp_path / "name" / f"run{number:04}")
+    stored: list[object] = [None]
+    points: list[tuple[int, bool]] = []
+
+    def first_attempt(name: str, at_call) -> WrittenRun:
+        mine = WrittenRun(tmp_path / "name" / name)
         mine.folder.export.mkdir()
         (mine.folder.export / "model.safetensors").write_bytes(b"weights")
         log_attempt(mine, 1)
-        was_killed = False
         with monkeypatch.context() as patched:
-            patched.setattr(
-                mlflow.tracking, "MlflowClient", killed_at(1 + number // 2, after=number % 2 == 1)
-            )
-            try:
+            patched.setattr(mlflow.tracking, "MlflowClient", client_with(at_call))
+            with contextlib.suppress(Killed):
                 mirror(mine, "completed", **options)
-            except Killed:
-                was_killed = True
+        return mine
+
+    def note(number: int, is_done: bool) -> None:
+        file = tmp_path / "name" / "whole" / ".trackers" / "mlflow.json"
+        now = file.read_bytes() if file.exists() else None
+        if is_done or now != stored[-1]:
+            points.append((number, is_done))
+        stored.append(now)
+
+    first_attempt("whole", note).lock.release()
+    assert len([point for point in points if point[1]]) > 15 and (0, True) in points
+    for point in points:
+
+        def kill(*at: object, point=point) -> None:
+            if at == point:
+                raise Killed
+
+        mine = first_attempt("run-{}-{}".format(*point), kill)
         log_attempt(mine, 2)
         mirror(mine, "completed", **options)
         mine.lock.release()
         runs = client.search_runs(["1"], f"attributes.run_name = 'name/{mine.folder.path.name}'")
-        (stored,) = [each.info for each in runs]
-        assert stored.status == "FINISHED"
+        (stored_run,) = [each.info for each in runs]
+        assert stored_run.status == "FINISHED"
         for key in ("train/loss", "train/step_time"):
-            assert [each.step for each in client.get_metric_history(stored.run_id, key)] == [
-                0,
-                10,
-                20,
-            ], number
-        assert len(client.search_model_versions(f"run_id='{stored.run_id}'")) == 1, number
-        if not was_killed:
-            break
-    assert not was_killed and number > 20
+            history = client.get_metric_history(stored_run.run_id, key)
+            assert [each.step for each in history] == [0, 10, 20], point
+        assert len(client.search_model_versions(f"run_id='{stored_run.run_id}'")) == 1, point
 
 
 def test_a_batch_that_was_interrupted_is_sent_to_its_own_server_only(run, client, tmp_path):
@@ -176,9 +184,8 @@ def test_a_run_over_two_attempts(run, client, caplog):
     assert [(each.step, each.timestamp) for each in history] == [
         (s, 1000_000 + 1000 * s) for s in (0, 10, 20, 30)
     ]
-    assert [each.value for each in history][:3] == [1.0, 1 / 11, 1 / 21] and math.isnan(
-        history[3].value
-    )
+    assert [each.value for each in history][:3] == [1.0, 1 / 11, 1 / 21]
+    assert math.isnan(history[3].value)
     assert "val/a_b" in last.data.metrics
     assert last.data.params == {
         "optimizer.lr": "0.1", "optimizer.betas": "[0.9, 0.99]", "paths.outputs": "x",

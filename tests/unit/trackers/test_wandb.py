@@ -266,14 +266,15 @@ def test_a_run_on_another_machine_cannot_be_stopped_from_here(run, caplog):
 
 
 @pytest.mark.parametrize(("options", "variables", "expected"), [
-    ({}, {}, ("launcher", None, None)),
+    ({}, {}, ("launcher", None, "sweep-1")),
     ({}, {"PROJECT": "p", "ENTITY": "e", "RUN_GROUP": "g"}, ("p", "e", "g")),
     (
         {"project": "q", "entity": "f", "group": "h"}, {"PROJECT": "p", "ENTITY": "e"},
         ("q", "f", "h"),
     ),
 ])  # fmt: skip
-def test_where_a_run_is_kept(run, monkeypatch, options, variables, expected):
+def test_where_a_run_is_kept(tmp_path, monkeypatch, options, variables, expected):
+    run = WrittenRun(tmp_path / "n" / "a", run={"name": "n", "sweep": "sweep-1"})
     for name, value in variables.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
     tracker = WandbTracker(**options)
@@ -281,13 +282,6 @@ def test_where_a_run_is_kept(run, monkeypatch, options, variables, expected):
     chosen = tracker._choose_names("abcd-1")
     assert (chosen["project"], chosen["entity"], chosen["group"]) == expected
     assert chosen["id"] == "abcd-1"
-
-
-def test_the_group_is_the_sweep(tmp_path):
-    run = WrittenRun(tmp_path / "n" / "a", run={"name": "n", "sweep": "sweep-1"})
-    tracker = WandbTracker()
-    run.tracked(tracker)
-    assert tracker._choose_names("x")["group"] == "sweep-1"
     run.lock.release()
 
 

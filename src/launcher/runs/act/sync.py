@@ -4,6 +4,7 @@ They need it after offline runs, an unreachable server, or for a tracker added l
 """
 
 import argparse
+import math
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -113,7 +114,9 @@ def sync(run: StoredRun, trackers: dict[str, Tracker], follow: bool, stop: threa
         return True
     tracked = TrackedRun(run.folder, run.config)
     try:
-        follower = Follower(tracked, trackers, lock.check, follow=follow, patience=0.0, hangs=None)
+        follower = Follower(
+            tracked, trackers, lock.check, follow=follow, patience=0.0, hangs=math.inf
+        )
         follower.follow_run(stop.is_set)
     finally:
         lock.release()
