@@ -33,7 +33,6 @@ from launcher.search.search import Search
 from launcher.search.search_space import Space, bare, is_setting, overrides_of, point, read_space
 from launcher.search.slurm_runner import SlurmRunner
 from launcher.search.study_settings import SLURM, Settings, settings_of
-from launcher.search.warm_start import add_known_runs
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import RESTARTS
 from launcher.slurm.requeue import run_guarded
@@ -77,8 +76,6 @@ def _conduct(search: Search, display: Display, composer: Composer) -> None:
     known = f", {len(search.trials)} trials so far" if search.trials else ""
     rungs = f", rungs at steps {search.rungs}" if search.rungs else ""
     print(f"Study {search.folder}{known}{rungs}", flush=True)
-    if search.settings.warm_start:
-        print(f"hpo.warm_start: {add_known_runs(search)} runs on disk become trials", flush=True)
     try:
         with display:
             search.run()

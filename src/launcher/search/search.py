@@ -181,7 +181,7 @@ class Search:
             share = f"1/{self.settings.reduction_factor}"
             why = f"is among the best {share} at step {promoted.target}"
             return self._promote(promoted, target, why)
-        while self._count_asked() < self._max_trials and not self._is_late():
+        while len(self.trials) < self._max_trials and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and trial.run not in busy_runs:
                 return trial
@@ -193,9 +193,6 @@ class Search:
     def _busy_runs(self) -> set[str | None]:
         busy = self.runner.running()
         return {trial.run for trial in self.trials if trial.number in busy}
-
-    def _count_asked(self) -> int:
-        return sum(trial.origin != "known" for trial in self.trials)
 
     def _is_late(self) -> bool:
         return (

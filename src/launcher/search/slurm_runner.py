@@ -111,33 +111,31 @@ class SlurmRunner(Runner):
             groups.setdefault(str(run.plain["dispatch"]), []).append(number)
         for numbers in groups.values():
             try:
-                self._submit(numbers)
-            except ConfigError as error:
+                error = self._submit(numbers)
+            except ConfigError as rejection:
+                error = rejection
+            if error is not None:
                 if not self.latest:
-                    raise
+                    raise error
                 self._postpone(error)
                 return
         self.is_rejected = False
 
-    def _submit(self, numbers: Sequence[int]) -> None:
+    def _submit(self, numbers: Sequence[int]) -> ConfigError | None:
         runs = [self.due[number] for number in numbers]
         dispatch: SlurmDispatch = construct(runs[0].plain["dispatch"])
         dispatch.check()
         if dispatch.snapshot and self.code is None:
             self.code = snapshot.take(submission.new_submission(runs[0].outputs))
-        due = dispatch.submit(runs, self.code)
-        if not self.latest:
-            dispatch.warn(due)
+        error = dispatch.submit(runs, self.code)
+        if not self.latest and error is None:
+            dispatch.warn(runs)
         for number, run in zip(numbers, runs, strict=True):
-            if run.limit is not None:
-                continue
-            note = Submission.read(run.folder)
-            del self.due[number]
-            self._register(number, Submitted(run.folder, None if note is None else note.job_id))
-        if limits := [run.limit for run in runs if run.limit is not None]:
-            for run in runs:
-                run.limit = None
-            raise submission.LimitReached(limits[0])
+            if not run.is_unsubmitted:
+                note = Submission.read(run.folder)
+                del self.due[number]
+                self._register(number, Submitted(run.folder, None if note is None else note.job_id))
+        return error
 
     def _postpone(self, error: ConfigError) -> None:
         """Try again later, since SLURM may be busy, or the user's limit of jobs may be reached."""

@@ -210,13 +210,17 @@ def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
     return queue
 
 
-class NotAnswered(ConfigError):
-    """SLURM did not answer. A later try may succeed."""
+class NotNow(ConfigError):
+    """SLURM does not take a job now, but may later. `why` follows SLURM in a sentence."""
 
-    limit = "no answer"
+    why = "does not answer"
 
 
-class LimitReached(ConfigError):
+class NotAnswered(NotNow):
+    """SLURM did not answer."""
+
+
+class LimitReached(NotNow):
     """SLURM accepts no more jobs of the user for now.
 
     Args:
@@ -229,7 +233,7 @@ class LimitReached(ConfigError):
         super().__init__(
             f"dispatch=slurm: {limit}: {waiting}; repeat the command when other jobs have ended."
         )
-        self.limit = limit
+        self.limit, self.why = limit, f"has no room ({limit})"
 
 
 def hand_over(script: Path) -> str:
