@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.process.child import ENTRY, describe_end, last_lines, start_child
+from launcher.process.process_id import RANK_VARIABLES
 from launcher.rundir.folder import RunFolder, step_name
 
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
@@ -25,15 +26,6 @@ REJECTED = 2
 """The exit code of a configuration that cannot be trained."""
 LOG_PREFIX = re.compile(r"\d\d:\d\d:\d\d ")
 DISK_FULL = os.strerror(errno.ENOSPC)
-RANK_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
-"""Variables by which a process would consider itself one of several ranks."""
 SLURM_PREFIX = "SLURM_"
 """Prefix of the variables of a SLURM job. The copy must not react to the end or requeueing of that
 job."""

@@ -20,7 +20,7 @@ from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process.files import expand, remove_empty
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import find_local_holder
+from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
 from launcher.runs.trials import STUDIES, as_json
 from launcher.search.conditional import function_of
@@ -185,11 +185,6 @@ def study_id(probe: Job, space: Space, settings: Settings) -> str:
 def StudyLock(folder: Path) -> Iterator[None]:
     """Lock the study within the context, so that no other search works on it."""
     lock = RunLock(RunFolder(folder))
-    folder.mkdir(parents=True, exist_ok=True)
-    if held := find_local_holder(RunFolder(folder)):
-        raise ConfigError(
-            f"The study {folder} is being searched by {held}; wait for it, or stop it."
-        )
     try:
         lock.acquire()
     except ConfigError as error:
@@ -197,7 +192,8 @@ def StudyLock(folder: Path) -> Iterator[None]:
         if error.__cause__ is not None:
             raise
         raise ConfigError(
-            f"The study {folder} is being searched elsewhere; wait for it, or stop it."
+            f"The study {folder} is being searched by {read_holder(lock.path)}; wait for it, or"
+            " stop it."
         ) from error
     try:
         yield

@@ -3,7 +3,6 @@
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -170,27 +169,17 @@ def findings(script: Script) -> Iterator[str]:
             "dispatch.partition: it preempts without a grace (GraceTime=0), so a save has only"
             f" {scheduler.kill_wait():g} s (KillWait); keep hooks.checkpointing.interval short."
         )
-    if names := scheduler.find_leaked_variables():
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        yield f"{shown}: set by a job around this command; the new job will not see them."
 
 
 def test_only(text: str) -> Iterator[str]:
     """Call `sbatch --test-only`, which submits nothing."""
     try:
         with scheduler.clean_environment():
-            done = subprocess.run(
-                ["sbatch", "--test-only"],
-                input=text,
-                capture_output=True,
-                text=True,
-                timeout=scheduler.TIMEOUT,
-            )
-    except (OSError, subprocess.TimeoutExpired):
+            scheduler.call(["sbatch", "--test-only"], input=text)
+    except scheduler.NoAnswer:
         yield "sbatch: does not answer."
-        return
-    if done.returncode != 0:
-        reason = " ".join(
-            done.stderr.replace("sbatch: error:", "").replace("allocation failure:", "").split()
-        )
-        yield f"sbatch: would reject it: {reason}."
+    except scheduler.SchedulerError as error:
+        reason = str(error).partition("failed: ")[2]
+        for prefix in ("sbatch: error:", "allocation failure:"):
+            reason = reason.replace(prefix, "")
+        yield f"sbatch: would reject it: {' '.join(reason.split())}."

@@ -54,7 +54,6 @@ class SlurmDispatch:
         container: image in which the run starts. Default null: none.
         container_runtime: pyxis (srun --container-image) or apptainer.
         container_mounts: folders visible inside, as HOST:INSIDE.
-        interface: network interface for NCCL and gloo, e.g. ib0. Default null: they choose.
         sbatch: further flags of sbatch by their long names, e.g. {nodelist: n1}. The value true
             makes a bare flag, false leaves it out.
         srun: further flags of srun, e.g. [--cpu-bind=cores].
@@ -87,7 +86,6 @@ class SlurmDispatch:
     container: str | None = None
     container_runtime: Literal["pyxis", "apptainer"] = "pyxis"
     container_mounts: list[str] | None = None
-    interface: str | None = None
     sbatch: dict[str, object] | None = None
     srun: list[str] | None = None
     max_preemptions: NonNegativeInt | None = None
@@ -206,11 +204,7 @@ class SlurmDispatch:
 
     def setup_lines(self) -> list[str]:
         modules = [f"module load {' '.join(self.modules)}"] if self.modules else []
-        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if self.interface else ()
-        network = (
-            [f"export {' '.join(f'{name}={self.interface}' for name in names)}"] if names else []
-        )
-        return [*modules, *(self.setup or []), *network]
+        return [*modules, *(self.setup or [])]
 
     def run(self, config: RunConfig) -> Any:
         """Submit one run.
