@@ -24,7 +24,7 @@ from launcher.runs.find_runs import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.search.local_runner import CANCELLED, Runner
 from launcher.slurm import scheduler, snapshot, submission
-from launcher.slurm.not_started import last_line, task_end
+from launcher.slurm.not_started import last_line
 from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob, SchedulerError
 from launcher.slurm.submission import FROZEN, Submission
 
@@ -193,7 +193,7 @@ class SlurmRunner(Runner):
     def why(self, number: int, code: int) -> str:
         """Explain why a trial failed, if its run has no reason."""
         trial = self.latest[number]
-        says = "; ".join(filter(None, (task_end(trial.log), last_line(trial.log))))
+        says = last_line(trial.log)
         return (
             f"SLURM job {trial.job_id} left the queue without a reason{f': {says}' if says else ''}"
         )
