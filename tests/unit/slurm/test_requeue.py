@@ -141,12 +141,6 @@ def test_the_record_of_a_run_that_another_process_has_is_not_touched(slurm, fold
     assert folder.record_path.read_bytes() == before
 
 
-def test_a_run_without_a_record_gets_none(slurm, folder):
-    folder.record_path.unlink()
-    slurm.answer("cancelled")
-    assert leave(folder).code == 143 and not folder.record_path.exists()
-
-
 def test_a_refused_requeue_fails_the_run(slurm, folder):
     slurm.answer("preempted, with a grace")
     slurm.reject("Requested operation is presently disabled for job 6")
@@ -318,9 +312,7 @@ def test_cancellation_recorded_by_runs_cancel_stays(slurm, folder):
     "text",
     [
         "Unexpected message received for job 6",
-        "Zero Bytes were transmitted or received",
         "slurm_requeue error: Slurm backup controller in standby mode",
-        "Unable to contact slurm controller (send failure)",
         "Socket timed out on send/recv operation",
     ],
 )
