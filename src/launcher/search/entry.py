@@ -59,6 +59,8 @@ def sweep(words: Command, master: DictConfig) -> None:
         construct(dispatch).sweep([probe])
         return
     settings = check_settings(probe, space)
+    if dispatch["_target_"] == SLURM:
+        construct(dispatch).check()
     display = Display()
     search = make_search(words, probe, settings, space, fixed, display)
     work = partial(_conduct, search, display, words.composer)

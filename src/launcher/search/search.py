@@ -228,7 +228,6 @@ class Search:
         except ConfigError as error:
             trial.refusal = error.messages[0]
         if job is not None:
-            self.runner.check(job.config)
             trial.run = job.run
             twin = next((other for other in self.trials if other.run == trial.run), None)
         if twin is not None:

@@ -93,11 +93,6 @@ class SlurmRunner(Runner):
                 self._register(number, Submitted(folder, job.id, was_ending=job.state == ENDING))
                 self._report_phase(number, StoredRun.read(folder.path), job)
 
-    def check(self, config: RunConfig) -> None:
-        """Check before the first submission, so that a command without SLURM leaves nothing."""
-        if not self.latest:
-            construct(config.plain["dispatch"]).check()
-
     def start(self, number: int, config: RunConfig) -> None:
         self.due[number] = Job(config)
 
@@ -124,7 +119,6 @@ class SlurmRunner(Runner):
     def _submit(self, numbers: Sequence[int]) -> ConfigError | None:
         runs = [self.due[number] for number in numbers]
         dispatch: SlurmDispatch = construct(runs[0].plain["dispatch"])
-        dispatch.check()
         if dispatch.snapshot and self.code is None:
             self.code = snapshot.take(submission.new_submission(runs[0].outputs))
         error = dispatch.submit(runs, self.code)

@@ -110,7 +110,6 @@ class Submission:
 
     script: str
     task: int | None = None
-    submitted: str | None = None
     job_id: str | None = None
     runs: int | None = None
     """The number of runs of the job, if it has several (see `launcher.slurm.shared_job`)."""
