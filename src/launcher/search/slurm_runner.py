@@ -25,7 +25,7 @@ from launcher.runs.stored_run import StoredRun
 from launcher.search.local_runner import CANCELLED, Runner
 from launcher.slurm import scheduler, snapshot, submission
 from launcher.slurm.not_started import last_line
-from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob, SchedulerError
+from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob
 from launcher.slurm.submission import FROZEN, Submission
 
 RETRY = 30.0
@@ -252,15 +252,6 @@ def format_trials(numbers: Iterable[int]) -> str:
 
 
 def was_cancelled(trial: Submitted) -> bool:
-    """Return whether a job that has left the queue was cancelled.
-
-    SLURM forgets an array's task that was cancelled before it started.
-    """
-    if trial.job_id is None:
-        return False
-    try:
-        return scheduler.job_info(trial.job_id).state == "CANCELLED"
-    except SchedulerError as error:
-        return trial.phase == "pending" and any(
-            text in str(error) for text in ("not found", "Invalid job id")
-        )
+    """Return whether a job that has left the queue was cancelled."""
+    jobs = {} if trial.job_id is None else {trial.job_id: trial.phase != "pending"}
+    return bool(scheduler.find_cancelled(jobs))
