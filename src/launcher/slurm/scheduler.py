@@ -358,16 +358,21 @@ KEPT_PREFIX = "SLURM_LAB_"
 """Prefix of the variables of `slurm/lab/`, which starts test clusters."""
 
 
-@contextmanager
-def clean_environment() -> Iterator[None]:
-    """Remove a surrounding job's variables, which a submitted job would mistake for its own."""
-    hidden = {
-        name: os.environ.pop(name)
-        for name in list(os.environ)
+def find_leaked_variables() -> list[str]:
+    """List variables of a surrounding job, which a submitted job would mistake for its own."""
+    return sorted(
+        name
+        for name in os.environ
         if (name.startswith(LEAKING_PREFIXES) or name in RANK_VARIABLES)
         and name not in INHERITED_VARIABLES
         and not name.startswith(KEPT_PREFIX)
-    }
+    )
+
+
+@contextmanager
+def clean_environment() -> Iterator[None]:
+    """Remove the variables of another job (see `find_leaked_variables`) within the context."""
+    hidden = {name: os.environ.pop(name) for name in find_leaked_variables()}
     try:
         yield
     finally:
