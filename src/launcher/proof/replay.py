@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -67,7 +66,10 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     """Return the pairs of checkpoints that the command line names, or random neighbors."""
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
-        raise ConfigError(f"{without_checkpoint(run)}, so there is nothing to replay.")
+        raise ConfigError(
+            f"{run.label}: has no checkpoint in {run.folder.checkpoints}, so there is nothing to"
+            " replay."
+        )
     known, start, end = [0, *steps], arguments.start, arguments.end
     for option, step, options in (("--from", start, known[:-1]), ("--to", end, steps)):
         if step is not None and step not in options:
@@ -86,15 +88,6 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     if start >= end:
         raise ConfigError(f"--from={start}: must be before --to={end}.")
     return [(start, end)]
-
-
-def without_checkpoint(run: StoredRun) -> str:
-    """Return the beginning of a message; the run's checkpoints may be on another machine."""
-    root = run.folder.checkpoints
-    if root.is_symlink() and not root.exists():
-        target = f"which points to {os.readlink(root)}, a folder that this machine does not have"
-        return f"{run.label}: has no checkpoint in {root}, {target}"
-    return f"{run.label}: has no checkpoint in {root}"
 
 
 def _format_steps(steps: list[int]) -> str:

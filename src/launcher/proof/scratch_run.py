@@ -56,7 +56,6 @@ class ScratchRun(Traced):
         hydra: Hydra's node that was recorded with it.
         ranks: `dispatch.nproc`.
         label: name of the copy in messages.
-        origin: the machine of the run, for the message if this machine cannot train it.
         is_traced: trace each step, see `launcher.proof.trace`.
         save_at: also save at this step.
     """
@@ -68,12 +67,11 @@ class ScratchRun(Traced):
         hydra: Mapping[str, Any] | None,
         ranks: object,
         label: str,
-        origin: str = "",
         is_traced: bool = False,
         save_at: int | None = None,
     ):
         self.root, self.config, self.hydra, self.ranks = root, config, hydra, ranks
-        self.label, self.origin = label, origin
+        self.label = label
         self.is_traced, self.save_at = is_traced, save_at
         self.outputs = root / "outputs"
         folder = self.outputs / str(config["run"]["name"]) / str(config["run"]["id"])
@@ -100,7 +98,7 @@ class ScratchRun(Traced):
         code = run_job(file, log)
         is_stopped = stop is not None and (stop.kill or code == STOP_CODE)
         if not (is_stopped and self.folder.newest_step()):
-            check_ended(code, log, self.label, self.origin)
+            check_ended(code, log, self.label)
         return code
 
     def _settings(self, end: int, stop: Stop | None) -> dict[str, Any]:
@@ -159,7 +157,7 @@ def run_job(file: Path, log: Path) -> int:
         process.wait()
 
 
-def check_ended(code: int, log: Path, label: str, origin: str = "") -> None:
+def check_ended(code: int, log: Path, label: str) -> None:
     """Raise a ConfigError if a training has failed."""
     if not code:
         return
@@ -170,5 +168,5 @@ def check_ended(code: int, log: Path, label: str, origin: str = "") -> None:
         )
     if code == REJECTED:
         errors = [line for line in lines if not LOG_PREFIX.match(line)]
-        raise ConfigError(f"{label}: cannot be trained here{origin}: {' '.join(errors)}")
+        raise ConfigError(f"{label}: cannot be trained here: {' '.join(errors)}")
     raise ConfigError(f"{label}: the training {describe_end(code)}:", *lines)
