@@ -15,7 +15,6 @@ from launcher.config.tree import get, walk
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.skip_reasons import why_skipped
 from launcher.dispatch.slurm import submit_arrays
-from launcher.dispatch.slurm.stale_submissions import remove_leftovers
 from launcher.dispatch.slurm.submitted_runs import report
 from launcher.errors import ConfigError
 from launcher.process import signals
@@ -290,8 +289,6 @@ class SlurmDispatch:
             except submission.NotAnswered as error:
                 return error
             due = [run for run in runs if run.skipped is None]
-            for outputs in {run.outputs for run in due}:
-                remove_leftovers(outputs, [job.script for job in queue.values()])
             return self._hand_over(due, code, queue) if due else None
 
     def _submit(self, runs: list[Job], code: Path | None = None) -> list[JobResult]:
