@@ -193,9 +193,9 @@ def StudyLock(folder: Path) -> Iterator[None]:
         # The folder cannot be written.
         if error.__cause__ is not None:
             raise
+        holder = read_holder(lock.path) or "another process"
         raise ConfigError(
-            f"The study {folder} is being searched by {read_holder(lock.path)}; wait for it, or"
-            " stop it."
+            f"The study {folder} is being searched by {holder}; wait for it, or stop it."
         ) from error
     try:
         yield
