@@ -139,7 +139,7 @@ def study(what: str, count: int, quick: bool) -> float:
         raise KeyError(what)
 
 
-def searched_again(count: int, more: list[str], quick: bool) -> float:
+def searched_again(count: int, quick: bool) -> float:
     """A search that has all its trials, among the folders of many other runs."""
     from benchmarks.run_folders import make
 
@@ -159,7 +159,7 @@ def searched_again(count: int, more: list[str], quick: bool) -> float:
             "device=cpu",
             "hpo.objective=train/loss",
         ]
-        words += [f"paths.outputs={folder}/outputs", *more]
+        words += [f"paths.outputs={folder}/outputs"]
         spent(words, ROOT)
         make(Path(folder) / "outputs", count)
         return spent(words, ROOT)
@@ -216,12 +216,9 @@ BENCHMARKS = [
         "a search that has all its trials, among other runs",
         "CPU seconds",
         {
-            "2 runs": partial(searched_again, 0, []),
-            "1,002 runs": partial(searched_again, 1000, []),
-            "10,002 runs": partial(searched_again, 10000, []),
-            "1,002 runs, hpo.warm_start=true": partial(
-                searched_again, 1000, ["hpo.warm_start=true"]
-            ),
+            "2 runs": partial(searched_again, 0),
+            "1,002 runs": partial(searched_again, 1000),
+            "10,002 runs": partial(searched_again, 10000),
         },
         repeats=1,
     ),

@@ -314,16 +314,8 @@ def _fingerprint(node: str, files: str | None) -> str | None:
 def additions(run: RunConfig, stored: RunOnDisk) -> Iterator[str]:
     """Explain how to add trackers and metrics that the completed run did not have."""
     config = run.of_the_run
-    keys = sorted(
-        {match[0] for key in command_record(config, None)["config"] if (match := ADDED.match(key))}
-    )
-    new = [
-        key
-        for key in keys
-        if not any(
-            stored_key == key or stored_key.startswith(f"{key}.") for stored_key in stored.settings
-        )
-    ]
+    now = _parts_of(command_record(config, None)["config"])
+    new = sorted(now - _parts_of(stored.settings))
     metrics = [key for key in new if key.startswith("hooks.")]
     trackers = [key.removeprefix("tracker.") for key in new if key not in metrics]
     if metrics:
@@ -335,10 +327,9 @@ def additions(run: RunConfig, stored: RunOnDisk) -> Iterator[str]:
         settings = [word for word in run.overrides if word.lstrip("+").startswith("tracker.")]
         outputs = str(config["paths"]["outputs"])
         outputs_option = [] if outputs == "outputs" else ["--outputs", outputs]
-        command = [
-            stored.id,
-            f"tracker=[{','.join(trackers)}]",
-            *settings,
-            *outputs_option,
-        ]
+        command = [stored.id, f"tracker=[{','.join(trackers)}]", *settings, *outputs_option]
         yield f"To copy the run to it: python -m launcher.runs sync {shlex.join(command)}"
+
+
+def _parts_of(settings: Mapping[str, object]) -> set[str]:
+    return {match[0] for key in settings if (match := ADDED.match(key))}

@@ -61,6 +61,6 @@ def test_replay_repeats_a_run_of_two_attempts(tmp_path: Path) -> None:
     shutil.copytree(run_folder(tmp_path / "outputs"), other := tmp_path / "outputs/mlp-custom/b2")
     shutil.rmtree(other / "checkpoints")
     code, output = replay(tmp_path / "outputs", "state=completed", "--from=3")
-    cells = [line.split()[2:5] for line in output.splitlines()[-2:]]
-    assert code == 1 and cells == [["1/1", "equal"], ["0/0", "not", "replayed:"]]
+    assert code == 1 and "steps 3 to 6: bitwise identical" in output
+    assert "Not replayed: " in output and f"has no checkpoint in {other}/checkpoints" in output
     shutil.rmtree(other)

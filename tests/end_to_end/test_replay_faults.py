@@ -56,7 +56,8 @@ def replace_entry(checkpoint: Path, entry: FileEntry) -> None:
     replace(manifest, files=files).write(checkpoint)
 
 
-def edit_line(folder: Path) -> None:
+def flip_bit_and_edit_line(folder: Path) -> None:
+    flip_bit(folder)
     metrics = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     next(line for line in lines if line["step"] == 6)["train/loss"] += 1e-9
@@ -73,9 +74,13 @@ def edit_code(folder: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
-    "a bit": (
-        flip_bit,
-        [f"  checkpoint, {TENSOR}: 1 of 4 elements", "  cause: No state is missing after a resume"],
+    "a bit and a line": (
+        flip_bit_and_edit_line,
+        [
+            f"  checkpoint, {TENSOR}: 1 of 4 elements",
+            "  metrics.jsonl, step 6: train/loss ",
+            "  cause: No state is missing after a resume",
+        ],
     ),
     "a bit of the checkpoint before": (
         partial(flip_bit, step=4),
@@ -84,10 +89,6 @@ CHANGES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
             "  cause: Not restored: ",
             "  cause: The checkpoint of step 4 is not the state of a training up to it:",
         ],
-    ),
-    "a line": (
-        edit_line,
-        ["  metrics.jsonl, step 6: train/loss ", "  cause: No state is missing after a resume. "],
     ),
     "code and threads": (edit_code, ["  now: mine.py: was edited.", "  now: threads: 2 -> 1"]),
 }

@@ -29,7 +29,7 @@ CODE = (
     *("job.trust", "hpo.space_function", "strategy.config_file"),
     *("trainer.compile.backend", "trainer.compile.options"),
     *("dispatch.setup", "dispatch.modules", "dispatch.python", "dispatch.srun", "dispatch.sbatch"),
-    *("dispatch.container", "dispatch.container_mounts", "dispatch.interface"),
+    *("dispatch.container", "dispatch.container_mounts"),
 )
 """Keys whose values run code: a compiler, a function by its path, lines of a job's script."""
 KERNEL = "attn_implementation"

@@ -94,7 +94,6 @@ class HpoSettings:
     warmup_steps: NonNegativeInt = 0
     percentile: Annotated[float, Gt(0), Lt(100)] = 25.0
     enqueue: list[dict[str, Any]] = field(default_factory=list)
-    warm_start: bool = False
     max_failures: NonNegativeInt = 1
     seed: NonNegativeInt = 0
     name: str | None = None

@@ -32,8 +32,6 @@ class Job:
     skipped: str | None = None
     """Why it is not submitted."""
     job_id: str | None = None
-    limit: str | None = None
-    """Limit of SLURM that keeps it from being submitted now."""
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -62,6 +60,11 @@ class Job:
     @property
     def outputs(self) -> Path:
         return expand(self.plain["paths"]["outputs"]).absolute()
+
+    @property
+    def is_unsubmitted(self) -> bool:
+        """It is to be submitted, and SLURM does not have it yet."""
+        return self.skipped is None and self.job_id is None
 
     @property
     def depth(self) -> int:

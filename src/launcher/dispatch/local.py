@@ -1,12 +1,9 @@
 """dispatch=local, which runs on this machine, now."""
 
-import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +18,7 @@ from launcher.process.child import ENTRY, describe_end, last_lines
 from launcher.process.gpus import count_gpus
 from launcher.remaining import is_done
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder, is_held, read_holder
+from launcher.rundir.holder import is_held
 from launcher.rundir.logs import announce_imports
 from launcher.rundir.record import RunRecord
 from launcher.types import PositiveFloat, PositiveInt
@@ -31,7 +28,6 @@ ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.Expo
 STARTS_RANKS = "launcher.proof.resume_check.ResumeCheckJob"
 """The job that starts the ranks itself, in trainings of its own."""
 LAST_LINES = 30
-PREFIX, OWNER = "launcher-", "owner.json"
 
 
 class LocalDispatch:
@@ -121,14 +117,9 @@ def spawn(config: RunConfig, count: int) -> object:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Make a temporary folder, and remove the folders that killed commands have left."""
+    """Make a temporary folder for files between a command and its processes."""
     try:
-        temporary = tempfile.TemporaryDirectory(prefix=PREFIX)
-        (Path(temporary.name) / OWNER).write_text(json.dumps(asdict(Holder.current())))
-        for owner in Path(temporary.name).parent.glob(f"{PREFIX}*/{OWNER}"):
-            holder = read_holder(owner)
-            if holder is not None and holder.is_local() and not holder.is_alive():
-                shutil.rmtree(owner.parent, ignore_errors=True)
+        temporary = tempfile.TemporaryDirectory(prefix="launcher-")
     except OSError as error:
         raise ConfigError(
             f"TMPDIR={tempfile.gettempdir()}: cannot be written ({error.strerror}); set TMPDIR to"

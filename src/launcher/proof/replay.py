@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,6 @@ from itertools import pairwise
 
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
-from launcher.process.text_table import TextTable
 from launcher.proof.segment import Replay, replay
 from launcher.rundir.folder import checkpoint_steps
 from launcher.runs.act.repeat_command import add_trust, select_runs
@@ -37,27 +35,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay segments of runs and print each; return 0 if all are bitwise identical."""
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
-    runs = select_runs(arguments.runs, arguments.outputs)
-    if len(runs) == 1:
-        results = list(replays(runs[0], arguments))
-        return int(not all(result.is_equal for result in results))
-    rows = []
+    runs, are_equal = select_runs(arguments.runs, arguments.outputs), True
     for stored in runs:
         try:
-            results, error = list(replays(stored, arguments)), ""
-        # The other runs are replayed.
-        except ConfigError as failed:
-            results, error = [], "; ".join(failed.messages)
-            if arguments.json:
-                print(json.dumps({"run": stored.label, "equal": False, "error": error}), flush=True)
-        equal = sum(result.is_equal for result in results)
-        outcome = "equal" if equal == len(results) else "different"
-        outcome = f"not replayed: {error}" if error else outcome
-        rows.append([stored.name, stored.id, f"{equal}/{len(results)}", outcome])
-    if not arguments.json:
-        headings = ["name", "id", "equal", "result"]
-        TextTable(headings, rows, right=frozenset((2,)), shrinks=(3, 0)).print()
-    return int(any(row[-1] != "equal" for row in rows))
+            for result in replays(stored, arguments):
+                are_equal &= result.is_equal
+        except ConfigError as error:
+            if len(runs) == 1:
+                raise
+            are_equal, message = False, "; ".join(error.messages)
+            line = {"run": stored.label, "equal": False, "error": message}
+            print(json.dumps(line) if arguments.json else f"Not replayed: {message}", flush=True)
+    return int(not are_equal)
 
 
 def replays(run: StoredRun, arguments: argparse.Namespace) -> Iterator[Replay]:
@@ -77,7 +66,10 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     """Return the pairs of checkpoints that the command line names, or random neighbors."""
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
-        raise ConfigError(f"{without_checkpoint(run)}, so there is nothing to replay.")
+        raise ConfigError(
+            f"{run.label}: has no checkpoint in {run.folder.checkpoints}, so there is nothing to"
+            " replay."
+        )
     known, start, end = [0, *steps], arguments.start, arguments.end
     for option, step, options in (("--from", start, known[:-1]), ("--to", end, steps)):
         if step is not None and step not in options:
@@ -96,15 +88,6 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     if start >= end:
         raise ConfigError(f"--from={start}: must be before --to={end}.")
     return [(start, end)]
-
-
-def without_checkpoint(run: StoredRun) -> str:
-    """Return the beginning of a message; the run's checkpoints may be on another machine."""
-    root = run.folder.checkpoints
-    if root.is_symlink() and not root.exists():
-        target = f"which points to {os.readlink(root)}, a folder that this machine does not have"
-        return f"{run.label}: has no checkpoint in {root}, {target}"
-    return f"{run.label}: has no checkpoint in {root}"
 
 
 def _format_steps(steps: list[int]) -> str:

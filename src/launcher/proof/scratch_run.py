@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.process.child import ENTRY, describe_end, last_lines, start_child
+from launcher.process.process_id import RANK_VARIABLES
 from launcher.rundir.folder import RunFolder, step_name
 
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
@@ -25,15 +26,6 @@ REJECTED = 2
 """The exit code of a configuration that cannot be trained."""
 LOG_PREFIX = re.compile(r"\d\d:\d\d:\d\d ")
 DISK_FULL = os.strerror(errno.ENOSPC)
-RANK_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
-"""Variables by which a process would consider itself one of several ranks."""
 SLURM_PREFIX = "SLURM_"
 """Prefix of the variables of a SLURM job. The copy must not react to the end or requeueing of that
 job."""
@@ -64,7 +56,6 @@ class ScratchRun(Traced):
         hydra: Hydra's node that was recorded with it.
         ranks: `dispatch.nproc`.
         label: name of the copy in messages.
-        origin: the machine of the run, for the message if this machine cannot train it.
         is_traced: trace each step, see `launcher.proof.trace`.
         save_at: also save at this step.
     """
@@ -76,12 +67,11 @@ class ScratchRun(Traced):
         hydra: Mapping[str, Any] | None,
         ranks: object,
         label: str,
-        origin: str = "",
         is_traced: bool = False,
         save_at: int | None = None,
     ):
         self.root, self.config, self.hydra, self.ranks = root, config, hydra, ranks
-        self.label, self.origin = label, origin
+        self.label = label
         self.is_traced, self.save_at = is_traced, save_at
         self.outputs = root / "outputs"
         folder = self.outputs / str(config["run"]["name"]) / str(config["run"]["id"])
@@ -108,7 +98,7 @@ class ScratchRun(Traced):
         code = run_job(file, log)
         is_stopped = stop is not None and (stop.kill or code == STOP_CODE)
         if not (is_stopped and self.folder.newest_step()):
-            check_ended(code, log, self.label, self.origin)
+            check_ended(code, log, self.label)
         return code
 
     def _settings(self, end: int, stop: Stop | None) -> dict[str, Any]:
@@ -167,7 +157,7 @@ def run_job(file: Path, log: Path) -> int:
         process.wait()
 
 
-def check_ended(code: int, log: Path, label: str, origin: str = "") -> None:
+def check_ended(code: int, log: Path, label: str) -> None:
     """Raise a ConfigError if a training has failed."""
     if not code:
         return
@@ -178,5 +168,5 @@ def check_ended(code: int, log: Path, label: str, origin: str = "") -> None:
         )
     if code == REJECTED:
         errors = [line for line in lines if not LOG_PREFIX.match(line)]
-        raise ConfigError(f"{label}: cannot be trained here{origin}: {' '.join(errors)}")
+        raise ConfigError(f"{label}: cannot be trained here: {' '.join(errors)}")
     raise ConfigError(f"{label}: the training {describe_end(code)}:", *lines)

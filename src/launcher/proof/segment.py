@@ -21,7 +21,6 @@ from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.folder import checkpoint_steps, step_name
 from launcher.rundir.imported_sources import source_changes
 from launcher.rundir.provenance import MACHINE
-from launcher.runs.format import plural
 from launcher.runs.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -104,17 +103,12 @@ class Segment:
             self.hydra,
             self.ranks,
             f"{self.run.label}, steps {first} to {self.end}",
-            self._origin(),
             is_traced,
             self.start if is_traced else None,
         )
         scratch.begin_from(self.run.folder, first)
         scratch.train(self.end)
         return scratch
-
-    def _origin(self) -> str:
-        device = load_yaml(self.checkpoint / MACHINE).get("device")
-        return "" if device is None else f" (the run was on {device}, {plural(self.ranks, 'rank')})"
 
 
 def compare(segment: Segment, copy: ScratchRun) -> Replay:

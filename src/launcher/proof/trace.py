@@ -88,73 +88,46 @@ def parts_of(trainer: TrainerView) -> dict[str, str]:
     """
     state: dict[str, str] = {}
     for hook in trainer.hooks:
-        if not _is_library(hook):
-            state.update(_attributes(f"hook {type(hook).__name__}", hook, set(), 0))
+        state.update(_attributes(f"hook {type(hook).__name__}", hook, set()))
     seen: set[int] = set()
     loader = trainer.data_loader
     for name in ("dataset", "sampler", "batch_sampler"):
         if (part := getattr(loader, name, None)) is not None:
-            state.update(_attributes(f"{name} {type(part).__name__}", part, seen, 0))
-    state.update(_attributes(f"data loader {type(loader).__name__}", loader, seen, 0))
+            state.update(_attributes(f"{name} {type(part).__name__}", part, seen))
+    state.update(_attributes(f"data loader {type(loader).__name__}", loader, seen))
     model = unwrap(trainer.model)
     stored = set(model.state_dict())
     for name, buffer in model.named_buffers():
         if name not in stored:
             state[f"buffer {name}"] = plain(buffer)
+    modules = {id(module) for module in model.modules()}
     for name, module in model.named_modules():
         label = f"module {name or 'model'} ({type(module).__name__})"
-        if not _is_library(module):
-            # `fully_shard` gives modules attributes with random names that begin with "__".
-            attributes = {
-                key: value
-                for key, value in vars(module).items()
-                if key not in MODULE_ATTRIBUTES and not key.startswith("__")
-            }
-            state.update(_values(label, attributes, {id(module) for module in model.modules()}, 0))
+        state.update(_attributes(label, module, modules - {id(module)}))
     return state
 
 
-def _attributes(name: str, part: object, seen: set[int], depth: int) -> Iterator[tuple[str, str]]:
-    if id(part) in seen or depth > DEPTH or isinstance(part, type):
+def _attributes(
+    name: str, part: object, seen: set[int], depth: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Describe the attributes of a part, and of the objects in them. A holder has no own state."""
+    is_holder = type(part).__module__.startswith(HOLDERS)
+    is_foreign = _is_library(part) and not is_holder
+    if id(part) in seen or depth > DEPTH or isinstance(part, type) or is_foreign:
         return
     seen.add(id(part))
-    attributes = getattr(part, "__dict__", {})
-    if _is_library(part):
-        if not type(part).__module__.startswith(HOLDERS):
-            return
-        attributes = {
-            key: value
-            for key, value in attributes.items()
-            if isinstance(value, GENERATORS) or _may_hold(value)
-        }
-    yield from _values(name, attributes, seen, depth)
-
-
-def _values(
-    name: str, attributes: Mapping[str, object], seen: set[int], depth: int
-) -> Iterator[tuple[str, str]]:
-    for key, value in attributes.items():
-        if (text := _describe(value)) is not None:
-            yield f"{name}.{key}", text
-        else:
+    for key, value in getattr(part, "__dict__", {}).items():
+        # `fully_shard` gives modules attributes with random names that begin with "__".
+        if isinstance(part, nn.Module) and (key in MODULE_ATTRIBUTES or key.startswith("__")):
+            continue
+        if not isinstance(value, (*VALUES, *CONTAINERS, *GENERATORS)):
             yield from _attributes(f"{name}.{key}", value, seen, depth + 1)
+        elif not is_holder or isinstance(value, GENERATORS):
+            yield f"{name}.{key}", plain(value)
 
 
 def _is_library(part: object) -> bool:
     return type(part).__module__.partition(".")[0] in LIBRARIES
-
-
-def _may_hold(value: object) -> bool:
-    return (
-        hasattr(value, "__dict__")
-        and not isinstance(value, nn.Module | type)
-        and not callable(value)
-    )
-
-
-def _describe(value: object) -> str | None:
-    """Return the text of a value, or None for an object whose attributes are described instead."""
-    return plain(value) if isinstance(value, (*VALUES, *CONTAINERS, *GENERATORS)) else None
 
 
 def plain(value: Any) -> str:

@@ -70,7 +70,7 @@ class Trial:
     distributions: "dict[str, BaseDistribution]" = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)
-    origin: Literal["sampled", "enqueued", "known"] = "sampled"
+    origin: Literal["sampled", "enqueued"] = "sampled"
     refusal: str | None = None
     bracket: int = 0
     target: int | None = None

@@ -20,7 +20,7 @@ from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process.files import expand, remove_empty
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import find_local_holder
+from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
 from launcher.runs.trials import STUDIES, as_json
 from launcher.search.conditional import function_of
@@ -33,7 +33,6 @@ from launcher.search.search import Search
 from launcher.search.search_space import Space, bare, is_setting, overrides_of, point, read_space
 from launcher.search.slurm_runner import SlurmRunner
 from launcher.search.study_settings import SLURM, Settings, settings_of
-from launcher.search.warm_start import add_known_runs
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import RESTARTS
 from launcher.slurm.requeue import run_guarded
@@ -60,6 +59,8 @@ def sweep(words: Command, master: DictConfig) -> None:
         construct(dispatch).sweep([probe])
         return
     settings = check_settings(probe, space)
+    if dispatch["_target_"] == SLURM:
+        construct(dispatch).check()
     display = Display()
     search = make_search(words, probe, settings, space, fixed, display)
     work = partial(_conduct, search, display, words.composer)
@@ -77,8 +78,6 @@ def _conduct(search: Search, display: Display, composer: Composer) -> None:
     known = f", {len(search.trials)} trials so far" if search.trials else ""
     rungs = f", rungs at steps {search.rungs}" if search.rungs else ""
     print(f"Study {search.folder}{known}{rungs}", flush=True)
-    if search.settings.warm_start:
-        print(f"hpo.warm_start: {add_known_runs(search)} runs on disk become trials", flush=True)
     try:
         with display:
             search.run()
@@ -188,19 +187,15 @@ def study_id(probe: Job, space: Space, settings: Settings) -> str:
 def StudyLock(folder: Path) -> Iterator[None]:
     """Lock the study within the context, so that no other search works on it."""
     lock = RunLock(RunFolder(folder))
-    folder.mkdir(parents=True, exist_ok=True)
-    if held := find_local_holder(RunFolder(folder)):
-        raise ConfigError(
-            f"The study {folder} is being searched by {held}; wait for it, or stop it."
-        )
     try:
         lock.acquire()
     except ConfigError as error:
         # The folder cannot be written.
         if error.__cause__ is not None:
             raise
+        holder = read_holder(lock.path) or "another process"
         raise ConfigError(
-            f"The study {folder} is being searched elsewhere; wait for it, or stop it."
+            f"The study {folder} is being searched by {holder}; wait for it, or stop it."
         ) from error
     try:
         yield

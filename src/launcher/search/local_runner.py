@@ -19,17 +19,14 @@ class Runner(ABC):
     def adopt(self, runs: Mapping[int, str]) -> None:  # noqa: B027 - local trials end with it
         """Take over the trials that an earlier search has left running."""
 
-    def check(self, config: RunConfig) -> None:  # noqa: B027 - local trials can always start
-        """Raise a ConfigError if no trial of this configuration can start."""
-
     @abstractmethod
     def start(self, number: int, config: RunConfig) -> None: ...
 
-    def describe_start(self, step: int) -> str:
-        return f"resumes at step {step}" if step else "starts"
-
     def flush(self) -> None:  # noqa: B027 - local trials have started
         """Start the trials that wait for others, to start together."""
+
+    def describe_start(self, step: int) -> str:
+        return f"resumes at step {step}" if step else "starts"
 
     @abstractmethod
     def running(self) -> set[int]: ...

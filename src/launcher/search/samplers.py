@@ -3,16 +3,26 @@
 import hashlib
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
-import optuna
+from optuna import samplers
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 
 from launcher.errors import ConfigError
 from launcher.search.search_space import Space, grid
-from launcher.search.study_settings import Settings
+from launcher.search.study_settings import FIXED_SPACE, Settings
+
+SAMPLERS: dict[str, tuple[type[BaseSampler], dict[str, object]]] = {
+    "tpe": (samplers.TPESampler, {"multivariate": True, "constant_liar": True}),
+    "random": (samplers.RandomSampler, {}),
+    "grid": (samplers.GridSampler, {}),
+    "gp": (samplers.GPSampler, {}),
+    "cmaes": (samplers.CmaEsSampler, {"warn_independent_sampling": False}),
+    "nsgaii": (samplers.NSGAIISampler, {"population_size": 20}),
+    "qmc": (samplers.QMCSampler, {"scramble": True}),
+}
+"""Optuna's class of each sampler, and our arguments."""
 
 
 def seed_of(settings: Settings, number: int) -> int:
@@ -26,25 +36,15 @@ def seed_of(settings: Settings, number: int) -> int:
 
 def make_sampler(settings: Settings, space: Space, number: int = 0) -> BaseSampler:
     """Make Optuna's sampler for the trial of this number."""
-    samplers, seed = optuna.samplers, seed_of(settings, number)
-    options: dict[str, Any] = dict(settings.sampler_options)
-    makers: dict[str, Callable[[], BaseSampler]] = {
-        "tpe": lambda: samplers.TPESampler(
-            **{"seed": seed, "multivariate": True, "constant_liar": True} | options
-        ),
-        "random": lambda: samplers.RandomSampler(**{"seed": seed} | options),
-        "grid": lambda: samplers.GridSampler(grid(space), **{"seed": settings.seed} | options),
-        "gp": lambda: samplers.GPSampler(**{"seed": seed} | options),
-        "cmaes": lambda: samplers.CmaEsSampler(
-            **{"seed": seed, "warn_independent_sampling": False} | options
-        ),
-        "nsgaii": lambda: samplers.NSGAIISampler(**{"seed": seed, "population_size": 20} | options),
-        "qmc": lambda: samplers.QMCSampler(**{"seed": settings.seed, "scramble": True} | options),
-    }
+    make, defaults = SAMPLERS[settings.sampler]
+    seed = settings.seed if settings.sampler in FIXED_SPACE else seed_of(settings, number)
+    options: dict[str, Any] = {"seed": seed, **defaults, **settings.sampler_options}
+    if settings.sampler == "grid":
+        options["search_space"] = grid(space)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            return makers[settings.sampler]()
+            return make(**options)
     except ImportError as error:
         raise ConfigError(
             f"hpo.sampler={settings.sampler}: needs {error.name or 'another library'}; pip install "

@@ -167,15 +167,11 @@ class Sampling:
 
     def should_stop(self, trial: Trial, step: int) -> bool:
         """Return whether the pruner would stop a running trial after the value of this step."""
-        settings, pruners = self.settings, optuna.pruners
-        options = {
-            "n_startup_trials": settings.n_startup_trials,
-            "n_warmup_steps": settings.warmup_steps,
-        }
-        pruner = (
-            pruners.MedianPruner(**options)
-            if settings.pruner == "median"
-            else pruners.PercentilePruner(settings.percentile, **options)
+        settings = self.settings
+        pruner = optuna.pruners.PercentilePruner(
+            50.0 if settings.pruner == "median" else settings.percentile,
+            n_startup_trials=settings.n_startup_trials,
+            n_warmup_steps=settings.warmup_steps,
         )
         until = copy.copy(self.storage.current[trial.number])
         until.intermediate_values = {

@@ -29,9 +29,6 @@ from launcher.search.search_space import Space, check_enqueued, overrides_of
 from launcher.search.study_settings import LIVE, Settings
 
 Compose = Callable[[list[str], int], Job]
-MAX_BACKOFF = 16
-"""The time between two checks of the trials grows to at most this many times `poll`, if the checks
-take long."""
 
 
 class Search:
@@ -65,7 +62,7 @@ class Search:
     ):
         self.folder, self.outputs, self.settings, self.space = folder, outputs, settings, space
         self.fixed, self.compose, self.runner, self.rungs = fixed, compose, runner, rungs
-        self.poll, self.say, self.show = runner.poll, say, show
+        self.say, self.show = say, show
         self.max_steps = max_steps
         self.has_function = settings.space_function is not None
         self.enqueue = [
@@ -78,8 +75,6 @@ class Search:
         """Trials whose run another process works on, which writes its record."""
         self.judged: dict[int, int] = {}
         """The last step of each trial that the pruner has seen."""
-        self.look_time = 0.0
-        """The seconds that the latest check of the trials took."""
         self.started = time.monotonic()
         self._max_trials = min(settings.n_trials, size(settings, space))
 
@@ -156,17 +151,12 @@ class Search:
         self._start(trial)
         return True
 
-    def _pause(self, took: float) -> float:
-        """Return the seconds until the next check of the trials, more if a check takes long."""
-        return max(self.poll, min(9 * took, MAX_BACKOFF * self.poll))
-
     def _sleep(self) -> None:
-        """Sleep until the next check. A signal ends it."""
+        """Sleep until the next check."""
         self.runner.flush()
         self.show(self)
-        end = time.monotonic() + self._pause(self.look_time)
-        while not signals.first_signal() and (rest := end - time.monotonic()) > 0:
-            time.sleep(min(rest, self.poll))
+        if not signals.first_signal():
+            time.sleep(self.runner.poll)
 
     # --------------------------------------------------------------------------------- what is next
     def _next(self) -> Trial | None:
@@ -181,7 +171,7 @@ class Search:
             share = f"1/{self.settings.reduction_factor}"
             why = f"is among the best {share} at step {promoted.target}"
             return self._promote(promoted, target, why)
-        while self._count_asked() < self._max_trials and not self._is_late():
+        while len(self.trials) < self._max_trials and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and trial.run not in busy_runs:
                 return trial
@@ -193,9 +183,6 @@ class Search:
     def _busy_runs(self) -> set[str | None]:
         busy = self.runner.running()
         return {trial.run for trial in self.trials if trial.number in busy}
-
-    def _count_asked(self) -> int:
-        return sum(trial.origin != "known" for trial in self.trials)
 
     def _is_late(self) -> bool:
         return (
@@ -241,7 +228,6 @@ class Search:
         except ConfigError as error:
             trial.refusal = error.messages[0]
         if job is not None:
-            self.runner.check(job.config)
             trial.run = job.run
             twin = next((other for other in self.trials if other.run == trial.run), None)
         if twin is not None:
@@ -294,7 +280,6 @@ class Search:
         self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 
     def _look(self, ended: dict[int, int]) -> None:
-        began = time.monotonic()
         running = self.runner.running()
         for trial in self.trials:
             if trial.number in running or trial.number in ended:
@@ -316,7 +301,6 @@ class Search:
                 self._judge(trial)
         for trial in [each for each in self.trials if each.number in self.unrecorded - running]:
             self.record(trial)
-        self.look_time = time.monotonic() - began
 
     def _settle(self, trial: Trial, code: int) -> None:
         """Record and report the end of a trial's process."""

@@ -1,6 +1,5 @@
 """The search space, which converts ranges in Hydra's syntax to Optuna's distributions."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -145,16 +144,11 @@ def is_within(value: Any, among: BaseDistribution) -> bool:
     if isinstance(among, CategoricalDistribution):
         return value in among.choices
     assert isinstance(among, IntDistribution | FloatDistribution)
-    is_number = (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    )
-    if isinstance(among, IntDistribution) and is_number:
-        return (
-            isinstance(value, int)
-            and among.low <= value <= among.high
-            and (value - among.low) % among.step == 0
-        )
-    return is_number and among.low <= value <= among.high
+    kinds = int if isinstance(among, IntDistribution) else int | float
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    if not is_number or not among.low <= value <= among.high:
+        return False
+    return isinstance(among, FloatDistribution) or (value - among.low) % among.step == 0
 
 
 def grid(space: Space) -> dict[str, list[Value]]:

@@ -24,8 +24,8 @@ from launcher.runs.find_runs import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.search.local_runner import CANCELLED, Runner
 from launcher.slurm import scheduler, snapshot, submission
-from launcher.slurm.not_started import last_line, task_end
-from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob, SchedulerError
+from launcher.slurm.not_started import last_line
+from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob
 from launcher.slurm.submission import FROZEN, Submission
 
 RETRY = 30.0
@@ -93,11 +93,6 @@ class SlurmRunner(Runner):
                 self._register(number, Submitted(folder, job.id, was_ending=job.state == ENDING))
                 self._report_phase(number, StoredRun.read(folder.path), job)
 
-    def check(self, config: RunConfig) -> None:
-        """Check before the first submission, so that a command without SLURM leaves nothing."""
-        if not self.latest:
-            construct(config.plain["dispatch"]).check()
-
     def start(self, number: int, config: RunConfig) -> None:
         self.due[number] = Job(config)
 
@@ -111,33 +106,30 @@ class SlurmRunner(Runner):
             groups.setdefault(str(run.plain["dispatch"]), []).append(number)
         for numbers in groups.values():
             try:
-                self._submit(numbers)
-            except ConfigError as error:
+                error = self._submit(numbers)
+            except ConfigError as rejection:
+                error = rejection
+            if error is not None:
                 if not self.latest:
-                    raise
+                    raise error
                 self._postpone(error)
                 return
         self.is_rejected = False
 
-    def _submit(self, numbers: Sequence[int]) -> None:
+    def _submit(self, numbers: Sequence[int]) -> ConfigError | None:
         runs = [self.due[number] for number in numbers]
         dispatch: SlurmDispatch = construct(runs[0].plain["dispatch"])
-        dispatch.check()
         if dispatch.snapshot and self.code is None:
             self.code = snapshot.take(submission.new_submission(runs[0].outputs))
-        due = dispatch.submit(runs, self.code)
-        if not self.latest:
-            dispatch.warn(due)
+        error = dispatch.submit(runs, self.code)
+        if not self.latest and error is None:
+            dispatch.warn(runs)
         for number, run in zip(numbers, runs, strict=True):
-            if run.limit is not None:
-                continue
-            note = Submission.read(run.folder)
-            del self.due[number]
-            self._register(number, Submitted(run.folder, None if note is None else note.job_id))
-        if limits := [run.limit for run in runs if run.limit is not None]:
-            for run in runs:
-                run.limit = None
-            raise submission.LimitReached(limits[0])
+            if not run.is_unsubmitted:
+                note = Submission.read(run.folder)
+                del self.due[number]
+                self._register(number, Submitted(run.folder, None if note is None else note.job_id))
+        return error
 
     def _postpone(self, error: ConfigError) -> None:
         """Try again later, since SLURM may be busy, or the user's limit of jobs may be reached."""
@@ -195,7 +187,7 @@ class SlurmRunner(Runner):
     def why(self, number: int, code: int) -> str:
         """Explain why a trial failed, if its run has no reason."""
         trial = self.latest[number]
-        says = "; ".join(filter(None, (task_end(trial.log), last_line(trial.log))))
+        says = last_line(trial.log)
         return (
             f"SLURM job {trial.job_id} left the queue without a reason{f': {says}' if says else ''}"
         )
@@ -260,15 +252,6 @@ def format_trials(numbers: Iterable[int]) -> str:
 
 
 def was_cancelled(trial: Submitted) -> bool:
-    """Return whether a job that has left the queue was cancelled.
-
-    SLURM forgets an array's task that was cancelled before it started.
-    """
-    if trial.job_id is None:
-        return False
-    try:
-        return scheduler.job_info(trial.job_id).state == "CANCELLED"
-    except SchedulerError as error:
-        return trial.phase == "pending" and any(
-            text in str(error) for text in ("not found", "Invalid job id")
-        )
+    """Return whether a job that has left the queue was cancelled."""
+    jobs = {} if trial.job_id is None else {trial.job_id: trial.phase != "pending"}
+    return bool(scheduler.find_cancelled(jobs))

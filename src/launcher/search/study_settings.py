@@ -36,7 +36,6 @@ class Settings(Goal):
     percentile: float = 25.0
     space_function: str | None = None
     enqueue: Sequence[Mapping[str, object]] = ()
-    warm_start: bool = False
     seed: int = 0
     name: str | None = None
 

@@ -25,7 +25,6 @@ NOISE = re.compile(
     r"srun: (Terminating|launch/|error: .*: tasks? .*: (Exited|Terminated|Killed|Aborted))"
     r"|slurmstepd: error: \*\*\*|Try \"srun --help"
 )
-TASK_END = re.compile(r"srun: error: (.*: tasks? .*: .*)")
 ENDS = 100
 """Number of lines at the end of the job's log that are searched."""
 UNRECORDED = 100
@@ -117,12 +116,6 @@ def last_line(log: Path) -> str:
     """Return a log's last informative line, or "", since at the end srun repeats the exit code."""
     lines = [line.strip() for line in last_lines(log, ENDS)]
     return next((line for line in reversed(lines) if line and not NOISE.match(line)), "")
-
-
-def task_end(log: Path) -> str:
-    """Return srun's message about the first task that ended badly, or ""."""
-    matches = map(TASK_END.match, last_lines(log, ENDS))
-    return next((match[1].strip() for match in matches if match), "")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -179,18 +178,11 @@ def test_only(text: str) -> Iterator[str]:
     """Call `sbatch --test-only`, which submits nothing."""
     try:
         with scheduler.clean_environment():
-            done = subprocess.run(
-                ["sbatch", "--test-only"],
-                input=text,
-                capture_output=True,
-                text=True,
-                timeout=scheduler.TIMEOUT,
-            )
-    except (OSError, subprocess.TimeoutExpired):
+            scheduler.call(["sbatch", "--test-only"], input=text)
+    except scheduler.NoAnswer:
         yield "sbatch: does not answer."
-        return
-    if done.returncode != 0:
-        reason = " ".join(
-            done.stderr.replace("sbatch: error:", "").replace("allocation failure:", "").split()
-        )
-        yield f"sbatch: would reject it: {reason}."
+    except scheduler.SchedulerError as error:
+        reason = str(error).partition("failed: ")[2]
+        for prefix in ("sbatch: error:", "allocation failure:"):
+            reason = reason.replace(prefix, "")
+        yield f"sbatch: would reject it: {' '.join(reason.split())}."

@@ -1,7 +1,6 @@
 """SLURM's commands, with timeouts, and shielded from the signals that SLURM sends to our job."""
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,7 +93,7 @@ class QueuedJob:
         return self.state in PENDING
 
 
-def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
+def call(command: Sequence[str], timeout: float = TIMEOUT, input: str = "") -> str:
     """Return the output of a command, or raise a SchedulerError.
 
     SLURM signals every process of a job, so a `scontrol` started by the job would be killed just
@@ -104,7 +103,7 @@ def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
         with signals.block():
             done = subprocess.run(
                 command,
-                stdin=subprocess.DEVNULL,
+                input=input,
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -206,8 +205,6 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
     Returns:
         None if SLURM does not answer.
     """
-    if shutil.which("squeue") is None:
-        return None
     try:
         lines = _squeue(notes, "%i|%T|%r|%N|%o")
     except SchedulerError:
@@ -254,7 +251,7 @@ def find_cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[
     except SchedulerError:
         return set()
     left = sorted(job for job in jobs if job not in states)
-    if left and shutil.which("sacct"):
+    if left:
         with suppress(SchedulerError):
             for line in call(
                 ["sacct", "-X", "-n", "-P", "-j", ",".join(left), "--format=JobID,State"]
@@ -363,13 +360,12 @@ KEPT_PREFIX = "SLURM_LAB_"
 
 def find_leaked_variables() -> list[str]:
     """List variables of a surrounding job, which a submitted job would mistake for its own."""
-    names = (
-        name for name in os.environ if name.startswith(LEAKING_PREFIXES) or name in RANK_VARIABLES
-    )
     return sorted(
         name
-        for name in names
-        if name not in INHERITED_VARIABLES and not name.startswith(KEPT_PREFIX)
+        for name in os.environ
+        if (name.startswith(LEAKING_PREFIXES) or name in RANK_VARIABLES)
+        and name not in INHERITED_VARIABLES
+        and not name.startswith(KEPT_PREFIX)
     )
 
 

@@ -110,7 +110,6 @@ class Submission:
 
     script: str
     task: int | None = None
-    submitted: str | None = None
     job_id: str | None = None
     runs: int | None = None
     """The number of runs of the job, if it has several (see `launcher.slurm.shared_job`)."""
@@ -210,13 +209,17 @@ def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
     return queue
 
 
-class NotAnswered(ConfigError):
-    """SLURM did not answer. A later try may succeed."""
+class NotNow(ConfigError):
+    """SLURM does not take a job now, but may later. `why` follows SLURM in a sentence."""
 
-    limit = "no answer"
+    why = "does not answer"
 
 
-class LimitReached(ConfigError):
+class NotAnswered(NotNow):
+    """SLURM did not answer."""
+
+
+class LimitReached(NotNow):
     """SLURM accepts no more jobs of the user for now.
 
     Args:
@@ -229,7 +232,7 @@ class LimitReached(ConfigError):
         super().__init__(
             f"dispatch=slurm: {limit}: {waiting}; repeat the command when other jobs have ended."
         )
-        self.limit = limit
+        self.limit, self.why = limit, f"has no room ({limit})"
 
 
 def hand_over(script: Path) -> str:

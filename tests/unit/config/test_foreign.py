@@ -136,7 +136,6 @@ SHELL = {
     "sbatch": {"hold": True, "nodelist": "n[1-3]", "chdir": "/tmp"},
     "container": "docker://evil",
     "container_mounts": ["/:/host"],
-    "interface": "ib0; touch marker",
     "account": "me\ntouch marker",
 }
 

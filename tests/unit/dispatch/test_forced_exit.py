@@ -3,48 +3,12 @@ earlier."""
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from launcher.dispatch import forced_exit
-from launcher.process import deadline
 from launcher.slurm import scheduler
 from launcher.slurm.scheduler import JobInfo, NoAnswer
-
-
-@pytest.fixture
-def armed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The arguments of `deadline.arm`, of a process outside SLURM."""
-    arguments: list[Any] = []
-    monkeypatch.setattr(deadline, "arm", lambda *given: arguments.extend(given))
-    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID", "RANK"):
-        monkeypatch.delenv(name, raising=False)
-    return arguments
-
-
-@pytest.mark.parametrize(
-    ("variables", "dispatch", "grace", "asks"),
-    [
-        ({}, {"grace": 120.0}, 120.0, False),
-        ({}, {"grace": None}, None, False),
-        ({"SLURM_JOB_ID": "12"}, {"signal_delay": 90}, 90, True),
-        # Rank 0 asks for all.
-        ({"SLURM_JOB_ID": "12", "RANK": "1"}, {"signal_delay": 90}, 90, False),
-    ],
-)
-def test_only_rank_0_of_a_job_asks_slurm(
-    armed: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    variables: dict[str, str],
-    dispatch: dict[str, float | None],
-    grace: float | None,
-    asks: bool,
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    forced_exit.arm(dispatch)
-    assert armed[0] == grace and (len(armed) == 2) == asks
 
 
 def job(state: str, ends_in: float | None) -> Callable[[str], JobInfo]:

@@ -1,16 +1,13 @@
 """dispatch=local, without starting ranks."""
 
-import json
 import tempfile
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from launcher.config.run_config import RunConfig
-from launcher.dispatch.local import OWNER, LocalDispatch, private_folder
+from launcher.dispatch.local import LocalDispatch, private_folder
 from launcher.errors import ConfigError
-from launcher.rundir.holder import Holder
 
 
 def test_left_over_variables_are_refused_before_anything_is_built(
@@ -23,26 +20,6 @@ def test_left_over_variables_are_refused_before_anything_is_built(
     config = RunConfig(tree, tree)
     with pytest.raises(ConfigError, match="WORLD_SIZE=2"):
         LocalDispatch().run(config)
-
-
-def test_folders_of_killed_commands_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    me = Holder.current()
-    owners = {
-        "dead": replace(me, started="1"),
-        "alive": me,
-        "elsewhere": replace(me, host="node7", started="1"),
-    }
-    for name, owner in owners.items():
-        (tmp_path / f"launcher-{name}").mkdir()
-        (tmp_path / f"launcher-{name}" / OWNER).write_text(json.dumps(asdict(owner)))
-    (tmp_path / "launcher-being-made").mkdir()
-    with private_folder() as folder:
-        left = {path.name for path in tmp_path.iterdir()} - {folder.name}
-    assert left == {"launcher-alive", "launcher-elsewhere", "launcher-being-made"}
-    assert not folder.exists()
 
 
 def test_a_temporary_folder_that_cannot_be_written(

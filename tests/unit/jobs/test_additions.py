@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import RunConfig
 from launcher.remaining import additions
@@ -30,21 +28,12 @@ SYNC = (
 )
 
 
-@pytest.mark.parametrize(
-    ("metrics", "tracker", "expected"),
-    [
-        ({}, {}, []),
-        ({"acc": F1}, TENSORBOARD, []),
-        ({"acc": F1, "f1": F1, "f2": F1}, {}, [f"{METRICS}.f1, {METRICS}.f2: {COMPUTES}"]),
-        ({}, TENSORBOARD | MLFLOW, [SYNC]),
-        ({"f1": F1}, MLFLOW, [f"{METRICS}.f1: {COMPUTES}", SYNC]),
-        ({}, OWN_HOOK | {"none": None}, []),
-    ],
-)
-def test_a_completed_run_says_how_to_get_what_is_added(
-    tmp_path: Path, metrics: dict[str, Any], tracker: dict[str, Any], expected: list[str]
-) -> None:
+def test_a_completed_run_says_how_to_get_what_is_added(tmp_path: Path) -> None:
     config = command_record(config_of({"acc": F1}, TENSORBOARD), None)["config"]
     run = RunOnDisk(str(tmp_path / "run"), {"config": config})
-    config = config_of(metrics, tracker)
-    assert list(additions(RunConfig(config, config), run)) == expected
+    for metrics, tracker, expected in (
+        ({"acc": F1}, TENSORBOARD | OWN_HOOK | {"none": None}, []),
+        ({"acc": F1, "f1": F1}, TENSORBOARD | MLFLOW, [f"{METRICS}.f1: {COMPUTES}", SYNC]),
+    ):
+        config = config_of(metrics, tracker)
+        assert list(additions(RunConfig(config, config), run)) == expected

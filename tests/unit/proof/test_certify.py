@@ -13,7 +13,7 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 
 FAULT = sys.argv[1]
-SIGN = -1 if FAULT == "negative" else 1
+SIGN = -1 if FAULT == "saves seldom" else 1
 file = Path("state.json")
 step, weight, epoch = 0, 1.0, 0
 if file.exists() and FAULT != "saves nothing":
@@ -22,8 +22,6 @@ if file.exists() and FAULT != "saves nothing":
         raise ValueError("cannot load")
     if FAULT == "forgets a bit":
         weight *= 1.0001
-    if FAULT == "forgets more":
-        weight += 1
     if FAULT == "diverges":
         weight = float("nan")
     if FAULT == "skips":
@@ -42,7 +40,7 @@ while step < 12:
         file.with_suffix(".tmp").write_text(json.dumps([step, weight, epoch]))
         os.replace(file.with_suffix(".tmp"), file)
     print(f"epoch {epoch} step {step} loss {SIGN * weight + noise!r}", flush=True)
-    time.sleep(0.03 if step < 7 or FAULT != "ignores the signal" else 3)
+    time.sleep(0.02 if step < 7 or FAULT != "ignores the signal" else 0.5)
 if FAULT == "fails at the end" and len(sys.argv) > 2:
     sys.exit(3)
 """
@@ -80,9 +78,7 @@ def no_number(text: str) -> NoReturn:
         ("", "saves nothing", "restarted", "begins with step 1 again"),
         ("", "saves seldom", "exact", "It repeats"),
         ("", "forgets a bit", "close", "losses differ, the first at step"),
-        ("", "forgets more", "other losses", "losses differ, the first at step"),
         ("", "diverges", "other losses", "losses differ, the first at step"),
-        ("", "negative", "exact", "losses after it are equal."),
         ("", "skips", "skipped steps", "2 steps were never printed"),
         ("", "loses its epoch", "wrong epoch", "is in epoch "),
         ("", "draws", "does not repeat", "Before the stop, the loss of step 1"),
@@ -107,7 +103,6 @@ def test_each_fault_is_named(
         (r"--step step\d+", r"argument --step: step\d+ needs a group"),
         ("--loss perplexity=(.*)", "0 lines of the output have a step"),
         ("--at 12", "--at=12: must be before the last step, 12."),
-        ("--at x", "argument --at: invalid float value: 'x'"),
     ],
 )
 def test_certify_rejects_a_program_it_cannot_check(

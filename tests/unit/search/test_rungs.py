@@ -45,6 +45,7 @@ def test_rungs_are_steps_that_have_a_value(
             {"min_steps": 50},
             "hpo.min_steps=50: val/loss is first logged at step 100; use hpo.min_steps=100",
         ),
+        (900, 100, {"min_steps": 900}, "hpo.min_steps=900: the first pause comes before the end"),
         (100, 100, {}, "a run of trainer.max_steps=100 has no step to pause at"),
         (100, 0, {}, "has no step to pause at"),
     ],

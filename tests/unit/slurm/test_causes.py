@@ -51,6 +51,7 @@ def test_slurm_says_what_a_signal_meant(what, signum, cause, action):
     found = cause_of(parse_job(ANSWERS[what]), signum, restarts=0)
     assert found == cause
     assert decide(found, Budget(), before=1000).action == action
+    assert decide("cause unknown", NEVER, before=1000).action == "requeue"
     rejected = decide(found, NEVER, before=0)
     assert rejected.action == ("fail" if action == "requeue" else "leave")
 
@@ -77,10 +78,6 @@ def test_slurm_may_have_forgotten_the_cause(restarts, after_start, after_boot, u
         "RUNNING", "None", restarts, True, True, received - after_start, received + 3600, None
     )
     assert forgets(info, received, None if after_boot is None else received - after_boot) == unknown
-
-
-def test_an_unknown_cause_requeues():
-    assert decide("cause unknown", NEVER, before=1000).action == "requeue"
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
-from launcher.slurm.not_started import (
-    last_line,
-    record_failure,
-    record_silent_end,
-    task_end,
-)
+from launcher.slurm.not_started import last_line, record_failure, record_silent_end
 from launcher.slurm.requeue import Requeue
 from support.scripted_slurm import ScriptedSlurm
 
@@ -100,18 +95,6 @@ def test_the_last_line_of_a_log(tmp_path, text):
     (tmp_path / "log").write_text(text)
     assert last_line(tmp_path / "log") == "last line"
     assert last_line(tmp_path / "no log") == ""
-
-
-@pytest.mark.parametrize(
-    "how", ["Exited with exit code 7", "Killed", "Segmentation fault", "Out Of Memory"]
-)
-@pytest.mark.parametrize("task", ["task 0", "tasks 0-3"])
-def test_the_end_of_a_task(tmp_path, task, how):
-    echo = f"06:47 INFO Training\nsrun: error: node1: {task}: {how}\nsrun: Terminating StepId=7.0\n"
-    (tmp_path / "log").write_text(echo + "srun: error: node2: task 4: Killed\n")
-    assert task_end(tmp_path / "log") == f"node1: {task}: {how}"
-    (tmp_path / "log").write_text("06:47 INFO Training\n")
-    assert task_end(tmp_path / "log") == task_end(tmp_path / "no log") == ""
 
 
 def reject_start(folder):

@@ -35,11 +35,9 @@ from support.scripted_slurm import ScriptedSlurm
     [
         (None, None),
         (90, 5400),
-        ("90", 5400),
         ("1:30", 90),
         ("2:00:30", 7230),
         ("1-12", 129600),
-        ("1-12:30", 131400),
         ("1-12:30:15", 131415),
         ("soon", None),
         ("1:2:3:4", None),
@@ -73,7 +71,6 @@ def test_variables_of_the_shell_are_no_secrets():
     [
         ({}, 1),
         ({"gpus_per_node": 4}, 4),
-        ({"gpus_per_node": 4, "tasks_per_node": 1}, 1),
         ({"tasks_per_node": 3}, 3),
         ({"gpus_per_node": 4, "runs_per_job": 2}, 1),
     ],
@@ -148,10 +145,8 @@ def test_a_container_is_around_python_or_srun():
     [
         ({"time": "soon"}, "time='soon'"),
         ({"nodes": "4-1"}, "nodes='4-1'"),
-        ({"nodes": "many"}, "nodes='many'"),
         ({"runs_per_job": 2, "nodes": 2}, "runs_per_job=2"),
         ({"runs_per_job": 4, "array_parallelism": 3}, "runs_per_job=4"),
-        ({"sbatch": {"signal": "USR3@60"}}, "sbatch.signal='USR3@60'"),
         ({"sbatch": {"signal": "B:USR1@60"}}, "sbatch.signal='B:USR1@60'"),
         ({"sbatch": {"array": "0-3"}}, "sbatch.array"),
     ],
@@ -183,7 +178,6 @@ AT_THE_END_OF_THE_GRACE = "kill -TERM $PPID; sleep 0.5; exit 7"
     [
         ("preempted, with a grace", KILLED, False, True),
         ("preempted, with a grace", KILLED, True, False),  # the run decides
-        ("preempted, with a grace", "exit 0", False, False),
         ("preempted, at the end of its grace, CANCEL", AT_THE_END_OF_THE_GRACE, False, True),
         ("preempted, at the end of its grace, CANCEL", AT_THE_END_OF_THE_GRACE, True, False),
         ("preempted without a grace, REQUEUE", AT_THE_END_OF_THE_GRACE, False, False),
@@ -271,11 +265,8 @@ KILLED_BY_9 = "os.kill(os.getpid(), 9)"
     [
         ("", "os._exit(0)", 1, "exit code 0 in the middle of the run"),
         ("", "os._exit(7)", 7, "exit code 7 in the middle of the run"),
-        ("", "os._exit(200)", 200, "exit code 200 in the middle of the run"),
         ("", KILLED_BY_9, 137, "was killed by signal 9"),
         (PAUSED, "os._exit(0)", 0, None),
-        (PAUSED, "os._exit(7)", 7, None),
-        (ELSEWHERE, "os._exit(0)", 0, None),
         (ELSEWHERE, KILLED_BY_9, 137, None),
     ],
 )
@@ -313,7 +304,6 @@ def test_a_run_that_ends_without_recording_it_has_failed(
         ("exclusive", True, ["exclusive"]),
         ("exclusive", False, []),
         ("requeue", False, ["no-requeue"]),
-        ("requeue", True, ["requeue"]),
         ("nodelist", "n1", ["nodelist=n1"]),
     ],
 )
@@ -335,33 +325,31 @@ SHELL = [
 ]
 
 
-@pytest.mark.parametrize("line", SHELL)
-def test_a_setup_line_is_written_with_escaped_variables(tmp_path, line):
-    """The line goes from a command line to the job's script, and once more through `retry`, which
-    reads the frozen one."""
+def test_setup_lines_are_written_with_escaped_variables(tmp_path):
+    """They go from a command line to the job's script, and once more through `retry`, which reads
+    the frozen ones. Flags of sbatch need no plus."""
     written = tmp_path / "conf" / "dispatch" / "ours.yaml"
     written.parent.mkdir(parents=True)
-    settings = {"defaults": ["slurm", "_self_"], "setup": [escape(line)]}
+    settings = {"defaults": ["slurm", "_self_"], "setup": [*map(escape, SHELL)]}
     written.write_text(yaml.safe_dump(settings))
-    overrides = ["dispatch=ours", "model=mlp", "data=digits", f"paths.outputs={tmp_path}"]
-    plain = validate(compose(overrides, tmp_path / "conf"))
-    assert construct(resolve_node(plain, "dispatch")).setup_lines() == [line]
+    overrides = ["dispatch=ours", "dispatch.sbatch.nodelist=n1", "model=mlp", "data=digits"]
+    plain = validate(compose([*overrides, f"paths.outputs={tmp_path}"], tmp_path / "conf"))
+    assert plain["dispatch"]["sbatch"] == {"nodelist": "n1"}
+    assert construct(resolve_node(plain, "dispatch")).setup_lines() == SHELL
     folder = RunFolder(tmp_path / "run")
     freeze(folder, plain, None, Submission("/s/job-0.sh"))
     config = from_stored(*read_frozen(folder))
-    assert config.plain["dispatch"]["setup"] == [line]
-    assert from_stored(read_tree(as_yaml(config.of_the_run))).plain["dispatch"]["setup"] == [line]
+    assert config.plain["dispatch"]["setup"] == SHELL
+    assert from_stored(read_tree(as_yaml(config.of_the_run))).plain["dispatch"]["setup"] == SHELL
 
 
-@pytest.mark.parametrize("line", SHELL[:3])
-def test_an_unescaped_variable_is_a_sentence_with_the_escaped_form(tmp_path, line):
+def test_an_unescaped_variable_is_a_sentence_with_the_escaped_form():
+    line = SHELL[1]
     with pytest.raises(ConfigError) as raised:
         validate(
             compose(["dispatch=slurm", f'dispatch.setup=["{line}"]', "model=mlp", "data=digits"])
         )
-    assert any(escape(line) in sentence for sentence in raised.value.messages), (
-        raised.value.messages
-    )
+    assert any(escape(line) in message for message in raised.value.messages)
 
 
 def test_the_steps_of_consecutive_starts_differ_in_number(tmp_path, monkeypatch):
@@ -402,19 +390,6 @@ def test_setup_lines_do_not_disturb_the_script(tmp_path):
     assert done.returncode == 7 and f"not_started {folder.path} 7 bash" in done.stdout, (
         done.stdout + done.stderr
     )
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "dispatch.sbatch={nodelist: n1}",
-        "dispatch.sbatch.nodelist=n1",
-        "+dispatch.sbatch.nodelist=n1",
-    ],
-)
-def test_flags_of_sbatch_need_no_plus(override):
-    plain = validate(compose(["dispatch=slurm", override, "model=mlp", "data=digits"]))
-    assert plain["dispatch"]["sbatch"] == {"nodelist": "n1"}
 
 
 def test_a_dry_run_needs_no_controller(tmp_path, monkeypatch, capsys):

@@ -1,9 +1,7 @@
 """Files that a submission writes, and removes again."""
 
-import json
 import shutil
 import threading
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from launcher.dispatch import slurm_task
 from launcher.dispatch.slurm_task import _is_submitted_again
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.slurm.submission import (
     FROZEN,
@@ -92,17 +89,6 @@ def test_a_refused_submission_restores_what_was_there(folder, tmp_path, error):
     assert not fresh.path.parent.exists()
 
 
-def test_an_array_lists_its_runs_in_order(folder, tmp_path):
-    others = [RunFolder(tmp_path / name) for name in ("b", "a")]
-    for part, runs in enumerate(([folder], others)):
-        write_script(tmp_path / f"job-{part}.sh", "#!/bin/bash", runs)
-    assert (tmp_path / "runs-0.txt").read_text().splitlines() == [str(folder.path)]
-    assert (tmp_path / "runs-1.txt").read_text().splitlines() == [
-        str(tmp_path / "b"),
-        str(tmp_path / "a"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("content", "script", "leaves"),
     [
@@ -167,15 +153,6 @@ def test_a_file_in_the_place_of_the_folder_is_rejected(tmp_path):
     with pytest.raises(ConfigError, match="cannot be written"), one_at_a_time(tmp_path):
         raise AssertionError
     assert (tmp_path / ".slurm").read_text() == "a file"
-
-
-def test_the_lock_of_a_killed_command_is_taken_over(tmp_path):
-    (tmp_path / ".slurm").mkdir()
-    lock = tmp_path / ".slurm" / "run.lock"
-    lock.write_text(json.dumps(asdict(replace(Holder.current(), started="1"))))
-    with one_at_a_time(tmp_path):
-        assert lock.exists()
-    assert not lock.exists()
 
 
 def test_a_job_starts_only_in_the_folder_that_was_submitted(

@@ -15,7 +15,6 @@ from launcher.config.tree import get, walk
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.skip_reasons import why_skipped
 from launcher.dispatch.slurm import submit_arrays
-from launcher.dispatch.slurm.stale_submissions import remove_leftovers
 from launcher.dispatch.slurm.submitted_runs import report
 from launcher.errors import ConfigError
 from launcher.process import signals
@@ -54,7 +53,6 @@ class SlurmDispatch:
         container: image in which the run starts. Default null: none.
         container_runtime: pyxis (srun --container-image) or apptainer.
         container_mounts: folders visible inside, as HOST:INSIDE.
-        interface: network interface for NCCL and gloo, e.g. ib0. Default null: they choose.
         sbatch: further flags of sbatch by their long names, e.g. {nodelist: n1}. The value true
             makes a bare flag, false leaves it out.
         srun: further flags of srun, e.g. [--cpu-bind=cores].
@@ -87,7 +85,6 @@ class SlurmDispatch:
     container: str | None = None
     container_runtime: Literal["pyxis", "apptainer"] = "pyxis"
     container_mounts: list[str] | None = None
-    interface: str | None = None
     sbatch: dict[str, object] | None = None
     srun: list[str] | None = None
     max_preemptions: NonNegativeInt | None = None
@@ -206,11 +203,7 @@ class SlurmDispatch:
 
     def setup_lines(self) -> list[str]:
         modules = [f"module load {' '.join(self.modules)}"] if self.modules else []
-        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if self.interface else ()
-        network = (
-            [f"export {' '.join(f'{name}={self.interface}' for name in names)}"] if names else []
-        )
-        return [*modules, *(self.setup or []), *network]
+        return [*modules, *(self.setup or [])]
 
     def run(self, config: RunConfig) -> Any:
         """Submit one run.
@@ -279,26 +272,24 @@ class SlurmDispatch:
                 " a job."
             )
 
-    def submit(self, runs: Sequence[Job], code: Path | None = None) -> list[Job]:
-        """Submit the runs that are not completed, running or queued, and return them.
+    def submit(self, runs: Sequence[Job], code: Path | None = None) -> submission.NotNow | None:
+        """Submit the runs that are not completed, running or queued, as far as SLURM takes them.
 
-        Runs for which SLURM has no room now have the name of the `limit`. Without `code`, the
-        folder of a snapshot, it makes one if the configuration requests it.
+        Without `code`, the folder of a snapshot, it makes one if the configuration requests it.
 
-        Raises:
-            LimitReached: SLURM has room for none of them.
+        Returns:
+            Why some are left to be submitted later, or None.
         """
         with ExitStack() as locks:
             # In one order, so that two commands never wait for each other.
             for outputs in sorted({run.outputs for run in runs}):
                 locks.enter_context(submission.one_at_a_time(outputs))
-            queue = self._look_up(runs)
+            try:
+                queue = self._look_up(runs)
+            except submission.NotAnswered as error:
+                return error
             due = [run for run in runs if run.skipped is None]
-            for outputs in {run.outputs for run in due}:
-                remove_leftovers(outputs.absolute(), [job.script for job in queue.values()])
-            if due:
-                self._hand_over(due, code, queue)
-        return due
+            return self._hand_over(due, code, queue) if due else None
 
     def _submit(self, runs: list[Job], code: Path | None = None) -> list[JobResult]:
         self.check()
@@ -312,9 +303,9 @@ class SlurmDispatch:
             return [JobResult() for _ in runs]
         before = signals.install()
         try:
-            due = self._submit_now(runs, code)
-            self.warn(due)
-            report(runs, due, self.wait)
+            error = self._submit_now(runs, code)
+            self.warn([run for run in runs if run.skipped is None])
+            report(runs, error, self.wait)
             if self.wait:
                 # Imported late, since only waiting needs tables.
                 from launcher.dispatch.slurm.waiting import wait_for
@@ -325,35 +316,23 @@ class SlurmDispatch:
             signals.restore(before)
         return [JobResult() for _ in runs]
 
-    def _submit_now(self, runs: list[Job], code: Path | None) -> list[Job]:
-        """Submit the runs for which SLURM has room.
-
-        With `wait`, that may be none, as long as other jobs make room. Without any, it is an error.
-        """
-        try:
-            return self.submit(runs, code)
-        except submission.LimitReached as reached:
-            if not self.wait or not submission.queue_of(run.folder for run in runs):
-                raise
-            due = [run for run in runs if run.skipped is None]
-            for run in due:
-                run.limit = reached.limit
-            return due
+    def _submit_now(self, runs: list[Job], code: Path | None) -> submission.NotNow | None:
+        """Submit the runs that SLURM takes; none is an error, unless `wait` can wait for room."""
+        error = self.submit(runs, code)
+        if error is not None and not any(run.job_id for run in runs):
+            makes_room = self.wait and isinstance(error, submission.LimitReached)
+            if not makes_room or not submission.queue_of(run.folder for run in runs):
+                raise error
+        return error
 
     def _submit_rest(self, rest: list[Job], code: Path | None) -> None:
-        """Submit the runs for which SLURM has room by now, and report them."""
-        limits = [run.limit for run in rest]
-        for run in rest:
-            run.limit = None
+        """Submit the runs that SLURM takes by now, and report them."""
         try:
-            due = self._submit_now(rest, code)
+            self._submit_now(rest, code)
         except submission.NotAnswered as error:
-            for run, limit in zip(rest, limits, strict=True):
-                run.limit = None if run.job_id is not None else limit
             print(f"{error.messages[0]} Trying again later.", file=sys.stderr, flush=True)
-            return
-        for run in due:
-            if run.limit is None:
+        for run in rest:
+            if run.job_id is not None:
                 print(f"{run.label}: SLURM job {run.job_id}, {run.folder.path}", flush=True)
 
     def _look_up(self, runs: Sequence[Job]) -> dict[str, QueuedJob]:
@@ -363,7 +342,9 @@ class SlurmDispatch:
             run.skipped = why_skipped(run.config.stored, run.folder, queue)
         return queue
 
-    def _hand_over(self, due: list[Job], code: Path | None, queue: Mapping[str, QueuedJob]) -> None:
+    def _hand_over(
+        self, due: list[Job], code: Path | None, queue: Mapping[str, QueuedJob]
+    ) -> submission.NotNow | None:
         """Submit the arrays, one after the other. A signal ends this between two arrays.
 
         The runs that leave one trunk are an array of their own, since an array has one dependency.
@@ -372,18 +353,18 @@ class SlurmDispatch:
         try:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
-            self._submit_arrays(due, folder, code, queue)
+            return self._submit_arrays(due, folder, code, queue)
         except BaseException:
-            submitted = [run for run in due if run.job_id is not None]
-            if submitted:
-                report(submitted, submitted)
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
+            if submitted := [run for run in due if run.job_id is not None]:
+                report(submitted)
             raise
+        finally:
+            if all(run.job_id is None for run in due):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _submit_arrays(
         self, due: list[Job], folder: Path, code: Path | None, queue: Mapping[str, QueuedJob]
-    ) -> None:
+    ) -> submission.NotNow | None:
         script = self._script(due, [] if code is None else snapshot.lines(code))
         first, before, part = script.flags.get("dependency"), None, 0
         places = {id(run.trunk): place for place, run in enumerate(due)}
@@ -400,23 +381,19 @@ class SlurmDispatch:
                 job = submit_arrays.submit(
                     script, chunk, path, num_jobs > 1, self._jobs_at_once, code
                 )
-            except (submission.LimitReached, submission.NotAnswered) as reached:
-                is_full = isinstance(reached, submission.LimitReached)
+            except submission.LimitReached as reached:
                 # SLURM rejects the whole array.
-                if is_full and self._count_jobs(chunk) > 1:
-                    max_tasks = self._count_jobs(chunk) // 2
-                    continue
-                if part == 0 and is_full:
-                    raise submission.LimitReached(reached.limit, len(rest)) from None
-                if part == 0:
-                    raise
-                for run in rest:
-                    run.limit = reached.limit
-                return
+                if self._count_jobs(chunk) == 1:
+                    return submission.LimitReached(reached.limit, len(rest))
+                max_tasks = self._count_jobs(chunk) // 2
+                continue
+            except submission.NotAnswered as error:
+                return error
             rest, part = rest[len(chunk) :], part + 1
             # SLURM limits one array, not several together.
             if self.array_parallelism is not None:
                 before = f"afterany:{job}"
+        return None
 
     def _count_jobs(self, runs: Sequence[Job]) -> int:
         return -(-len(runs) // self.runs_per_job)

@@ -1,12 +1,10 @@
 """Submit arrays: write their run folders, and call sbatch once for each array."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from launcher.dispatch.jobs import Job
-from launcher.rundir.record_format import iso
 from launcher.slurm import scheduler, shared_job, submission
 from launcher.slurm.sbatch import Script, job_folder
 from launcher.slurm.submission import Submission
@@ -35,13 +33,13 @@ def submit(
     `path` gets the script, `parallelism` is the maximum number of jobs at once, and `code` is the
     folder of a snapshot.
     """
-    folders, now = [run.folder for run in runs], iso(time.time())
+    folders = [run.folder for run in runs]
     size = script.runs_per_job
     jobs = [folders[start : start + size] for start in range(0, len(folders), size)]
     text = script.text(path, len(jobs) if is_array else None, parallelism)
     notes = []
     for index, job in enumerate(jobs):
-        note = Submission(str(path), index if is_array else None, now)
+        note = Submission(str(path), index if is_array else None)
         note.runs = len(job) if len(job) > 1 else None
         notes += [note] * len(job)
     with submission.undone_on_failure(folders):

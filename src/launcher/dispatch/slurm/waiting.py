@@ -54,11 +54,11 @@ def wait_for(
             if sys.stdout.isatty():
                 live.update(_render(stored), refresh=True)
             pairs = list(zip(runs, stored, strict=True))
-            rest = [run for run in runs if run.limit is not None]
+            rest = [run for run in runs if run.is_unsubmitted]
             open_runs = [
                 run
                 for run, state in pairs
-                if run.limit or is_open(run.label, state, queue, missing)
+                if run.is_unsubmitted or is_open(run.label, state, queue, missing)
             ]
             if not open_runs:
                 break
