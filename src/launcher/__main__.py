@@ -50,12 +50,6 @@ def _is_answered(words: list[str]) -> bool:
 
         schema(words[1:])
         return True
-    if {"-sc", "--shell-completion"} & {word.partition("=")[0] for word in words}:
-        from launcher.cli.completion import answer, request_of
-
-        if request := request_of(words):
-            print(answer(request), end="")
-            return True
     if {"-h", "--help"} & set(words):
         from launcher.cli.help import print_help
 

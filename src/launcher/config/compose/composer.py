@@ -89,7 +89,7 @@ class Composer:
                     reported[known] = f"{override.input_line}: {problem}"
                 found.append(reported[known])
         if found:
-            raise ConfigError(*dict.fromkeys([*found, *_further(config, bad_groups)]))
+            raise ConfigError(*dict.fromkeys([*found, *_further(config, bad_groups, bad_keys)]))
         record_overrides(overrides, config)
         return config
 
@@ -153,13 +153,14 @@ class Composer:
         return self.groups(good), bad_groups
 
 
-def _further(config: DictConfig, bad_groups: set[str]) -> list[str]:
-    """Return messages about the rest, but not about the default option of a group in error."""
+def _further(config: DictConfig, bad_groups: set[str], bad_keys: set[str]) -> list[str]:
+    """Return messages about the rest, but not about a key or a group's default in error."""
+    known = [rf"\b{re.escape(group)}[.=]" for group in bad_groups]
+    known += [rf"^{re.escape(key)}\b" for key in bad_keys]
     try:
         check(config)
     except ConfigError as error:
-        of_groups = [re.compile(rf"\b{re.escape(group)}[.=]") for group in bad_groups]
-        return [text for text in error.messages if not any(each.search(text) for each in of_groups)]
+        return [text for text in error.messages if not any(re.search(each, text) for each in known)]
     return []
 
 

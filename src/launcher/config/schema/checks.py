@@ -271,17 +271,15 @@ def _files(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """`data.predict`, the only data that job=predict reads."""
     data, value = get(tree, "data"), get(tree, "data.predict")
-    if value is None and isinstance(data, dict) and "predict" in data:
-        yield ConfigIssue(
-            "data.predict", "null", "job=predict needs new data; e.g. data.predict=new.jsonl."
-        )
-    elif value is None:
-        yield ConfigIssue(
-            "job",
-            "predict",
-            f"the data source {str(get(tree, 'data._target_')).rpartition('.')[2]} reads no new"
-            " data; use data=table, jsonl, parquet, datasets, text, tokens or custom.",
-        )
+    if value is None and isinstance(data, dict):
+        text = "job=predict needs new data; e.g. data.predict=new.jsonl."
+        if "predict" not in data:
+            source = str(data.get("_target_")).rpartition(".")[2]
+            text = (
+                f"job=predict needs new data, which {source} does not read; use data=table, jsonl,"
+                " parquet, datasets, text, tokens or custom."
+            )
+        yield ConfigIssue("data.predict", None, text)
     yield from _patterns("data.predict", value)
 
 
