@@ -10,7 +10,7 @@ from launcher.process.argument_parser import Parser
 VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
 COMMANDS = ("run", "multirun", "cfg", "info")
 """Flags that exclude each other."""
-FOR_HYDRA = ("hydra_help", "info", "config_path", "experimental_rerun")
+FOR_HYDRA = ("hydra_help", "info", "config_path")
 """Flags that Hydra's own `main` serves."""
 
 
@@ -22,8 +22,7 @@ class FlagParser(Parser):
         self.add_argument("overrides", nargs="*")
         for flags in ("--help -h", "--hydra-help", "--resolve", "--run -r", "--multirun -m"):
             self.add_argument(*flags.split(), action="store_true")
-        valued = ("--package -p", "--config-path -cp", "--config-dir -cd", "--experimental-rerun")
-        for flags in valued:
+        for flags in ("--package -p", "--config-path -cp", "--config-dir -cd"):
             self.add_argument(*flags.split())
         self.add_argument("--config-name", "-cn", default="config")
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])

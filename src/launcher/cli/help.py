@@ -4,23 +4,12 @@ import shutil
 import string
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import yaml
-from yaml import YAMLError
 
-from launcher.config.options import (
-    find_installed,
-    groups,
-    main_folder,
-    own_folder,
-    resolve_searchpath,
-)
-from launcher.config.tree import get
-
-SEARCHPATH = "hydra.searchpath="
+from launcher.config.options import groups, installed_folders, main_folder, own_folder
 
 
 def help_text(folders: Sequence[Traversable]) -> str:
@@ -33,23 +22,10 @@ def help_text(folders: Sequence[Traversable]) -> str:
 
 def folders_of(arguments: Sequence[str]) -> list[Traversable]:
     """Return the configuration folders of a command line: ours, the user's, and of packages."""
-    known, words = _flags().parse_known_args(arguments)
-    own = Path(known.config_dir) if known.config_dir else own_folder()
-    typed = [word for word in words if word.startswith(SEARCHPATH)]
-    named = own / f"{known.config_name}.yaml" if own and known.config_name else None
-    paths: object = []
-    # What cannot be read, a run reports.
-    with suppress(OSError, ValueError, YAMLError):
-        if typed:
-            paths = yaml.safe_load(typed[-1].removeprefix(SEARCHPATH))
-        elif named is not None:
-            paths = get(yaml.safe_load(named.read_text(encoding="utf-8")), "hydra.searchpath")
-    others = [*resolve_searchpath(paths), *find_installed().values()]
-    return [
-        main_folder(),
-        *([own] if own is not None and own.is_dir() else []),
-        *(folder for folder in others if folder is not None),
-    ]
+    typed = _flags().parse_known_args(arguments)[0].config_dir
+    own = Path(typed) if typed else own_folder()
+    present = [own] if own is not None and own.is_dir() else []
+    return [main_folder(), *present, *installed_folders()]
 
 
 def _flags() -> ArgumentParser:
@@ -61,10 +37,9 @@ def _flags() -> ArgumentParser:
 
 def print_help(argv: Sequence[str]) -> None:
     """Print the help for a command line that requests it."""
-    arguments = list(argv)
-    folders, (_, rest) = folders_of(arguments), _flags().parse_known_args(arguments)
+    folders, rest = folders_of(argv), _flags().parse_known_args(argv)[1]
     asked = next((index for index, word in enumerate(rest) if word in ("-h", "--help")), 0)
-    topics = [word for word in rest[asked + 1 :] if not word.startswith(("-", SEARCHPATH))]
+    topics = [word for word in rest[asked + 1 :] if not word.startswith("-")]
     if not topics:
         print(help_text(folders), end="")
         return

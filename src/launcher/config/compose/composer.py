@@ -24,7 +24,7 @@ from launcher.config.compose.diagnose import (
     read_overrides,
     unknown_option,
 )
-from launcher.config.compose.grid import GRID, expand, list_values
+from launcher.config.compose.grid import GRID, check_swept, expand, list_values
 from launcher.config.compose.overrides import (
     apply_value,
     is_group,
@@ -146,7 +146,7 @@ class Composer:
             except COMPOSITION_ERRORS as error:
                 override = parse(text)
                 if self._is_group(text):
-                    issues.append(f"{text}: {bad_option(error, text)}")
+                    issues.append(f"{text}: {bad_option(error)}")
                     bad_groups.add(override.key_or_group.partition("/")[0])
                 else:
                     issues.append(f"{text}: {bad_key(override, self.groups(good), error)}")
@@ -188,9 +188,7 @@ class Command:
         self.overrides = read_overrides(words, self.is_sweep, self.issues)
         if self.is_sweep:
             self._hydra = [each for each in self.overrides if each.is_hydra_override()]
-            for override in self._hydra:
-                if override.is_sweep_override():
-                    raise ConfigError(f"{override.input_line}: Hydra's own keys cannot be swept.")
+            check_swept(self.overrides)
             self.sweep = sweep_name(self.user_overrides)
 
     def _mode(self, overrides: Sequence[Override]) -> RunMode | None:
