@@ -12,15 +12,16 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from launcher.config.messages import ConfigIssue, hint, show
+from launcher.config.containers import settings_of
+from launcher.config.messages import ConfigIssue, show
 from launcher.config.schema import deepspeed_file
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues, parts
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.schema.signature import attribute
-from launcher.config.settings import TrainerSettings, section
-from launcher.config.tree import get, items, walk
+from launcher.config.settings import TrainerSettings
+from launcher.config.tree import get, items
 from launcher.process.files import expand
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 
@@ -62,7 +63,6 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     yield from _start(tree)
     yield from _folders(tree)
     yield from _signals(tree)
-    yield from _hparams(tree)
     yield from deepspeed_file.crosschecks(tree)
 
 
@@ -135,10 +135,7 @@ def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     lanes = get(tree, "trainer.lanes")
     if type(lanes) is not int or lanes < 1:
         return
-    trainer = get(tree, "trainer")
-    settings = TrainerSettings(
-        **{name: trainer[name] for name in section(TrainerSettings).names if name in trainer}
-    )
+    settings = settings_of(TrainerSettings, tree["trainer"])
     yield from lane_issues(settings, _count(tree, "data.batch_size"), *_fewest_ranks(tree))
     if get(tree, "strategy._target_") == deepspeed_file.TARGET:
         yield support_issue(lanes, "deepspeed")
@@ -232,9 +229,6 @@ def _parts(tree: dict[str, object]) -> Iterator[ConfigIssue]:
                 yield ConfigIssue(key, None, text)
     if get(tree, "optimizer._target_") != OPTIMIZERS:
         return
-    if get(tree, "optimizer.parts") == {}:
-        text = "is empty; name an optimizer for each part of the model, as docs/optimizers.md does."
-        yield ConfigIssue("optimizer.parts", None, text)
     for key, advice in {
         "trainer.lanes": "use null",
         "trainer.max_non_finite_grad_retries": "use null, which skips the update",
@@ -384,11 +378,9 @@ def _why_not_writable(folder: str) -> str | None:
     existing = next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
     if not existing.is_dir():
         return f"{existing} is not a folder; use another folder."
-    return (
-        None
-        if os.access(existing, os.W_OK | os.X_OK)
-        else f"{existing} is not writable; use another folder."
-    )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"{existing} is not writable; use another folder."
+    return None
 
 
 def parse_signal(value: str | int) -> signal.Signals | None:
@@ -410,17 +402,6 @@ def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
     else:
         return None
     return ConfigIssue(key, show(value), f"{text}; e.g. {key}=[SIGUSR1].")
-
-
-def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check that the keys which a tracker shows exist."""
-    for name, _ in items(tree, "tracker"):
-        key = f"tracker.{name}.hparams"
-        named = get(tree, key)
-        for path in named if isinstance(named, list) else ():
-            known = [path for path, _ in walk(tree)]
-            if isinstance(path, str) and path not in known:
-                yield ConfigIssue(key, show(path), f"no such key{hint(path, known)}")
 
 
 def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:

@@ -116,18 +116,15 @@ def _constructor(definition: Definition, name: str) -> Signature | None:
     """Return the signature of a class's constructor, its own or inherited, or None."""
     node = definition.node
     assert isinstance(node, ast.ClassDef)
-    marks = [
-        name_of_expression(mark.func if isinstance(mark, ast.Call) else mark) or ""
-        for mark in node.decorator_list
-    ]
-    if {mark.partition(".")[0] for mark in marks} & {"attr", "attrs", "define"}:
-        raise Unresolvable(name)
     names, _ = bind(node.body)
     for method in ("__init__", "__new__"):
         if isinstance(function := names.get(method), ast.FunctionDef):
             return _function(Definition(function, definition.module), name, skip_first=True)
     if _is_dataclass(node):
         return Signature(name, tuple(_fields(definition).values()))
+    # A decorator, as that of attrs, may make a constructor.
+    if node.decorator_list:
+        raise Unresolvable(name)
     for base in _bases(definition):
         if base is None:
             raise Unresolvable(name)
@@ -188,8 +185,7 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
             options = {keyword.arg: keyword.value for keyword in call.keywords}
             if "init" in options and _default(options["init"]) is False:
                 continue
-            has_factory = "default_factory" in options
-            default = UNKNOWN if has_factory else _default(options.get("default"))
+            default = UNKNOWN if "default_factory" in options else _default(options.get("default"))
         kind = evaluate(statement.annotation, bindings(definition.module)[0])
         fields[name] = Parameter(name, kind, default)
     return fields
