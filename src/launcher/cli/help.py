@@ -2,14 +2,14 @@
 
 import shutil
 import string
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import yaml
 
-from launcher.config.options import groups, installed_folders, main_folder, own_folder
+from launcher.cli.flags import read, with_own_folder
+from launcher.config.options import groups, installed_folders, main_folder
 
 
 def help_text(folders: Sequence[Traversable]) -> str:
@@ -20,26 +20,17 @@ def help_text(folders: Sequence[Traversable]) -> str:
     return string.Template(template).substitute(APP_CONFIG_GROUPS="\n".join(lines) + "\n")
 
 
-def folders_of(arguments: Sequence[str]) -> list[Traversable]:
-    """Return the configuration folders of a command line: ours, the user's, and of packages."""
-    typed = _flags().parse_known_args(arguments)[0].config_dir
-    own = Path(typed) if typed else own_folder()
-    present = [own] if own is not None and own.is_dir() else []
-    return [main_folder(), *present, *installed_folders()]
-
-
-def _flags() -> ArgumentParser:
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd", nargs="?")
-    parser.add_argument("--config-name", "-cn", nargs="?")
-    return parser
+def folders_of(config_dir: str | None) -> list[Traversable]:
+    """Return the folders of options: ours, the user's, and those of packages."""
+    own = [] if config_dir is None or not Path(config_dir).is_dir() else [Path(config_dir)]
+    return [main_folder(), *own, *installed_folders()]
 
 
 def print_help(argv: Sequence[str]) -> None:
     """Print the help for a command line that requests it."""
-    folders, rest = folders_of(argv), _flags().parse_known_args(argv)[1]
-    asked = next((index for index, word in enumerate(rest) if word in ("-h", "--help")), 0)
-    topics = [word for word in rest[asked + 1 :] if not word.startswith("-")]
+    arguments = read(with_own_folder(argv))
+    folders = folders_of(arguments.config_dir)
+    topics = [word for word in arguments.overrides if not word.startswith("hydra.")]
     if not topics:
         print(help_text(folders), end="")
         return

@@ -125,8 +125,6 @@ def _issue(path: str, way: str) -> ConfigIssue:
 def _way_out(path: str, plain: Mapping[str, Any]) -> str:
     """Say how to give a secret to the part that needs it."""
     variable = _variable(_name(path))
-    if path.startswith("dispatch."):
-        return "export it as a variable of the shell, which a job inherits."
     if _is_in(path, _as_written(plain)):
         return f"export it as a variable, and use '{path}=${{oc.env:{variable}}}'."
     return f"read it from the environment in the class, by os.environ['{variable}']."

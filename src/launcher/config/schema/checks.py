@@ -34,8 +34,6 @@ THROUGHPUT = "launcher.hooks.throughput.ThroughputHook"
 MIXTURE = "launcher.data.mixture.MixtureData"
 OPTIMIZERS = "launcher.optim.parts.optimizer_parts"
 SEVERAL = "does not support several optimizers (optimizer.parts)"
-SIMILAR = 4
-"""A batch size is suggested if it is at most this many times the rejected one."""
 NAME = re.compile(r"\w[\w.+=@-]*")
 MAX_NAME_BYTES = 128
 PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
@@ -152,8 +150,8 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
         f" nodes, {tasks} per node)"
     )
     unit = lcm(*(count * tasks for count in nodes.counts))
-    way = f" or data.batch_size={multiples(size, unit)}" if unit <= SIMILAR * size else ""
-    yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}; use a smaller range{way}.")
+    way = f"use a smaller range or data.batch_size={multiples(size, unit)}"
+    yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}; {way}.")
 
 
 def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
@@ -187,13 +185,14 @@ def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Reject settings that need hooks.checkpointing, which saves and resumes."""
     if has_checkpointing(tree):
         return
-    if type(get(tree, "trainer.pause_at")) is int:
-        text = "a pause needs a checkpoint; keep hooks.checkpointing."
-        yield _issue(tree, "trainer.pause_at", text)
-    if get(tree, "run.resume") == "must":
-        yield _issue(tree, "run.resume", "only hooks.checkpointing resumes a run; keep it.")
-    if get(tree, "run.fork_from") is not None:
-        yield _issue(tree, "run.fork_from", "only hooks.checkpointing starts a fork; keep it.")
+    is_set = {
+        "trainer.pause_at": type(get(tree, "trainer.pause_at")) is int,
+        "run.resume": get(tree, "run.resume") == "must",
+        "run.fork_from": get(tree, "run.fork_from") is not None,
+    }
+    for key, value in is_set.items():
+        if value:
+            yield _issue(tree, key, "needs hooks.checkpointing, which saves and resumes; keep it.")
 
 
 def has_checkpointing(config: Mapping[str, object]) -> bool:
@@ -291,16 +290,13 @@ def _matches(path: Path) -> bool:
 def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     for key in ("run.name", "run.id", "run.tag", "hpo.name"):
         value = get(tree, key)
-        if not isinstance(value, str):
-            continue
-        if not NAME.fullmatch(value):
+        if isinstance(value, str) and not (
+            NAME.fullmatch(value) and len(value.encode()) <= MAX_NAME_BYTES
+        ):
             text = (
-                "should be a valid folder name: letters, digits and . _ - + = @, starting with a"
-                " letter, digit or _."
+                f"should be a valid folder name of at most {MAX_NAME_BYTES} bytes: letters, digits"
+                " and . _ - + = @, starting with a letter, digit or _."
             )
-            yield ConfigIssue(key, show(value), text)
-        elif (length := len(value.encode())) > MAX_NAME_BYTES:
-            text = f"has {length} bytes; should have at most {MAX_NAME_BYTES}."
             yield ConfigIssue(key, show(value), text)
 
 
@@ -394,14 +390,10 @@ def parse_signal(value: str | int) -> signal.Signals | None:
 
 
 def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
-    number = parse_signal(value)
-    if number in (signal.SIGKILL, signal.SIGSTOP):
-        text = "a process cannot handle this signal"
-    elif number is None:
-        text = "there is no such signal"
-    else:
+    if parse_signal(value) not in (None, signal.SIGKILL, signal.SIGSTOP):
         return None
-    return ConfigIssue(key, show(value), f"{text}; e.g. {key}=[SIGUSR1].")
+    text = f"is not a signal that a process can handle; e.g. {key}=[SIGUSR1]."
+    return ConfigIssue(key, show(value), text)
 
 
 def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:

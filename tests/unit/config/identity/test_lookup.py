@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -167,7 +167,6 @@ def test_several_equivalent_runs_are_rejected_and_a_copy_is_none(tmp_path: Path)
 def test_a_run_that_was_named_outright_is_only_found_by_that_name(tmp_path: Path) -> None:
     begin(config_of(tmp_path, "run.id=mine"))
     assert named(tmp_path)[1] is None
-    assert named(tmp_path, "~model.dropout")[1] is None
 
 
 @pytest.mark.parametrize(("now", "is_same"), [("5", True), ("6", False)])
@@ -227,6 +226,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(tree=JSON)
 def test_an_identity_survives_every_form_in_which_a_configuration_is_stored(tree: Any) -> None:
     run = {"id": "${launcher.id:}", "name": "n", "dir": "d", "identity_exclude": []}
