@@ -104,7 +104,7 @@ def test_a_misspelled_key_of_the_space_function_has_a_suggestion(
     [
         "hpo.space.optimizer.lr=tag(log,interval(1e-4,1e-1))",
         "+hpo.space.optimizer.lr='tag(log,interval(1e-4,1e-1))'",
-        "hpo.space={optimizer.lr:tag(log,interval(1e-4,1e-1))}",
+        "hpo.space={optimizer.lr:'tag(log,interval(1e-4,1e-1))'}",
         "hpo.space={optimizer:{lr:'tag(log,interval(1e-4,1e-1))'}}",
     ],
 )
