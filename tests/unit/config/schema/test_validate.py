@@ -259,9 +259,7 @@ def test_a_users_class_is_its_own_schema_and_is_not_imported(project: Path) -> N
             f"model.width=0: {too_small}",
             "model.dept=3: MyModel takes no dept; did you mean model.depth?",
         ],
-        "~model.width": [
-            "model.width: is missing, and MyModel needs it; add +model.width=<a whole"
-        ],
+        "~model.width": ["model.width: is missing, and MyModel needs it; add +model.wi"],
     }.items():
         messages = sentences("model=mine", *words.split(), config_dir=project)
         for message, start in zip(messages, expected, strict=True):
