@@ -21,7 +21,7 @@ def help_text(folders: Sequence[Traversable]) -> str:
 
 
 def folders_of(config_dir: str | None) -> list[Traversable]:
-    """Return the folders of options: ours, the user's, and those of packages."""
+    """Return the folders of options: ours, the user's, and the folders of packages."""
     own = [] if config_dir is None or not Path(config_dir).is_dir() else [Path(config_dir)]
     return [main_folder(), *own, *installed_folders()]
 

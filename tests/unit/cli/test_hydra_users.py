@@ -312,7 +312,7 @@ def test_hydra_describes_the_composition(
 
 
 def test_jobs_of_submitit_are_the_same_runs(project: Path) -> None:
-    """In a process of its own, to which the launcher sends the task."""
+    """The launcher sends the task to another process."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     (ours,) = said(project, "-m", "seed=1")
     (project / "said.jsonl").unlink()

@@ -207,9 +207,8 @@ def test_the_exit_code_is_how_a_task_ends(
 
 
 NET = "\nclass Net:\n    def __init__(self, **settings): ...\n"
-HALF = (
-    "from launcher.models.base import Model\nclass Net(Model):\n    def forward(self, batch): ...\n"
-)
+HALF = "from launcher.models.base import Model\n" + NET.replace("Net:", "Net(Model):")
+HALF += "    def forward(self, batch): ...\n"
 
 
 @pytest.mark.parametrize(

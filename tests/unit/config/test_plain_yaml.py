@@ -1,4 +1,4 @@
-"""What plain YAML does not read."""
+"""Rejected YAML."""
 
 import pytest
 import yaml

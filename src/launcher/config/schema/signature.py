@@ -119,7 +119,7 @@ def _constructor(definition: Definition, name: str) -> Signature | None:
             return _function(Definition(function, definition.module), name, True)
     if _is_dataclass(node):
         return Signature(name, tuple(_fields(definition).values()))
-    # A decorator, as that of attrs, may make a constructor.
+    # A decorator may make a constructor, as `attrs.define` does.
     if node.decorator_list:
         raise Unresolvable(name)
     for base in _bases(definition):
