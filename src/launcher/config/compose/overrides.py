@@ -1,5 +1,6 @@
 """Hydra's grammar of overrides, and applying their values to a composed configuration."""
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -13,9 +14,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.options import COLLECTIONS
 from launcher.config.schema.signature import signature_of
+from launcher.errors import ConfigError
 
 QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
 SPACE = "hpo.space"
+BARE_RANGE = re.compile(r":\s*\w+\(")
 OPEN = "dispatch.sbatch"
 """Node that takes any key, with `+` or without."""
 
@@ -45,6 +48,11 @@ def _normalize_space(key: str, value: str) -> str:
     does not have.
     """
     if not key:
+        if BARE_RANGE.search(value):
+            raise ConfigError(
+                f"{SPACE}={value}: each range in it needs quotes; or set the keys one by one, e.g."
+                f" {SPACE}.optimizer.lr=interval(0.1,0.2)."
+            )
         return f"++{SPACE}={value}"
     if not value.startswith(("[", "'", '"')):
         value = "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -27,6 +27,9 @@ MISTAKES = {
     ],
     "data.batch_size=16, seed=1": ["data.batch_size=16,: ends with a comma; remove it"],
     "data={a: 3": ["data={a:: cannot be read", "3: should be KEY=VALUE"],
+    "hpo.space={optimizer.lr:interval(1,2)}": [
+        "hpo.space={optimizer.lr:interval(1,2)}: each range in it needs quotes; or set the keys"
+    ],
     "model=[mlp,gpt] data=[digits]": ["model=[mlp,gpt]: a run has one model; choose one, or sweep"],
     "scheduler=none tracker=off hooks=[none] optimizer=none": [
         "scheduler=none: no option none; to remove the group, write ~scheduler.",
