@@ -89,14 +89,14 @@ BAD = {
         " trainer={ hydra.searchpath=pkg://mine"
     ): [
         "optimizer.lr=1,2: several values make a sweep, which needs -m; a list is optimizer.lr=[1,",
-        "seed: should be KEY=VALUE or GROUP=OPTION.",
+        "seed: should be KEY=VALUE or GROUP=OPTION",
         "trainer={: cannot be read (",
-        "hydra.searchpath=pkg://mine: should be a list; e.g. 'hydra.searchpath=[value]'.",
         "model=gptt: no option gptt; did you mean model=gpt? (model has ",
         "precision=3: no option 3; precision has bf16, fp16, fp32, fp8, tf32.",
         "hooks=[default,early]: no option early; did you mean hooks=[default,early_stopping]?",
         "scheduler=null: to remove the group, write ~scheduler.",
         "strategy=[null]: no option None; strategy has auto, ",
+        "hydra.searchpath=pkg://mine: should be a list; e.g. 'hydra.searchpath=[value]'.",
         "modle=gpt: no key modle; did you mean model=gpt?",
         "optimizer.lrr=0.1: no key optimizer.lrr; did you mean optimizer.lr=0.1?",
         "lr=0.1: no key lr; did you mean optimizer.lr=0.1?",

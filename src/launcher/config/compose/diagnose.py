@@ -107,9 +107,10 @@ def unknown_option(override: Override) -> str | None:
         if option.lower() in NOTHING and group in OPTIONAL:
             return f"no option {option}; to remove the group, write ~{group}."
         listed = f"{f'{group}/{prefix}'.rstrip('/')} has {', '.join(options)}"
-        if near := closest_name(name.removesuffix(".yaml"), options):
-            text = _rewritten(override, group).replace(option, prefix + near)
-            return f"no option {option}; did you mean {text}? ({listed})"
+        text, near = _rewritten(override, group), closest_name(name.removesuffix(".yaml"), options)
+        if near and option in text:
+            meant = text.replace(option, prefix + near)
+            return f"no option {option}; did you mean {meant}? ({listed})"
         return f"no option {option}; {listed}."
     return None
 
