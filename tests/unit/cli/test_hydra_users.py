@@ -314,7 +314,7 @@ def test_hydra_describes_the_composition(
 def test_jobs_of_submitit_are_the_same_runs(project: Path) -> None:
     """The launcher sends the task to another process."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    (ours,) = said(project, "-m", "seed=1")
+    (ours,) = said(project, "-m", "seed=1", "model.width=4")
     (project / "said.jsonl").unlink()
     words = ("hydra/launcher=submitit_local", "job=mine", "model=net", "model.width=4")
     done = python.run("-m", "launcher", "-m", "seed=1", *words, cwd=project)
