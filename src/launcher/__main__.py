@@ -6,6 +6,7 @@ Signal handlers are installed before anything slow is imported.
 import os
 import signal
 import sys
+from importlib import import_module
 
 from launcher.errors import ConfigError
 from launcher.process import collector, signals, user_exits
@@ -40,22 +41,9 @@ def main() -> None:
 
 def _is_answered(words: list[str]) -> bool:
     """Serve a command that needs no Hydra; return whether it is one."""
-    if words[:1] == ["init"]:
-        from launcher.cli.init import main as init
-
-        init(words[1:])
+    if words[:1] in (["init"], ["schema"]):
+        import_module(f"launcher.cli.{words[0]}").main(words[1:])
         return True
-    if words[:1] == ["schema"]:
-        from launcher.cli.schema import main as schema
-
-        schema(words[1:])
-        return True
-    if {"-sc", "--shell-completion"} & {word.partition("=")[0] for word in words}:
-        from launcher.cli.completion import answer, request_of
-
-        if request := request_of(words):
-            print(answer(request), end="")
-            return True
     if {"-h", "--help"} & set(words):
         from launcher.cli.help import print_help
 

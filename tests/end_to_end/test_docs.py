@@ -97,7 +97,7 @@ def output(command: str, shell: dict[str, str], cwd: Path) -> str:
     return str(subprocess.run(words, cwd=cwd, env=shell, timeout=400, **both).stdout)
 
 
-ONES_OWN = re.compile(r"=first\b|=mine\b|\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help|-sc ")
+ONES_OWN = re.compile(r"=first\b|=mine\b|\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help")
 """Pattern of commands that need a reader's own files, or that only show something."""
 
 AFTER_FIRST = re.compile(r",(?![^\[]*\]).*")

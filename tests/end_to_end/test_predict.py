@@ -134,9 +134,9 @@ def _id(outputs: Path) -> list[str]:
 
 
 REJECTED = {
-    "data.predict=null: job=predict needs new data": ["data.predict=null"],
+    "data.predict: job=predict needs new data; e.g.": ["data.predict=null"],
     "data.predict='nope.csv': matches no file": ["data.predict=nope.csv"],
-    "the data source DigitsData reads no new data": ["data=digits"],
+    "data.predict: job=predict needs new data, which DigitsData does not read": ["data=digits"],
 }
 
 

@@ -38,15 +38,13 @@ def enter(overrides: Sequence[str], arguments: Namespace) -> None:
         try:
             hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
         except COMPOSITION_ERRORS as error:
-            if arguments.shell_completion:
-                message = f"{first_line(error).rstrip('.')}; e.g. -sc install=bash."
-            elif arguments.config_path and "Primary config" in str(error):
+            if arguments.config_path and "Primary config" in str(error):
                 message = (
                     f"--config-path={arguments.config_path}: there is no such folder of"
                     " configurations; to add options of your own, use --config-dir=FOLDER."
                 )
             elif isinstance(error, YAMLError):
-                message = f"{' '.join(str(error).split())}."
+                message = first_line(error)
             else:
                 raise
             raise ConfigError(message) from error

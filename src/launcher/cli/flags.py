@@ -8,15 +8,9 @@ from launcher.config.options import own_folder
 from launcher.process.argument_parser import Parser
 
 VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
-COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
+COMMANDS = ("run", "multirun", "cfg", "info")
 """Flags that exclude each other."""
-FOR_HYDRA = (
-    "hydra_help",
-    "info",
-    "shell_completion",
-    "config_path",
-    "experimental_rerun",
-)
+FOR_HYDRA = ("hydra_help", "info", "config_path")
 """Flags that Hydra's own `main` serves."""
 
 
@@ -26,22 +20,10 @@ class FlagParser(Parser):
     def __init__(self) -> None:
         super().__init__(prog="python -m launcher", add_help=False)
         self.add_argument("overrides", nargs="*")
-        for flags in (
-            ["--help", "-h"],
-            ["--hydra-help"],
-            ["--resolve"],
-            ["--run", "-r"],
-            ["--multirun", "-m"],
-        ):
-            self.add_argument(*flags, action="store_true")
-        self.add_argument("--shell-completion", "-sc", action="store_true")
-        for flags in (
-            ["--package", "-p"],
-            ["--config-path", "-cp"],
-            ["--config-dir", "-cd"],
-            ["--experimental-rerun"],
-        ):
-            self.add_argument(*flags)
+        for flags in ("--help -h", "--hydra-help", "--resolve", "--run -r", "--multirun -m"):
+            self.add_argument(*flags.split(), action="store_true")
+        for flags in ("--package -p", "--config-path -cp", "--config-dir -cd"):
+            self.add_argument(*flags.split())
         self.add_argument("--config-name", "-cn", default="config")
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
         parts = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]

@@ -2,25 +2,14 @@
 
 import shutil
 import string
-from argparse import ArgumentParser
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import yaml
-from yaml import YAMLError
 
-from launcher.config.options import (
-    find_installed,
-    groups,
-    main_folder,
-    own_folder,
-    resolve_searchpath,
-)
-from launcher.config.tree import get
-
-SEARCHPATH = "hydra.searchpath="
+from launcher.cli.flags import read, with_own_folder
+from launcher.config.options import groups, installed_folders, main_folder
 
 
 def help_text(folders: Sequence[Traversable]) -> str:
@@ -31,40 +20,17 @@ def help_text(folders: Sequence[Traversable]) -> str:
     return string.Template(template).substitute(APP_CONFIG_GROUPS="\n".join(lines) + "\n")
 
 
-def folders_of(arguments: Sequence[str]) -> list[Traversable]:
-    """Return the configuration folders of a command line: ours, the user's, and of packages."""
-    known, words = _flags().parse_known_args(arguments)
-    own = Path(known.config_dir) if known.config_dir else own_folder()
-    typed = [word for word in words if word.startswith(SEARCHPATH)]
-    named = own / f"{known.config_name}.yaml" if own and known.config_name else None
-    paths: object = []
-    # What cannot be read, a run reports.
-    with suppress(OSError, ValueError, YAMLError):
-        if typed:
-            paths = yaml.safe_load(typed[-1].removeprefix(SEARCHPATH))
-        elif named is not None:
-            paths = get(yaml.safe_load(named.read_text(encoding="utf-8")), "hydra.searchpath")
-    others = [*resolve_searchpath(paths), *find_installed().values()]
-    return [
-        main_folder(),
-        *([own] if own is not None and own.is_dir() else []),
-        *(folder for folder in others if folder is not None),
-    ]
-
-
-def _flags() -> ArgumentParser:
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd", nargs="?")
-    parser.add_argument("--config-name", "-cn", nargs="?")
-    return parser
+def folders_of(config_dir: str | None) -> list[Traversable]:
+    """Return the folders of options: ours, the user's, and the folders of packages."""
+    own = [] if config_dir is None or not Path(config_dir).is_dir() else [Path(config_dir)]
+    return [main_folder(), *own, *installed_folders()]
 
 
 def print_help(argv: Sequence[str]) -> None:
     """Print the help for a command line that requests it."""
-    arguments = list(argv)
-    folders, (_, rest) = folders_of(arguments), _flags().parse_known_args(arguments)
-    asked = next((index for index, word in enumerate(rest) if word in ("-h", "--help")), 0)
-    topics = [word for word in rest[asked + 1 :] if not word.startswith(("-", SEARCHPATH))]
+    arguments = read(with_own_folder(argv))
+    folders = folders_of(arguments.config_dir)
+    topics = [word for word in arguments.overrides if not word.startswith("hydra.")]
     if not topics:
         print(help_text(folders), end="")
         return

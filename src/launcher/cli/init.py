@@ -43,7 +43,7 @@ def make_project(folder: Path) -> str:
         raise ConfigError(
             f"init {folder}: a package cannot be called {package}; e.g. init my_project."
         )
-    if package in sys.stdlib_module_names or _is_installed(package, folder):
+    if package in sys.stdlib_module_names or (find_spec(package) and not folder.is_dir()):
         raise ConfigError(
             f"init {folder}: there is an installed package {package}; choose another name."
         )
@@ -65,14 +65,6 @@ def make_project(folder: Path) -> str:
             f"init {folder}: cannot be written: {error.strerror or error}."
         ) from error
     return package
-
-
-def _is_installed(package: str, folder: Path) -> bool:
-    """Return whether there is such a package, other than the empty folder itself."""
-    spec = find_spec(package)
-    return spec is not None and [Path(path) for path in spec.submodule_search_locations or ()] != [
-        folder.absolute()
-    ]
 
 
 def _templates(folder: Traversable, path: str = "") -> Iterator[tuple[str, Traversable]]:

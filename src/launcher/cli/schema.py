@@ -1,48 +1,17 @@
-"""`python -m launcher schema`: JSON schemas of conf/, and their mapping for editors."""
+"""`python -m launcher schema`: JSON schemas of conf/, and their mapping for VS Code."""
 
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
-from launcher.config.options import find_installed, main_folder
+from launcher.config.options import installed_folders, main_folder
 from launcher.config.schema.editor import CONFIG, schemas
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 
-FOLDER, CODE, JETBRAINS = ".schemas", Path(".vscode/settings.json"), Path(".idea/jsonSchemas.xml")
-ENTRY = """\
-        <entry key={name}>
-          <value>
-            <SchemaInfo>
-              <option name="name" value={name} />
-              <option name="relativePathToSchema" value={schema} />
-              <option name="patterns">
-                <list>
-                  <Item>
-                    <option name="pattern" value="true" />
-                    <option name="path" value={pattern} />
-                    <option name="mappingKind" value="Pattern" />
-                  </Item>
-                </list>
-              </option>
-            </SchemaInfo>
-          </value>
-        </entry>
-"""
-PROJECT = """\
-<?xml version="1.0" encoding="UTF-8"?>
-<project version="4">
-  <component name="JsonSchemaMappingsProjectConfiguration">
-    <state>
-      <map>
-{entries}      </map>
-    </state>
-  </component>
-</project>
-"""
+FOLDER, CODE = Path(".schemas"), Path(".vscode/settings.json")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -50,8 +19,8 @@ def main(argv: Sequence[str]) -> None:
     parser = Parser(
         "python -m launcher schema",
         description=(
-            "Write JSON schemas of the options in conf/, and their mapping for VS Code and"
-            " JetBrains. Write them again when a signature has changed."
+            "Write JSON schemas of the options in conf/, and their mapping for VS Code. Write them"
+            " again when a signature has changed."
         ),
     )
     parser.add_argument(
@@ -64,45 +33,24 @@ def main(argv: Sequence[str]) -> None:
     )
     folder: Path = parser.parse_args(argv).folder
     count = write_schemas(folder)
-    print(f"{folder / FOLDER}: {count} schemas, mapped in {CODE} and {JETBRAINS}")
+    print(f"{folder / FOLDER}: {count} schemas, mapped in {CODE}")
 
 
 def write_schemas(project: Path) -> int:
-    """Write the schemas and mappings of a project; return their number."""
+    """Write the schemas of a project and their mapping; return their number."""
     conf = project / "conf"
     if not conf.is_dir():
         raise ConfigError(f"schema {project}: there is no {conf}; give the folder of a project.")
     if (str_path := str(project.absolute())) not in sys.path:
         # The project's classes are read from their source.
         sys.path.insert(0, str_path)
-    folders = [
-        conf,
-        main_folder(),
-        *(folder for folder in find_installed().values() if folder is not None),
-    ]
-    documents = schemas(folders)
-    patterns = {
-        name: "conf/config.yaml" if name == CONFIG else f"conf/{name}/*.yaml" for name in documents
-    }
+    documents = schemas([conf, main_folder(), *installed_folders()])
     settings = _settings(project / CODE)
-    settings["yaml.schemas"] = settings.get("yaml.schemas", {}) | {
-        f"{FOLDER}/{name}.json": pattern for name, pattern in patterns.items()
-    }
-    entries = "".join(
-        ENTRY.format(
-            name=quoteattr(f"conf/{name}"),
-            schema=quoteattr(f"{FOLDER}/{name}.json"),
-            pattern=quoteattr(pattern),
-        )
-        for name, pattern in patterns.items()
-    )
-    files = {
-        Path(FOLDER) / f"{name}.json": json.dumps(document) for name, document in documents.items()
-    }
-    files |= {
-        CODE: json.dumps(settings, indent=2) + "\n",
-        JETBRAINS: PROJECT.format(entries=entries),
-    }
+    mapping = {str(FOLDER / f"{name}.json"): f"conf/{name}/*.yaml" for name in documents}
+    mapping[str(FOLDER / f"{CONFIG}.json")] = "conf/config.yaml"
+    settings["yaml.schemas"] = settings.get("yaml.schemas", {}) | mapping
+    files = {FOLDER / f"{name}.json": json.dumps(schema) for name, schema in documents.items()}
+    files[CODE] = json.dumps(settings, indent=2) + "\n"
     try:
         for name, text in files.items():
             (project / name).parent.mkdir(parents=True, exist_ok=True)

@@ -88,11 +88,9 @@ def check_jobs(
     Raises:
         ConfigError: with a message for each mistake in any job.
     """
-    common = (
-        frozenset.intersection(*map(frozenset, overrides))
-        if len(overrides) > 1
-        else frozenset[str]()
-    )
+    common = frozenset[str]()
+    if len(overrides) > 1:
+        common = frozenset.intersection(*map(frozenset, overrides))
     jobs: list[Job] = []
     issues: dict[str, list[Mistaken]] = {}
     reported: dict[object, str] = {}

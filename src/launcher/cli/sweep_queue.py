@@ -6,10 +6,10 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 
-from launcher.cli.live import LiveTable
 from launcher.cli.start import REJECTED, start_run
 from launcher.config.explain import unwrap_cause, user_traceback
 from launcher.config.run_config import RunConfig
@@ -20,10 +20,8 @@ from launcher.dispatch.queue import run_queue
 from launcher.errors import TrainingError
 from launcher.process import signals
 from launcher.process.child import last_lines
-from launcher.process.text_table import TextTable
 from launcher.rundir.folder import step_name
 from launcher.runs.format import number as short
-from launcher.runs.look.listing import COLORS
 from launcher.runs.stored_run import StoredRun
 
 
@@ -116,7 +114,6 @@ class SweepQueue:
         self.jobs, self.slots, self.is_done, self.fail_fast = jobs, slots, is_done, fail_fast
         self.waiting = deque(range(len(jobs)))
         self.results: dict[int, JobResult] = {}
-        self.display = LiveTable()
         self.runner: InProcess | Processes = InProcess()
 
     def run(self) -> list[JobResult]:
@@ -128,12 +125,10 @@ class SweepQueue:
         """
         with ExitStack() as stack:
             if self.slots > 1:
-                # A job in this process has the terminal for itself.
-                folder = stack.enter_context(private_folder())
-                stack.enter_context(self.display)
-                self.runner = Processes(folder, self.slots)
+                self.runner = Processes(stack.enter_context(private_folder()), self.slots)
+            pause = partial(time.sleep, self.runner.pause)
             try:
-                run_queue(self.runner, self.slots, self._start_next, self._look, self._sleep)
+                run_queue(self.runner, self.slots, self._start_next, self._look, pause)
             except SystemExit as stop:
                 is_failed = self.fail_fast and not isinstance(stop, signals.SignalExit)
                 self._stop("sweep.fail_fast" if is_failed else "Stopped")
@@ -152,10 +147,6 @@ class SweepQueue:
         if self.fail_fast and self.failed:
             raise SystemExit(1)
 
-    def _sleep(self) -> None:
-        self._show()
-        time.sleep(self.runner.pause)
-
     def _start_next(self) -> bool:
         index = next(filter(self._is_ready, self.waiting), None)
         if index is None:
@@ -164,9 +155,9 @@ class SweepQueue:
         job = self.jobs[index]
         if self.is_done(job):
             self.results[index] = JobResult()
-            self.display.say(f"{job.label}: completed{outcome(job)}")
+            _say(f"{job.label}: completed{outcome(job)}")
         else:
-            self.display.say(f"{job.label}: starts")
+            _say(f"{job.label}: starts")
             self.runner.start(index, job.config)
         return True
 
@@ -183,9 +174,9 @@ class SweepQueue:
         lines = self.runner.keep_output(job, index)
         result = self.results[index] = self.runner.result(job, index, code)
         for line in lines if code not in (0, REJECTED) else ():
-            self.display.say(line)
+            _say(line)
         text = f"completed{outcome(job)}" if result.error is None else reason(job, result)
-        self.display.say(f"{job.label}: {text}")
+        _say(f"{job.label}: {text}")
 
     def _stop(self, why: str) -> None:
         running = sorted(self.runner.running())
@@ -198,46 +189,13 @@ class SweepQueue:
             "more completed": completed,
             "not started": len(self.waiting),
         }
-        if text := _in_words(counts):
-            self.display.say(f"{why}: {text}; the same command resumes them.")
-
-    # ---------------------------------------------------------------------------------------- table
-    def _show(self) -> None:
-        if not self.display.is_live:
-            return
-        running = sorted(self.runner.running())
-        counts = {
-            "done": len(self.results) - len(self.failed),
-            "failed": len(self.failed),
-            "running": len(running),
-            "waiting": len(self.waiting),
-        }
-        shown = [*running, *self.waiting][: self.display.rows]
-        self.display.draw(self._table(shown, {*running}), _in_words(counts))
-
-    def _table(self, indices: Sequence[int], running: set[int]) -> TextTable:
-        rows = []
-        for index in indices:
-            job = self.jobs[index]
-            stored = StoredRun.read(job.config.folder.path) if index in running else None
-            state = "waiting" if stored is None else "running"
-            step, loss = ("-", "-")
-            if stored is not None and stored.record:
-                step, loss = stored.progress, short(stored.record.get("loss"))
-            rows.append([str(index + 1), job.run, " ".join(job.own_overrides), state, step, loss])
-        return TextTable(
-            ["job", "run", "differs in", "state", "step/max", "train/loss"],
-            rows,
-            right=frozenset((0, 4, 5)),
-            shrinks=(2, 1),
-            styles={
-                (row, 3): COLORS["running"] for row, index in enumerate(indices) if index in running
-            },
-        )
+        texts = [f"{count} {name}" for name, count in counts.items() if count]
+        if texts:
+            _say(f"{why}: {', '.join(texts)}; the same command resumes them.")
 
 
-def _in_words(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def outcome(job: Job) -> str:

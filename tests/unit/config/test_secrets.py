@@ -1,5 +1,6 @@
 """Stored forms of values from the environment, and rejected secrets."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -217,6 +218,13 @@ def test_messages_do_not_show_values_of_the_environment(value: str, form: str) -
         ):
             (message,) = without_environment([shown], config)
             assert value[:50] not in message and f"${{oc.env:{name}}}" in message
+
+
+def test_a_folder_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PWD is named like a password."""
+    monkeypatch.setenv("PWD", str(tmp_path))
+    message = f"data.files='t.csv': matches no file (looked in {tmp_path})."
+    assert is_secret("PWD") and without_environment([message]) == [message]
 
 
 def test_a_secret_of_any_resolver_is_stored_as_written() -> None:

@@ -24,7 +24,7 @@ from launcher.config.compose.diagnose import (
     read_overrides,
     unknown_option,
 )
-from launcher.config.compose.grid import GRID, expand, list_values
+from launcher.config.compose.grid import GRID, check_swept, expand, list_values
 from launcher.config.compose.overrides import (
     apply_value,
     is_group,
@@ -89,7 +89,7 @@ class Composer:
                     reported[known] = f"{override.input_line}: {problem}"
                 found.append(reported[known])
         if found:
-            raise ConfigError(*dict.fromkeys([*found, *_further(config, bad_groups)]))
+            raise ConfigError(*dict.fromkeys([*found, *_further(config, bad_groups, bad_keys)]))
         record_overrides(overrides, config)
         return config
 
@@ -146,20 +146,21 @@ class Composer:
             except COMPOSITION_ERRORS as error:
                 override = parse(text)
                 if self._is_group(text):
-                    issues.append(f"{text}: {bad_option(error, text)}")
+                    issues.append(f"{text}: {bad_option(error)}")
                     bad_groups.add(override.key_or_group.partition("/")[0])
                 else:
                     issues.append(f"{text}: {bad_key(override, self.groups(good), error)}")
         return self.groups(good), bad_groups
 
 
-def _further(config: DictConfig, bad_groups: set[str]) -> list[str]:
-    """Return messages about the rest, but not about the default option of a group in error."""
+def _further(config: DictConfig, bad_groups: set[str], bad_keys: set[str]) -> list[str]:
+    """Return messages about the rest, but not about a key or a group's default in error."""
+    known = [rf"\b{re.escape(group)}[.=]" for group in bad_groups]
+    known += [rf"^{re.escape(key)}\b" for key in bad_keys]
     try:
         check(config)
     except ConfigError as error:
-        of_groups = [re.compile(rf"\b{re.escape(group)}[.=]") for group in bad_groups]
-        return [text for text in error.messages if not any(each.search(text) for each in of_groups)]
+        return [text for text in error.messages if not any(re.search(each, text) for each in known)]
     return []
 
 
@@ -187,9 +188,7 @@ class Command:
         self.overrides = read_overrides(words, self.is_sweep, self.issues)
         if self.is_sweep:
             self._hydra = [each for each in self.overrides if each.is_hydra_override()]
-            for override in self._hydra:
-                if override.is_sweep_override():
-                    raise ConfigError(f"{override.input_line}: Hydra's own keys cannot be swept.")
+            check_swept(self.overrides)
             self.sweep = sweep_name(self.user_overrides)
 
     def _mode(self, overrides: Sequence[Override]) -> RunMode | None:

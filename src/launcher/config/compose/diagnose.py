@@ -7,22 +7,19 @@ from shlex import quote
 
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, ListConfig
 
 from launcher.config.compose.overrides import parameters, parse, select
 from launcher.config.compose.resolve import references
 from launcher.config.compose.session import first_line, loader
 from launcher.config.containers import to_plain
-from launcher.config.messages import closest_name, hint, key_for, show
+from launcher.config.messages import closest_name, hint, key_for, reason, show
 from launcher.config.options import composition_folders, options_with
-from launcher.config.schema.validate import bad_searchpath
+from launcher.config.schema.validate import GROUPS
 
 SEVERAL = re.compile(r"^[^\s'\"\[{(]*\s+[~+]*[\w./@]+=")
 """A value that ends at a blank, before another override."""
-PLAIN_TEXT = re.compile(r"""[^\[\]{},:"'\s][^\[\]{},:"']*""")
-"""A text without quotes in a list or mapping."""
-TUPLE = re.compile(r"(^|^[\[{].*[\[{,:]\s*)\(")
 NOTHING = ("none", "no", "off", "false")
 OPTIONAL = ("scheduler", "hooks", "tracker")
 """Groups that a run may do without."""
@@ -32,12 +29,9 @@ def read_overrides(overrides: Sequence[str], is_sweep: bool, issues: list[str]) 
     """Parse overrides; messages about those that cannot be read are added to `issues`."""
     parsed = []
     for text in overrides:
-        if text.startswith("="):
-            issues.append(
-                f"{text}: should be KEY=VALUE or GROUP=OPTION, without spaces around the =."
-            )
-            continue
         try:
+            if text.startswith("="):
+                raise ValueError("it has no key")
             # A glob needs the loader.
             override = replace(parse(text), config_loader=loader())
         except (HydraException, ValueError) as error:
@@ -48,26 +42,21 @@ def read_overrides(overrides: Sequence[str], is_sweep: bool, issues: list[str]) 
             issues.append(
                 f"{text}: several values make a sweep, which needs -m; a list is {key}=[{value}]."
             )
-        elif override.key_or_group == "hydra.searchpath" and not isinstance(override.value(), list):
-            issues.append(str(bad_searchpath(override.value())))
         else:
             parsed.append(override)
     return parsed
 
 
 def _unreadable(text: str, error: Exception) -> str:
-    if "=" not in text and not text.startswith("~"):
-        return f"{text}: should be KEY=VALUE or GROUP=OPTION."
+    if "=" not in text.lstrip("=") and not text.startswith("~"):
+        return f"{text}: should be KEY=VALUE or GROUP=OPTION, without spaces around the =."
     key, _, value = text.partition("=")
     if value.endswith(","):
         return f"{text}: ends with a comma; remove it, or add another value."
     if SEVERAL.search(value):
         return f"{text}: is one argument with several overrides; type them without these quotes."
-    detail = (
-        first_line(error).rstrip(".") if isinstance(error, OverrideParseException) else str(error)
-    )
     # The names of the grammar's tokens do not help a user.
-    detail = detail.partition(" expecting {")[0]
+    detail = reason(error).partition(" expecting {")[0]
     return f"{text}: cannot be read ({detail}); {_readable_form(key, value)}"
 
 
@@ -76,18 +65,10 @@ def _readable_form(key: str, value: str) -> str:
     by_dots = re.sub(r"\[(\d+)\]", r".\1", key)
     if by_dots != key:
         return f"the items of a list are keys: {by_dots}={value}."
-    way = "quote a text with special characters"
-    if TUPLE.search(value):
-        value, way = value.translate(str.maketrans("()", "[]")), "a list has other brackets"
-    if value.startswith(("[", "{")):
-        form = PLAIN_TEXT.sub(
-            lambda text: text[0] if _is_readable(f"key={text[0]}") else f'"{text[0]}"', value
-        )
-    else:
-        form = '"' + value.replace('"', '\\"') + '"'
-    if not _is_readable(f"{key}={form}"):
-        return "close its brackets and quotes, or write it in the YAML file of an option."
-    return f"{way}: {quote(f'{key}={form}')}."
+    form = '"' + value.replace('"', '\\"') + '"'
+    if value.startswith(("[", "{", "(")) or not _is_readable(f"{key}={form}"):
+        return "write [a,b] or {a: b}, and quotes around each text with special characters."
+    return f"quote a text with special characters: {quote(f'{key}={form}')}."
 
 
 def _is_readable(text: str) -> bool:
@@ -112,38 +93,35 @@ def unknown_option(override: Override) -> str | None:
     group, value = override.key_or_group, override.value()
     if value is None:
         return None if override.is_delete() else f"to remove the group, write ~{group}."
-    options = loader().repository.get_group_options(group)
-    for option in map(str, value if isinstance(value, list) else [value]):
-        folder, slash, name = option.rpartition("/")
-        nested = loader().repository.get_group_options(f"{group}/{folder}") if slash else options
-        if name in nested or "$" in option:
+    chosen = [str(option) for option in (value if isinstance(value, list) else [value])]
+    # Hydra would merge them.
+    if len(chosen) > 1 and group in (*GROUPS, "trainer", "hpo"):
+        return f"a run has one {group}; choose one, or sweep: -m {group}={','.join(chosen)}."
+    for option in chosen:
+        folder, _, name = option.rpartition("/")
+        nested = loader().repository.get_group_options(f"{group}/{folder}") if folder else []
+        options = nested or loader().repository.get_group_options(group)
+        prefix = f"{folder}/" if nested else ""
+        if option.removeprefix(prefix) in options or "$" in option:
             continue
         if option.lower() in NOTHING and group in OPTIONAL:
             return f"no option {option}; to remove the group, write ~{group}."
-        text = _rewritten(override, group)
-        where = f"{group}/{folder}" if nested and slash else group
-        listed = f"{where} has {', '.join(nested or options)}"
-        name = name.removesuffix(".yaml")
-        near = closest_name(name, nested)
-        near = closest_name(name, options) if near is None else f"{folder}{slash}{near}"
-        if option in text and near:
-            return f"no option {option}; did you mean {text.replace(option, near)}? ({listed})"
+        listed = f"{f'{group}/{prefix}'.rstrip('/')} has {', '.join(options)}"
+        text, near = _rewritten(override, group), closest_name(name.removesuffix(".yaml"), options)
+        if near and option in text:
+            meant = text.replace(option, prefix + near)
+            return f"no option {option}; did you mean {meant}? ({listed})"
         return f"no option {option}; {listed}."
     return None
 
 
-def bad_option(error: Exception, text: str) -> str:
+def bad_option(error: Exception) -> str:
     """Explain why an option of a group does not compose."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         folder, _, name = error.missing_cfg_file.rpartition("/")
         near = hint(name, error.options or (), folder + "/{}")
         return f"it needs {error.missing_cfg_file}, which does not exist{near}"
     message = first_line(error)
-    group, _, option = text.lstrip("+").partition("=")
-    parent, slash, folder = group.rpartition("/")
-    if slash and message.startswith(f"Could not override '{group}'"):
-        chosen = f"{parent}={folder}/{option}"
-        return f"no option has {group} in its defaults; did you mean {chosen}?"
     # Hydra looks for the group inside the package of the preset, which is the preset's own name.
     pattern = (
         r"In '([^']+)': (?:Could not override '(\w+)@\w+\.\2'|Invalid Defaults List override"
@@ -175,13 +153,9 @@ def bad_key(override: Override, config: DictConfig, error: Exception) -> str:
             return f"{path} is {show(node)} and has no keys."
         # Unlike `part in node`, these have the keys whose value is missing.
         if part not in node.keys():  # noqa: SIM118
-            return (
-                _unknown_key(override, config)
-                if not path
-                else _unknown_part(override, path, part, config)
-            )
-    if override.is_delete():
-        return "its value is null, and Hydra deletes only keys with a value."
+            if not path:
+                return _unknown_key(override, config)
+            return _unknown_part(override, path, part, config)
     cause = error.__cause__ or error
     if match := re.match(r"Key '(\w+)' is not in struct", str(cause)):
         return (

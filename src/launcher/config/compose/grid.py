@@ -41,6 +41,22 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
     return [list(job) for job in product(*values.values())]
 
 
+def check_swept(overrides: Sequence[Override]) -> None:
+    """Reject a sweep of Hydra's own key, and a further value of a swept key, which is dropped."""
+    swept: dict[str, object] = {}
+    for override in overrides:
+        key = override.get_key_element().lstrip("+")
+        if override.is_hydra_override() and override.is_sweep_override():
+            raise ConfigError(f"{override.input_line}: Hydra's own keys cannot be swept.")
+        if key in swept:
+            raise ConfigError(
+                f"{override.input_line}: {key} has values already ({swept[key]}); give all in one"
+                " place."
+            )
+        if override.is_sweep_override():
+            swept[key] = override.input_line
+
+
 def list_values(override: Override) -> list[str]:
     """Return the values of a sweep as texts, the numbers of a range without rounding errors."""
     texts, span = list(override.sweep_string_iterator()), override.value()

@@ -1,23 +1,24 @@
 """Hydra's grammar of overrides, and applying their values to a composed configuration."""
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, OverrideType, Sweep
-from hydra.errors import ConfigCompositionException, HydraException
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.options import COLLECTIONS
 from launcher.config.schema.signature import signature_of
-from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 
 QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
 SPACE = "hpo.space"
+BARE_RANGE = re.compile(r":\s*\w+\(")
 OPEN = "dispatch.sbatch"
 """Node that takes any key, with `+` or without."""
 
@@ -26,8 +27,8 @@ def normalize(override: str) -> str:
     """Return an override in the form that Hydra accepts.
 
     Names that start with a digit get quotes, since an id like 12345e67 would be a number. `~hooks`
-    becomes `hooks=[]`, since Hydra deletes only groups with a single option. `hpo.space` becomes
-    texts. Keys of `OPEN` are added.
+    becomes `hooks=[]`, since Hydra deletes only groups with a single option. Ranges become texts.
+    Keys of `OPEN` are added.
     """
     key, equals, value = override.partition("=")
     if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):
@@ -41,38 +42,21 @@ def normalize(override: str) -> str:
 
 
 def _normalize_space(key: str, value: str) -> str:
-    """Return `hpo.space.KEY=RANGE` or `hpo.space={KEY:RANGE}` in the form that Hydra accepts.
+    """Return `hpo.space.KEY=RANGE` or `hpo.space={KEY:'RANGE'}` in the form that Hydra accepts.
 
     As written, the first would be a sweep, and the second would set keys that the configuration
     does not have.
     """
-    if key:
-        text = value if value.startswith(("[", "'", '"')) else _range_text(value)
-        return f"++{SPACE}={{{key}:{text}}}"
-    try:
-        ranges = dict(parse(f"{SPACE}={value}").value())  # type: ignore[arg-type]
-        texts = [f"{name}:{_range_text(span)}" for name, span in leaves(ranges).items()]
-    except (HydraException, TypeError, ValueError):
-        raise ConfigError(
-            f"{SPACE}={value}: cannot be read; e.g. {SPACE}.optimizer.lr=interval(0.1,0.2), or "
-            f"{SPACE}={{optimizer.lr:'choice(0.1,0.2)'}}."
-        ) from None
-    return f"++{SPACE}={{{','.join(texts)}}}"
-
-
-def _range_text(value: object) -> str:
-    """Return the text of a range, or raise a TypeError if Hydra does not keep it."""
-    if isinstance(value, list):
-        return f"[{','.join(map(_range_text, value))}]"
-    if isinstance(value, IntervalSweep):
-        interval = f"interval({value.start},{value.end})"
-        text = f"int({interval})" if isinstance(value.start, int) else interval
-        value = f"tag({','.join([*sorted(value.tags), text])})"
-    elif isinstance(value, Sweep):
-        raise TypeError(value)
-    if isinstance(value, str):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    return str(value)
+    if not key:
+        if BARE_RANGE.search(value):
+            raise ConfigError(
+                f"{SPACE}={value}: each range in it needs quotes; or set the keys one by one, e.g."
+                f" {SPACE}.optimizer.lr=interval(0.1,0.2)."
+            )
+        return f"++{SPACE}={value}"
+    if not value.startswith(("[", "'", '"')):
+        value = "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return f"++{SPACE}={{{key}:{value}}}"
 
 
 @cache

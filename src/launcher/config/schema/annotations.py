@@ -47,7 +47,6 @@ TYPE_SYNTAX = (
     *(ast.Name, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.Call, ast.keyword),
     *(ast.BinOp, ast.BitOr, ast.UnaryOp, ast.USub, ast.Load),
 )
-WRAPPERS = {"Final", "ClassVar", "InitVar", "Required", "NotRequired"}
 
 
 class _Names(dict[str, Any]):
@@ -97,9 +96,6 @@ class _Spelled(ast.NodeTransformer):
         name = self.visit(node.value)
         if not isinstance(name, ast.Name) or name.id == "Literal":
             return ast.Subscript(name, node.slice, ast.Load())
-        if name.id in WRAPPERS:
-            inner: ast.AST = self.visit(node.slice)
-            return inner
         if name.id == "Annotated" and isinstance(node.slice, ast.Tuple):
             kind, *marks = node.slice.elts
             bounds = [mark for mark in map(self.visit, marks) if isinstance(mark, ast.Call)]

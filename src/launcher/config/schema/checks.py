@@ -12,15 +12,16 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from launcher.config.messages import ConfigIssue, hint, show
+from launcher.config.containers import settings_of
+from launcher.config.messages import ConfigIssue, show
 from launcher.config.schema import deepspeed_file
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues, parts
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.schema.signature import attribute
-from launcher.config.settings import TrainerSettings, section
-from launcher.config.tree import get, items, walk
+from launcher.config.settings import TrainerSettings
+from launcher.config.tree import get, items
 from launcher.process.files import expand
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 
@@ -33,8 +34,6 @@ THROUGHPUT = "launcher.hooks.throughput.ThroughputHook"
 MIXTURE = "launcher.data.mixture.MixtureData"
 OPTIMIZERS = "launcher.optim.parts.optimizer_parts"
 SEVERAL = "does not support several optimizers (optimizer.parts)"
-SIMILAR = 4
-"""A batch size is suggested if it is at most this many times the rejected one."""
 NAME = re.compile(r"\w[\w.+=@-]*")
 MAX_NAME_BYTES = 128
 PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
@@ -62,7 +61,6 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     yield from _start(tree)
     yield from _folders(tree)
     yield from _signals(tree)
-    yield from _hparams(tree)
     yield from deepspeed_file.crosschecks(tree)
 
 
@@ -135,10 +133,7 @@ def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     lanes = get(tree, "trainer.lanes")
     if type(lanes) is not int or lanes < 1:
         return
-    trainer = get(tree, "trainer")
-    settings = TrainerSettings(
-        **{name: trainer[name] for name in section(TrainerSettings).names if name in trainer}
-    )
+    settings = settings_of(TrainerSettings, tree["trainer"])
     yield from lane_issues(settings, _count(tree, "data.batch_size"), *_fewest_ranks(tree))
     if get(tree, "strategy._target_") == deepspeed_file.TARGET:
         yield support_issue(lanes, "deepspeed")
@@ -155,8 +150,8 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
         f" nodes, {tasks} per node)"
     )
     unit = lcm(*(count * tasks for count in nodes.counts))
-    way = f" or data.batch_size={multiples(size, unit)}" if unit <= SIMILAR * size else ""
-    yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}; use a smaller range{way}.")
+    way = f"use a smaller range or data.batch_size={multiples(size, unit)}"
+    yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}; {way}.")
 
 
 def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
@@ -190,13 +185,14 @@ def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Reject settings that need hooks.checkpointing, which saves and resumes."""
     if has_checkpointing(tree):
         return
-    if type(get(tree, "trainer.pause_at")) is int:
-        text = "a pause needs a checkpoint; keep hooks.checkpointing."
-        yield _issue(tree, "trainer.pause_at", text)
-    if get(tree, "run.resume") == "must":
-        yield _issue(tree, "run.resume", "only hooks.checkpointing resumes a run; keep it.")
-    if get(tree, "run.fork_from") is not None:
-        yield _issue(tree, "run.fork_from", "only hooks.checkpointing starts a fork; keep it.")
+    is_set = {
+        "trainer.pause_at": type(get(tree, "trainer.pause_at")) is int,
+        "run.resume": get(tree, "run.resume") == "must",
+        "run.fork_from": get(tree, "run.fork_from") is not None,
+    }
+    for key, value in is_set.items():
+        if value:
+            yield _issue(tree, key, "needs hooks.checkpointing, which saves and resumes; keep it.")
 
 
 def has_checkpointing(config: Mapping[str, object]) -> bool:
@@ -232,9 +228,6 @@ def _parts(tree: dict[str, object]) -> Iterator[ConfigIssue]:
                 yield ConfigIssue(key, None, text)
     if get(tree, "optimizer._target_") != OPTIMIZERS:
         return
-    if get(tree, "optimizer.parts") == {}:
-        text = "is empty; name an optimizer for each part of the model, as docs/optimizers.md does."
-        yield ConfigIssue("optimizer.parts", None, text)
     for key, advice in {
         "trainer.lanes": "use null",
         "trainer.max_non_finite_grad_retries": "use null, which skips the update",
@@ -271,17 +264,15 @@ def _files(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """`data.predict`, the only data that job=predict reads."""
     data, value = get(tree, "data"), get(tree, "data.predict")
-    if value is None and isinstance(data, dict) and "predict" in data:
-        yield ConfigIssue(
-            "data.predict", "null", "job=predict needs new data; e.g. data.predict=new.jsonl."
-        )
-    elif value is None:
-        yield ConfigIssue(
-            "job",
-            "predict",
-            f"the data source {str(get(tree, 'data._target_')).rpartition('.')[2]} reads no new"
-            " data; use data=table, jsonl, parquet, datasets, text, tokens or custom.",
-        )
+    if value is None and isinstance(data, dict):
+        text = "job=predict needs new data; e.g. data.predict=new.jsonl."
+        if "predict" not in data:
+            source = str(data.get("_target_")).rpartition(".")[2]
+            text = (
+                f"job=predict needs new data, which {source} does not read; use data=table, jsonl,"
+                " parquet, datasets, text, tokens or custom."
+            )
+        yield ConfigIssue("data.predict", None, text)
     yield from _patterns("data.predict", value)
 
 
@@ -299,16 +290,13 @@ def _matches(path: Path) -> bool:
 def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     for key in ("run.name", "run.id", "run.tag", "hpo.name"):
         value = get(tree, key)
-        if not isinstance(value, str):
-            continue
-        if not NAME.fullmatch(value):
+        if isinstance(value, str) and not (
+            NAME.fullmatch(value) and len(value.encode()) <= MAX_NAME_BYTES
+        ):
             text = (
-                "should be a valid folder name: letters, digits and . _ - + = @, starting with a"
-                " letter, digit or _."
+                f"should be a valid folder name of at most {MAX_NAME_BYTES} bytes: letters, digits"
+                " and . _ - + = @, starting with a letter, digit or _."
             )
-            yield ConfigIssue(key, show(value), text)
-        elif (length := len(value.encode())) > MAX_NAME_BYTES:
-            text = f"has {length} bytes; should have at most {MAX_NAME_BYTES}."
             yield ConfigIssue(key, show(value), text)
 
 
@@ -386,11 +374,9 @@ def _why_not_writable(folder: str) -> str | None:
     existing = next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
     if not existing.is_dir():
         return f"{existing} is not a folder; use another folder."
-    return (
-        None
-        if os.access(existing, os.W_OK | os.X_OK)
-        else f"{existing} is not writable; use another folder."
-    )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"{existing} is not writable; use another folder."
+    return None
 
 
 def parse_signal(value: str | int) -> signal.Signals | None:
@@ -404,25 +390,10 @@ def parse_signal(value: str | int) -> signal.Signals | None:
 
 
 def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
-    number = parse_signal(value)
-    if number in (signal.SIGKILL, signal.SIGSTOP):
-        text = "a process cannot handle this signal"
-    elif number is None:
-        text = "there is no such signal"
-    else:
+    if parse_signal(value) not in (None, signal.SIGKILL, signal.SIGSTOP):
         return None
-    return ConfigIssue(key, show(value), f"{text}; e.g. {key}=[SIGUSR1].")
-
-
-def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check that the keys which a tracker shows exist."""
-    for name, _ in items(tree, "tracker"):
-        key = f"tracker.{name}.hparams"
-        named = get(tree, key)
-        for path in named if isinstance(named, list) else ():
-            known = [path for path, _ in walk(tree)]
-            if isinstance(path, str) and path not in known:
-                yield ConfigIssue(key, show(path), f"no such key{hint(path, known)}")
+    text = f"is not a signal that a process can handle; e.g. {key}=[SIGUSR1]."
+    return ConfigIssue(key, show(value), text)
 
 
 def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:

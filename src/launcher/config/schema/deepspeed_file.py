@@ -100,9 +100,6 @@ def _parse(path: Path) -> tuple[dict[str, object], list[ConfigIssue]]:
     if not isinstance(config, dict):
         return {}, [ConfigIssue(KEY, str(path), MAPPING)]
     config = _without_auto(config)
-    # The former name of the section.
-    if "bfloat16" in config:
-        config[BF16] = config.pop("bfloat16")
     sections = [key for key in (FP16, BF16, ZERO, "data_types") if config.get(key)]
     wrong = [key for key in sections if not isinstance(config[key], dict)]
     texts = [f"{key} {MAPPING}" for key in wrong] or _find_unsupported(config)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
-from launcher.config import plain_yaml
 from launcher.config.messages import ConfigIssue, show
-from launcher.config.options import COLLECTIONS, main_folder, options
+from launcher.config.options import COLLECTIONS
 from launcher.config.schema.signature import attribute, signature_of
 from launcher.config.tree import get, items
 
 OWN_PREFIX = "launcher."
+DEFAULT = {"progress", "logging", "evaluation", "checkpointing"}
+"""The hooks of `hooks=default`."""
 FUNCTIONS = "launcher.hooks.functions.FunctionHook"
 METRIC_SCHEDULE = "launcher.hooks.metric_schedule.MetricScheduleHook"
 """The hook of a scheduler with a `metric`."""
@@ -29,8 +30,8 @@ def need_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     present = {module.rpartition(".")[2] for module in modules}
     for path, setting, other in _list_needs(tree):
         if other not in present:
-            listed = ",".join(_with(parts(tree, "hooks"), other))
-            text = f"needs hooks.{other} ({setting}), which is missing; use hooks=[{listed}]."
+            added = "default" if other in DEFAULT and not DEFAULT & present else other
+            text = f"needs hooks.{other} ({setting}), which is missing; add {added} to hooks=[...]."
             yield ConfigIssue(path, None, text)
 
 
@@ -39,15 +40,11 @@ def metric_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     for path, node in _without_own(tree).items():
         if not node["_target_"].startswith(OWN_PREFIX):
             continue
-        for name, metric in {(name, value): None for name, value, _ in conditions(node)}:
-            if (
-                name in METRIC_SETTINGS
-                and metric != "null"
-                and metric.partition("/")[0] not in LOGGED_GROUPS
-            ):
-                text = (
-                    f"no hook logs it; use a name of {'/, '.join(LOGGED_GROUPS)}/, e.g. val/loss."
-                )
+        metrics = {name: value for name, value, _ in conditions(node) if name in METRIC_SETTINGS}
+        for name, metric in metrics.items():
+            if metric.partition("/")[0] not in (*LOGGED_GROUPS, "null"):
+                groups = "/, ".join(LOGGED_GROUPS)
+                text = f"no hook logs it; use a name of {groups}/, e.g. val/loss."
                 yield ConfigIssue(f"{path}.{name}", show(metric), text)
 
 
@@ -76,11 +73,10 @@ def _without_own(tree: dict[str, Any]) -> dict[str, Node]:
     object that another hook uses.
     """
     nodes = _hooks(tree)
-    targets = {path: node["_target_"] for path, node in nodes.items()}
     own = {
         path
-        for path, name in targets.items()
-        if not name.startswith(OWN_PREFIX) or name == FUNCTIONS
+        for path, node in nodes.items()
+        if not node["_target_"].startswith(OWN_PREFIX) or node["_target_"] == FUNCTIONS
     }
     if get(tree, "scheduler.metric") is not None:
         nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
@@ -130,10 +126,3 @@ def measuring(path: str, node: Node, value: Callable[[str], object]) -> Iterator
     keys = attribute(node["_target_"], "steered_by") or ()
     settings = node | {key: value(f"{path}.{key}") for key in keys if key in node}
     yield from (other for setting, other in needs(settings) if setting.partition("=")[0] in keys)
-
-
-def _with(hooks: dict[str, Node], other: str) -> list[str]:
-    """The list of hooks to choose, with `default` if none of its hooks was chosen."""
-    chosen = [name for name in hooks if name in options([main_folder()], "hooks")]
-    entries = plain_yaml.load((main_folder() / "hooks" / "default.yaml").read_bytes())["defaults"]
-    return [*chosen, other] if {*entries} & {*chosen} else ["default", *chosen]

@@ -26,9 +26,8 @@ UNKNOWN = object()
 """Default that is not a literal in the source."""
 
 SIGNATURE_PRESERVING = {
-    "abstractmethod", "cache", "classmethod", "contextmanager", "deprecated", "final",
-    "inference_mode",
-    "lru_cache", "no_grad", "override", "staticmethod",
+    "abstractmethod", "cache", "contextmanager", "deprecated", "final", "inference_mode",
+    "lru_cache", "no_grad", "override",
 }  # fmt: skip
 """Decorators that keep a function's signature."""
 PLAIN_BASES = {"object", "ABC", "Generic", "Protocol", "Module"}
@@ -69,16 +68,14 @@ def signature(target: str) -> Signature | None:
     Raises:
         launcher.config.schema.source.NotFound: there is no such module, or no such name in it.
     """
-    owner, _, name = target.rpartition(".")
+    name = target.rpartition(".")[2]
     try:
         definition = locate(target)
         if isinstance(definition, Module):
             return None
         if isinstance(definition.node, ast.ClassDef):
             return _constructor(definition, name) or Signature(name)
-        parent = locate(owner)
-        is_method = isinstance(parent, Definition) and isinstance(parent.node, ast.ClassDef)
-        return _function(definition, name, skip_first=is_method)
+        return _function(definition, name)
     except (Unresolvable, RecursionError):
         return None
 
@@ -116,18 +113,15 @@ def _constructor(definition: Definition, name: str) -> Signature | None:
     """Return the signature of a class's constructor, its own or inherited, or None."""
     node = definition.node
     assert isinstance(node, ast.ClassDef)
-    marks = [
-        name_of_expression(mark.func if isinstance(mark, ast.Call) else mark) or ""
-        for mark in node.decorator_list
-    ]
-    if {mark.partition(".")[0] for mark in marks} & {"attr", "attrs", "define"}:
-        raise Unresolvable(name)
     names, _ = bind(node.body)
     for method in ("__init__", "__new__"):
         if isinstance(function := names.get(method), ast.FunctionDef):
-            return _function(Definition(function, definition.module), name, skip_first=True)
+            return _function(Definition(function, definition.module), name, True)
     if _is_dataclass(node):
         return Signature(name, tuple(_fields(definition).values()))
+    # A decorator may make a constructor, as `attrs.define` does.
+    if node.decorator_list:
+        raise Unresolvable(name)
     for base in _bases(definition):
         if base is None:
             raise Unresolvable(name)
@@ -150,19 +144,16 @@ def _bases(definition: Definition) -> Iterator[Definition | None]:
             yield None
 
 
-def _function(definition: Definition, name: str, skip_first: bool) -> Signature:
+def _function(definition: Definition, name: str, is_constructor: bool = False) -> Signature:
     node, (aliases, _) = definition.node, bindings(definition.module)
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         raise Unresolvable(name)
-    marks = {decorator(mark) for mark in node.decorator_list}
-    if not marks <= SIGNATURE_PRESERVING:
+    if not {decorator(mark) for mark in node.decorator_list} <= SIGNATURE_PRESERVING:
         raise Unresolvable(name)
     spec = node.args
     positional = [*spec.posonlyargs, *spec.args]
     defaults = [*[None] * (len(positional) - len(spec.defaults)), *spec.defaults]
-    pairs = list(zip(positional, defaults, strict=True))
-    if skip_first and "staticmethod" not in marks:
-        pairs = pairs[1:]
+    pairs = list(zip(positional, defaults, strict=True))[1 if is_constructor else 0 :]
     parameters = tuple(
         Parameter(arg.arg, evaluate(arg.annotation, aliases), _default(value))
         for arg, value in [*pairs, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]
@@ -188,8 +179,7 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
             options = {keyword.arg: keyword.value for keyword in call.keywords}
             if "init" in options and _default(options["init"]) is False:
                 continue
-            has_factory = "default_factory" in options
-            default = UNKNOWN if has_factory else _default(options.get("default"))
+            default = UNKNOWN if "default_factory" in options else _default(options.get("default"))
         kind = evaluate(statement.annotation, bindings(definition.module)[0])
         fields[name] = Parameter(name, kind, default)
     return fields

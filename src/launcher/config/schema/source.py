@@ -98,8 +98,7 @@ def bind(body: list[ast.stmt], package: str = "") -> tuple[dict[str, Binding], l
     stars: list[str] = []
     for statement in statements(body):
         if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if "overload" not in map(decorator, statement.decorator_list):
-                names[statement.name] = statement
+            names[statement.name] = statement
         elif isinstance(statement, ast.Import):
             for alias in statement.names:
                 first = alias.name.partition(".")[0]
@@ -159,16 +158,10 @@ def refer(module: Module, node: ast.AST, hops: int = 0) -> Module | Definition:
 
 
 def _member(owner: Module | Definition, name: str, hops: int) -> Module | Definition:
-    """A name at the top level of a module, imports followed, or in the body of a class."""
-    if hops > MAX_HOPS:
+    """A name at the top level of a module, imports followed."""
+    # A method may be inherited, or made by a metaclass.
+    if isinstance(owner, Definition) or hops > MAX_HOPS:
         raise Unresolvable(name)
-    if isinstance(owner, Definition):
-        body = owner.node.body if isinstance(owner.node, ast.ClassDef) else []
-        method = bind(body)[0].get(name)
-        # It is inherited, or made by a metaclass.
-        if not isinstance(method, ast.stmt):
-            raise Unresolvable(name)
-        return Definition(method, owner.module)
     full = f"{owner.name}.{name}"
     names, stars = bindings(owner)
     bound = names.get(name)

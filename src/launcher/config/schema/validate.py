@@ -12,9 +12,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-
-from launcher.config.compose.overrides import parse
 from launcher.config.compose.resolve import UNRESOLVED, references, without_unresolved
 from launcher.config.messages import (
     ConfigIssue,
@@ -63,8 +60,6 @@ REQUIRED_GROUPS = ("job", "data", "model", "strategy", "precision", "dispatch")
 REQUIRED_TO_TRAIN = ("optimizer", "trainer")
 SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
 """`scheduler.metric` is used by the run; the scheduler's own constructor does not get it."""
-STEP = re.compile(r"(?:step-0*)?(\d+|best)")
-"""A checkpoint of the run."""
 SOURCE = re.compile(r"data\.sources\.[^.]+")
 """The path of a source of `data=mixture`."""
 SOURCE_WEIGHT = Parameter("weight", NonNegativeFloat, 1.0)
@@ -129,11 +124,7 @@ def check_hydra(tree: Mapping[str, object]) -> None:
     hydra: Any = tree.get("hydra")
     if not hydra:
         return
-    issues = [*_hydra_keys(hydra), *_check_searchpath(hydra)]
-    issues = (
-        issues or [*_swept_again(tree), *_several_options(tree)] or [*_check_hidden_options(tree)]
-    )
-    if issues:
+    if issues := [*_hydra_keys(hydra)] or [*_check_hidden_options(tree)]:
         raise ConfigError(*map(str, issues))
 
 
@@ -142,16 +133,10 @@ def _hydra_keys(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
         value = get(hydra, key)
         if value != expected and not (expected is False and value is None):
             yield ConfigIssue(f"hydra.{key}", show(value), f"cannot be changed; {way}.")
-    if not isinstance(verbose := get(hydra, "verbose"), bool | str | list):
-        text = "should be true, false, the name of a logger, or a list of names."
-        yield ConfigIssue("hydra.verbose", show(verbose), text)
-
-
-def _check_searchpath(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
     searchpath = get(hydra, "searchpath")
-    if searchpath is not None and not isinstance(searchpath, list):
-        yield bad_searchpath(searchpath)
-        return
+    if not isinstance(searchpath, list | None):
+        text = "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf]."
+        yield ConfigIssue("hydra.searchpath", show(searchpath), text)
     for source in get(hydra, "runtime.config_sources") or ():
         path = source["path"]
         if source["schema"] == "pkg" and find_module(path) is None:
@@ -159,34 +144,6 @@ def _check_searchpath(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
             yield ConfigIssue("hydra.searchpath", f"pkg://{path}", text)
         elif source["schema"] == "file" and not Path(path).is_dir():
             yield ConfigIssue("hydra.searchpath", path, "there is no such folder.")
-
-
-def _swept_again(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
-    """Report a further value of a key that is swept, since the sweep would be dropped."""
-    known: dict[str, Override] = {}
-    for override in map(parse, get(tree, "hydra.overrides.task") or ()):
-        key = override.get_key_element().lstrip("+")
-        before = known.get(key)
-        known[key] = override
-        if before is not None and before.is_sweep_override():
-            text = f"{key} has values already ({before.input_line}); give all in one place."
-            yield ConfigIssue(str(override.input_line), None, text)
-
-
-def _several_options(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
-    """Report several options of a group that has one, which Hydra would merge."""
-    for text in get(tree, "hydra.overrides.task") or ():
-        override = parse(text)
-        group, value = override.key_or_group, override.value()
-        if group in (*GROUPS, "trainer", "hpo") and isinstance(value, list) and len(value) > 1:
-            chosen = ",".join(map(str, value))
-            text = f"a run has one {group}; choose one, or sweep: -m {group}={chosen}."
-            yield ConfigIssue(group, f"[{chosen}]", text)
-
-
-def bad_searchpath(value: object) -> ConfigIssue:
-    text = "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf]."
-    return ConfigIssue("hydra.searchpath", show(value), text)
 
 
 def _check_hidden_options(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
@@ -424,9 +381,6 @@ def _suggest_value(key: str, value: object, annotation: object) -> str:
     epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
     if epochs is not None:
         return f"; set trainer.max_epochs={float(epochs):g} instead"
-    if key == "run.resume" and (match := STEP.fullmatch(str(value))):
-        back = f"python -m launcher.runs rollback RUN {match[1]}"
-        return f"; `{back}` goes back to a checkpoint"
     if key == "device" and isinstance(value, str) and value.startswith("cuda:"):
         return f"; for one GPU set CUDA_VISIBLE_DEVICES={value[5:]}, and use device=cuda"
     if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):

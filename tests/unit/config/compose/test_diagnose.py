@@ -27,6 +27,10 @@ MISTAKES = {
     ],
     "data.batch_size=16, seed=1": ["data.batch_size=16,: ends with a comma; remove it"],
     "data={a: 3": ["data={a:: cannot be read", "3: should be KEY=VALUE"],
+    "hpo.space={optimizer.lr:interval(1,2)}": [
+        "hpo.space={optimizer.lr:interval(1,2)}: each range in it needs quotes; or set the keys"
+    ],
+    "model=[mlp,gpt] data=[digits]": ["model=[mlp,gpt]: a run has one model; choose one, or sweep"],
     "scheduler=none tracker=off hooks=[none] optimizer=none": [
         "scheduler=none: no option none; to remove the group, write ~scheduler.",
         "tracker=off: no option off; to remove the group, write ~tracker.",
@@ -46,12 +50,12 @@ MISTAKES = {
         "hydra.job.env_copy=3: should be a list; e.g. 'hydra.job.env_copy=[value]'.",
         "hydra.sweeper.max_batch_size=x: Value 'x' of type 'str' could not be converted to Int",
     ],
-    # A key without a value, and a key that Hydra checks only where it reads it.
+    # A key without a value.
     "hydra.job.num=x model=mlp data=digits": [
         "hydra.job.num=x: Value 'x' of type 'str' could not be converted to Integer."
     ],
-    "hydra.verbose=3 model=mlp data=digits": [
-        "hydra.verbose=3: should be true, false, the name of a logger, or a list of names."
+    "model=mlp data=digits job=predict data.predict=x": [
+        "data.predict=x: no key data.predict; data="
     ],
     "dispatch.runs_per_job=2 model=mlp data=digits data.target=x": [
         "dispatch.runs_per_job=2: no key dispatch.runs_per_job; dispatch=slurm has it.",

@@ -65,7 +65,6 @@ def test_key_that_launcher_sets_is_rejected_by_name(tmp_path: Path, key: str) ->
     ("{", "cannot be read as JSON"),
     ([1], "should hold an object of keys and values"),
     ({"bf16": 1}, "bf16 should hold an object"),
-    ({"bfloat16": {"enabled": True}}, "bf16.enabled is set by Launcher"),
     ({"zero_optimisation": {"stage": 1}}, "did you mean zero_optimization?"),
     ({ZERO: {"zero_hpz_partition_size": 2}}, "zero_hpz_partition_size=2 is not supported"),
     ({ZERO: {"offload_param": {"device": "nvme"}}}, "is supported with device cpu or none"),

@@ -5,19 +5,24 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import yaml
 
 import launcher
 from launcher.config.compose.composer import compose
 from launcher.config.options import main_folder, options
 from launcher.config.schema.checks import crosschecks
-from launcher.config.schema.hook_dependencies import LOGGED_GROUPS, metric_issues, need_issues
+from launcher.config.schema.hook_dependencies import (
+    DEFAULT,
+    LOGGED_GROUPS,
+    metric_issues,
+    need_issues,
+)
 from launcher.hooks.base import BaseHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
 from support.composition import run_of
 
 PACKAGE = Path(launcher.__file__).parent
 HOOKS = sorted({*options([main_folder()], "hooks")} - {"default"})
-DEFAULT = ("progress", "logging", "evaluation", "checkpointing")
 EVALUATION = {"_target_": "launcher.hooks.evaluation.EvaluationHook"}
 FUNCTIONS = {"_target_": "launcher.hooks.functions.FunctionHook"}
 BY_METRIC = {
@@ -57,19 +62,17 @@ def tree(composed: dict[str, Any], names: str, **changes: Any) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(
+def test_a_hook_alone_works_or_is_rejected_with_what_to_add(
     composed: dict[str, Any], name: str
 ) -> None:
     found = list(map(str, need_issues(tree(composed, name))))
     if name not in ("early_stopping", "ema", "export"):
         assert found == []
         return
-    [sentence] = found
-    match = re.fullmatch(
-        rf"hooks\.{name}: needs hooks\.\w+ \(.*\), which is missing; use hooks=\[(.*)\]\.", sentence
-    )
-    assert match is not None and match[1] == f"default,{name}"
-    assert not list(need_issues(tree(composed, match[1].replace(",", " "))))
+    [message] = found
+    assert message.startswith(f"hooks.{name}: needs hooks.")
+    assert "which is missing; add default to hooks=[...]." in message
+    assert not list(need_issues(tree(composed, f"default {name}")))
 
 
 TRAIN_LOSS = {"values": {"early_stopping.metric": "train/loss"}}
@@ -85,7 +88,8 @@ def mine(node: dict[str, Any], **settings: Any) -> dict[str, Any]:
     ("logging early_stopping", TRAIN_LOSS, None),
     ("evaluation early_stopping", {}, None),
     ("early_stopping", TRAIN_LOSS, "hooks.logging (metric=train/loss)"),
-    ("early_stopping logging", {}, "use hooks=[early_stopping,logging,evaluation]."),
+    ("early_stopping logging", {}, "add evaluation to hooks=[...]."),
+    ("default export", {"values": {"export.weights": "ema"}}, "add ema to hooks=[...]."),
     ("early_stopping", {"hooks": {"measured": EVALUATION}}, None),
     ("early_stopping", mine(OWN, name="second"), None),
     ("early_stopping", {"tracker": {"mine": OWN | {"name": "second"}}}, None),
@@ -103,7 +107,7 @@ def mine(node: dict[str, Any], **settings: Any) -> dict[str, Any]:
     ("evaluation", BY_METRIC, None),
     ("checkpointing", BY_TRAIN_LOSS, "hooks.logging (best_metric="),
 ])  # fmt: skip
-def test_needs_of_a_hook_are_reported_with_the_list_to_paste(
+def test_needs_of_a_hook_are_reported(
     composed: dict[str, Any], names: str, changes: dict[str, Any], expected: str | None
 ) -> None:
     found = list(map(str, need_issues(tree(composed, names, **changes))))
@@ -140,6 +144,11 @@ def test_the_groups_that_hooks_log_are_those_in_their_source() -> None:
     logged = re.findall(r"trainer\.log\(\s*\{\"(\w+)\"", source)
     # The evaluation logs the name of the split.
     assert {*logged, "val"} == set(LOGGED_GROUPS)
+
+
+def test_the_default_hooks_are_those_of_the_option() -> None:
+    option = yaml.safe_load((main_folder() / "hooks" / "default.yaml").read_text())
+    assert set(option["defaults"]) - {"_self_"} == DEFAULT
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from support.paths import ROOT
 from support.projects import write_project
 
 NO_TAG = (  # Hydra 1.4 deletes it
-    ("~run.tag", "its value is null, and Hydra deletes only keys with a value.")
+    ("~run.tag", "cannot be deleted, since it is not set.")
     if session.VERSION
     else ("run.tag", "is missing, and run needs it; add +run.tag=<text or a whole number or")
 )
@@ -59,14 +59,12 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
     assert sentences(*overrides) == []
 
 
-OTHER_MASKS = "a block that is recomputed draws other dropout masks than before"
 POSITIVE = "should be a whole number greater than 0"
 SLURM = "dispatch=slurm dispatch.nodes="
 
 
 @pytest.mark.parametrize(("words", "key", "fix"), [
     ("seed=-1", "seed=-1", "should be a whole number from 0 to below 4294967296."),
-    ("seed=true", "seed=true", "should be a whole number from 0 to below 4294967296."),
     ("seed=???", "seed", "needs a value; e.g. seed=..."),
     ("seed=${sede}", "seed=${sede}", "there is no sede"),
     ("+seeds=3", "seeds=3", "nothing refers to it by ${seeds}; did you mean seed?"),
@@ -78,22 +76,17 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ("trainer.max_steps=0.5epoch", "trainer.max_steps='0.5epoch'", "; set trainer.max_epochs=0.5"),
     ("+trainer.max_step=3", "trainer.max_step=3", "did you mean trainer.max_steps?"),
     ("~trainer.max_grad_norm", "trainer.max_grad_norm", "is missing, and trainer needs it; add"),
-    ("trainer.pause_at=9 ~hooks.checkpointing", "trainer.pause_at=9", "keep hooks.checkpointing."),
+    ("trainer.pause_at=9 ~hooks.checkpointing", "trainer.pause_at=9", "needs hooks.checkpointing"),
     ("trainer.compile=1", "trainer.compile=1", "true or false or a mapping of keys to values"),
     ("trainer.compile={mode:fastest}", "trainer.compile.mode='fastest'", "one of default, reduce-"),
-    ("trainer.compile={full:true}", "trainer.compile.full=true", "compile takes no full"),
     *(
         (
             f"model=huggingface trainer.compile={{backend:{backend}}} {key}={value}",
-            f"trainer.compile.backend={backend}",
-            f"with {key}={value} {OTHER_MASKS}, so the gradient is wrong; use"
-            f" trainer.compile.backend=aot_eager, or {key}={off}.",
+            f"trainer.compile.backend={backend}: with {key}={value}",
+            f"use trainer.compile.backend=aot_eager, or {key}=none.",
         )
-        for backend in ("eager", "my_own")
-        for key, value, off in (
-            ("trainer.activation_checkpointing", "full", "none"),
-            ("trainer.activation_checkpointing", 2, "none"),
-        )
+        for key in ["trainer.activation_checkpointing"]
+        for backend, value in (("eager", "full"), ("my_own", 2))
     ),
     # batches and ranks
     ("dispatch.nproc=0", "dispatch.nproc=0", "should be "),
@@ -109,7 +102,7 @@ SLURM = "dispatch=slurm dispatch.nodes="
         f"{SLURM}3-6 data.batch_size=64 dispatch.gpus_per_node=2", "dispatch.nodes=3-6",
         "12 ranks (3, 5, 6 nodes, 2 per node); use a smaller range or data.batch_size=120.",
     ),
-    (f"{SLURM}20-21 data.batch_size=7", "dispatch.nodes=20-21", "per node); use a smaller range."),
+    (f"{SLURM}20-21 data.batch_size=7", "dispatch.nodes=20-21", "or data.batch_size=420."),
     (f"{SLURM}3-4 trainer.lanes=8", "trainer.lanes=8", "3-4 nodes); use 2 or 4 ranks."),
     ("data.batch_size=3 dispatch.nproc=2", "data.batch_size=3", "(dispatch.nproc=2); use 2 or 4."),
     # schedule
@@ -126,21 +119,12 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ("scheduler.min_lr_ratio=1epoch", "scheduler.min_lr_ratio='1epoch'", "a number from 0 to 1"),
     # run and paths
     ("run.resume=atuo", "run.resume='atuo'", "one of auto, never, must; e.g. run.resume=auto."),
-    ("run.resume=", "run.resume=''", "should be one of auto, never, must"),
-    ("run.resume=/a/step-00000004", "run.resume='/a/step-00000004'", "one of auto, never, must"),
-    *(
-        (f"run.resume={value}", f"run.resume={shown}", f"runs rollback RUN {step}` goes back to a")
-        for value, shown, step in (
-            ("1400", 1400, 1400), ("step-0010", "'step-0010'", 10), ("best", "'best'", "best"),
-        )
-    ),
     ("~run.resume", "run.resume", "run needs it; add +run.resume=<one of auto, never, must>."),
     ("~run.tag", *NO_TAG),
     ("+run.tga=x", "run.tga='x'", "run takes no tga; did you mean run.tag?"),
-    ("run.name=a/b", "run.name='a/b'", "should be a valid folder name: letters, digits and"),
-    ("run.name=" + 129 * "x", "run.name='xxx", "x ...: has 129 bytes; should have at most 128."),
-    ("run.id='" + 65 * "é" + "'", "run.id='éé", "has 130 bytes; should have at most 128."),
-    ("run.tag=''", "run.tag=''", "should be a valid folder name"),
+    ("run.name=a/b", "run.name='a/b'", "valid folder name of at most 128 bytes: letters, "),
+    ("run.name=" + 129 * "x", "run.name='xxx", "name of at most 128 bytes"),
+    ("run.id='" + 65 * "é" + "'", "run.id='éé", "name of at most 128 bytes"),
     ("run.id=true", "run.id=true", "should be text; a text needs quotes: 'run.id=\"true\"'."),
     ("run.init_from='~nobody_here/x'", "run.init_from='~nobody_here/x'", "no such file or folder"),
     ("run.init_from=/no/where", "run.init_from='/no/where'", "or folder, and no run of this id."),
@@ -159,19 +143,16 @@ SLURM = "dispatch=slurm dispatch.nodes="
         "did you mean launcher.optim.precision.Precision?",
     ),
     ("~model", "model", "the run needs one; choose model="),
-    ("~optimizer", "optimizer", "the run needs one; choose optimizer="),
     ("optimizer.lr=abc", "optimizer.lr='abc'", "should be a number"),
     ("experiment=conf/experiment/gpt_tiny.yaml", "experiment=conf/", "mean experiment=gpt_tiny?"),
     ("experiment=gpt_tiny hooks=[]", "hooks.evaluation", "or remove the keys: ~hooks.evaluation."),
     ("hooks.logging.interval=often", "hooks.logging.interval='often'", "should be a whole"),
-    ("hooks.logging.interval=1epoch", "hooks.logging.interval='1epoch'", "should be a whole"),
-    ("hooks.checkpointing.interval=-5", "hooks.checkpointing.interval=-5", "should be a whole"),
     ("hooks.checkpointing.exit_delay=-1", "hooks.checkpointing.exit_delay=-1", "a number of at le"),
     (
         "hooks.checkpointing.exit_signals=[SIGKILL]", "hooks.checkpointing.exit_signals='SIGKILL'",
-        "cannot handle this signal; e.g. hooks.checkpointing.exit_signals=[SIGUSR1].",
+        "that a process can handle; e.g. hooks.checkpointing.exit_signals=[SIGUSR1].",
     ),
-    ("hooks.checkpointing.exit_signals=NOPE", "hooks.checkpointing.exit_signals='NOPE'", "no such"),
+    ("hooks.checkpointing.exit_signals=NOPE", "hooks.checkpointing.exit_signals='NOPE'", "is not"),
     # interpolations
     (
         "data=digits", "model.vocab_size=${data.vocab_size}, model.seq_len=${data.seq_len}",
@@ -222,15 +203,11 @@ def test_a_missing_value_has_no_second_error_about_what_follows_from_it(
 
 
 def test_the_users_own_keys_are_not_passed_to_the_constructor() -> None:
-    config = compose(
-        ["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"]
-    )
-    assert set(config.data) - set(without_own_keys(config.data)) == {"image_size"}
-    config = compose(
-        ["model=mlp", "data=digits", "+data.image_size=16", "data.batch_size=${trainer.max_steps}"]
-    )
-    run = run_of(config)
-    assert without_own_keys(run.plain["data"])["batch_size"] == run.trainer.max_steps
+    words = ["+data.image_size=16", "data.batch_size=${trainer.max_steps}"]
+    run = run_of(compose(["model=mlp", "data=digits", *words]))
+    data = without_own_keys(run.plain["data"])
+    assert set(run.plain["data"]) - set(data) == {"image_size"}
+    assert data["batch_size"] == run.trainer.max_steps
 
 
 def test_files_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,23 +251,23 @@ def test_a_users_option_must_not_have_the_name_of_one_of_ours(project: Path) -> 
 
 
 def test_a_users_class_is_its_own_schema_and_is_not_imported(project: Path) -> None:
-    assert sentences("model=mine", config_dir=project) == []
-    assert sentences("model=mine", "model.width=0", "+model.dept=3", config_dir=project) == [
-        "model.width=0: should be a whole number greater than 0.",
-        "model.dept=3: MyModel takes no dept; did you mean model.depth?",
-    ]
-    assert sentences("model=mine", "~model.width", config_dir=project) == [
-        "model.width: is missing, and MyModel needs it; add +model.width=<a whole number greater"
-        " than 0>."
+    too_small = "should be a whole number greater than 0."
+    nested = "+model.depth={_target_: schema_package.MyModel, width: -1}"
+    for words, expected in {
+        "": [],
+        "model.width=0 +model.dept=3": [
+            f"model.width=0: {too_small}",
+            "model.dept=3: MyModel takes no dept; did you mean model.depth?",
+        ],
+        "~model.width": ["model.width: is missing, and MyModel needs it; add +model.wi"],
+    }.items():
+        messages = sentences("model=mine", *words.split(), config_dir=project)
+        for message, start in zip(messages, expected, strict=True):
+            assert message.startswith(start)
+    assert sentences("model=mine", nested, config_dir=project) == [
+        f"model.depth.width=-1: {too_small}"
     ]
     assert "schema_package" not in sys.modules
-
-
-def test_parts_within_parts_are_checked_too(project: Path) -> None:
-    nested = "+model.depth={_target_: schema_package.MyModel, width: -1}"
-    assert sentences("model=mine", nested, config_dir=project) == [
-        "model.depth.width=-1: should be a whole number greater than 0."
-    ]
 
 
 @pytest.mark.parametrize("name", ["trainer", "run", "hpo"])
@@ -302,13 +279,6 @@ def test_defaults_of_settings_equal_those_of_the_yaml_files(name: str) -> None:
         each.name: each.default for each in fields(SECTIONS[name]) if each.default is not MISSING
     }
     assert {key: node[key] for key in defaults} == defaults
-
-
-OPTIONS_OF_ONE = {
-    "data": "digits,text", "dispatch": "local,slurm", "job": "train,evaluate", "model": "mlp,gpt",
-    "optimizer": "adamw,sgd", "precision": "bf16,fp32", "scheduler": "cosine,linear",
-    "strategy": "ddp,fsdp",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [
@@ -343,14 +313,6 @@ def test_the_best_value_of_an_objective_needs_a_direction(words: str, is_rejecte
         return
     with pytest.raises(ConfigError, match=r"job\.objective='val/x': the name does not"):
         validate(config)
-
-
-def test_several_options_of_a_group_that_has_one_are_rejected() -> None:
-    overrides = [f"{group}=[{chosen}]" for group, chosen in OPTIONS_OF_ONE.items()]
-    assert mistakes(overrides) == [
-        f"{group}=[{chosen}]: a run has one {group}; choose one, or sweep: -m {group}={chosen}."
-        for group, chosen in OPTIONS_OF_ONE.items()
-    ]
 
 
 def test_lists_of_one_option_of_hooks_and_of_values_are_accepted() -> None:
