@@ -14,8 +14,6 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
     """Find the files that paths or globs (`**` for any depth, `~` for home) name, sorted."""
     files: set[Path] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        if "://" in pattern:
-            raise ConfigError(f"{key}='{pattern}': is a URL, which only data=streaming reads.")
         path = expand(pattern)
         if path.is_dir():
             inside = path / "**" / "*.txt"

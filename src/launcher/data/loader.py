@@ -22,8 +22,9 @@ from launcher.data.iterable import (
     is_stream,
     length,
 )
+from launcher.data.mixture_dataset import Mixture
 from launcher.data.mixture_order import MixtureOrder
-from launcher.data.sampler import Order, OrderedDataset, SampleOrder, mix
+from launcher.data.sampler import Order, SampleOrder, mix
 from launcher.data.transfer import on_device
 from launcher.process.lanes import Lanes
 from launcher.rundir.data_files import check_fingerprint
@@ -152,12 +153,9 @@ class ResumableLoader:
 
     def _requests(self, order: Order) -> Iterator[Request]:
         count, start = self.micro_batch_size, self.samples
-        dataset = self.dataset if isinstance(self.dataset, OrderedDataset) else None
         counts_epochs = has_epochs(self.dataset)
         for number in self.share.numbers():
             position = start + number * count
-            if dataset is not None:
-                dataset.read_ahead(position)
             indices = order.indices(position, count)
             if not counts_epochs and not self.seed_samples:
                 yield Request(indices)
@@ -189,6 +187,6 @@ def has_epochs(dataset: object) -> bool:
 
 
 def order_of(dataset: object, seed: int, shuffle: bool) -> Order:
-    if isinstance(dataset, OrderedDataset):
+    if isinstance(dataset, Mixture):
         return dataset.order(seed, shuffle)
     return SampleOrder(size_of(dataset, "training"), seed, shuffle)

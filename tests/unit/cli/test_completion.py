@@ -25,7 +25,7 @@ def own_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("line", "expected"),
     [
         ("model=g", ["model=gpt "]),
-        ("data=s", ["data=shapes ", "data=streaming ", "data=synthetic "]),
+        ("data=s", ["data=shapes ", "data=synthetic "]),
         ("--config-dir elsewhere model=m", ["model=mine ", "model=mlp "]),
         ("--config-dir=elsewhere model=mi", ["model=mine "]),
         ("--config-dir els", ["elsewhere/"]),
@@ -86,4 +86,4 @@ def test_the_script_completes_in_bash() -> None:
     done = subprocess.run(
         ["bash", "-c", test], env={**os.environ, "PATH": path}, capture_output=True, text=True
     )
-    assert done.stdout == "shapes  streaming  synthetic \n\n", done.stderr
+    assert done.stdout == "shapes  synthetic \n\n", done.stderr

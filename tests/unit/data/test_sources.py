@@ -44,7 +44,7 @@ def test_sources_import_nothing_heavy():
     """So that a missing file is reported at once."""
     code = """
 import sys
-from launcher.data import text, tokens, digits, synthetic, custom, documents, datasets, streaming
+from launcher.data import text, tokens, digits, synthetic, custom, documents
 assert len(digits.DigitsData(batch_size=1).train_dataset())
 sys.exit(bool({"torch", "sklearn", "scipy"} & set(sys.modules)))
 """

@@ -280,7 +280,7 @@ def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             "job",
             "predict",
             f"the data source {str(get(tree, 'data._target_')).rpartition('.')[2]} reads no new"
-            " data; use data=table, jsonl, parquet, datasets, text, tokens or custom.",
+            " data; use data=table, jsonl, parquet, text, tokens or custom.",
         )
     yield from _patterns("data.predict", value)
 
