@@ -329,7 +329,7 @@ def test_loaders_of_a_source():
     source = SyntheticData(batch_size=12, seq_len=4, num_val_samples=10)
     loader = source.train_loader(seed=0, rank=1, world_size=3)
     assert next(iter(loader))[0].shape == (4, 4) and loader.samples == 12
-    assert [len(batch[0]) for batch in source.val_loader(rank=1, world_size=2)] == [5]
+    assert [len(batch[0]) for batch in source.val_loader(rank=1, world_size=2)] == [4]
     assert [len(batch[0]) for batch in source.val_loader(batch_size=4)] == [4, 4, 2]
 
 
