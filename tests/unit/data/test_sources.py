@@ -230,12 +230,12 @@ def test_digits():
     assert set(val.targets.tolist()) == set(range(10))
 
 
-def test_digits_are_those_of_scikit_learn(monkeypatch):
-    from_file = load_digits()
-    monkeypatch.setattr(Path, "is_file", lambda path: False)  # a version that keeps them elsewhere
-    from_package = load_digits()
-    for ours, expected in zip(from_file, from_package, strict=True):
-        assert ours.dtype == expected.dtype and np.array_equal(ours, expected)
+def test_digits_are_those_of_scikit_learn():
+    from sklearn import datasets
+
+    inputs, targets = load_digits()
+    expected = datasets.load_digits()
+    assert np.array_equal(inputs * 16, expected.data) and np.array_equal(targets, expected.target)
 
 
 def test_digits_without_scikit_learn(monkeypatch):
