@@ -168,9 +168,8 @@ def _field(record: dict[str, object], name: str, field: str, kind: type, where: 
             f"data.{name}_field={field}: {where}: has no such field; it has {', '.join(record)}."
         )
     if not isinstance(value, kind) or isinstance(value, bool):
-        nouns = {str: "text", int: "a whole number", list: "a list of messages"}
         raise ConfigError(
-            f"data.{name}_field={field}: {where}: should be {nouns[kind]}, and is of type"
+            f"data.{name}_field={field}: {where}: should be of type {kind.__name__}, and is of type"
             f" {type(value).__name__}."
         )
     return value

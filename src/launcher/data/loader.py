@@ -146,14 +146,14 @@ class ResumableLoader:
             return load(fetch, requests, self.num_workers, self.device)
         if (saved := self._state_here()) is not None:
             # A dataset may restart at `set_epoch`.
-            if has_epochs(self.dataset):
+            if hasattr(self.dataset, "set_epoch"):
                 fetch.set_epoch(int(self.order.epochs(max(0, self.samples - 1), 1)[0]))
             self.dataset.load_state_dict(pickle.loads(saved))
         return load(StatefulFetch(fetch), requests, 0, self.device)
 
     def _requests(self, order: Order) -> Iterator[Request]:
         count, start = self.micro_batch_size, self.samples
-        counts_epochs = has_epochs(self.dataset)
+        counts_epochs = hasattr(self.dataset, "set_epoch")
         for number in self.share.numbers():
             position = start + number * count
             indices = order.indices(position, count)
@@ -180,10 +180,6 @@ class ResumableLoader:
         self.stream_state = (self.samples, pickle.dumps(state["stream"])) if has_stream else None
         if isinstance(self.order, MixtureOrder) and "weights" in state:
             self.order.load(state["weights"], self.samples)
-
-
-def has_epochs(dataset: object) -> bool:
-    return hasattr(dataset, "set_epoch")
 
 
 def order_of(dataset: object, seed: int, shuffle: bool) -> Order:

@@ -13,7 +13,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from launcher.data.custom import CustomData
-from launcher.data.digits import DigitsData, load_digits
+from launcher.data.digits import DigitsData
 from launcher.data.file_patterns import find_files, hold_out
 from launcher.data.synthetic import SyntheticData
 from launcher.data.table import TableData
@@ -194,7 +194,7 @@ def test_tokens_are_mapped_and_not_pickled(token_files):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"files": "a.npy", "vocab_size": 8}, r"^data.vocab_size=8: .* set 10 or more\.$"),
+        ({"files": "a.npy", "vocab_size": 8}, r"^data.vocab_size=8: .* 10 or more\.$"),
         ({"files": "a.npy", "seq_len": 10}, "^data.seq_len=10: .*no sample of 11 tokens"),
         ({"files": "float.npy"}, "holds float64 of shape"),
         ({"files": "fake.npy"}, "is not a .npy file of tokens"),
@@ -228,14 +228,6 @@ def test_digits():
     assert 0 <= inputs.min() < inputs.max() <= 1
     assert targets.tolist() == [0, 1, 2, 3, 5] and val.targets[0] == 4
     assert set(val.targets.tolist()) == set(range(10))
-
-
-def test_digits_are_those_of_scikit_learn():
-    from sklearn import datasets
-
-    inputs, targets = load_digits()
-    expected = datasets.load_digits()
-    assert np.array_equal(inputs * 16, expected.data) and np.array_equal(targets, expected.target)
 
 
 def test_digits_without_scikit_learn(monkeypatch):
