@@ -210,15 +210,10 @@ class HuggingFaceModel(Model):
             whole.load_state_dict(dict(tensors), strict=False)
             model = whole.model.merge_and_unload()
         else:
+            keys = {"task", "pretrained", "config", "vocab_size", "num_labels"}
+            arguments = {key: value for key, value in settings.items() if key in keys}
             with torch.device("meta"):
-                model = _build(
-                    settings.get("task", "causal_lm"),
-                    pretrained,
-                    settings.get("config"),
-                    settings.get("vocab_size"),
-                    settings.get("num_labels"),
-                    has_weights=False,
-                )
+                model = _build(**arguments, has_weights=False)
             options["state_dict"] = {k.removeprefix("model."): t for k, t in tensors.items()}
         with transformers_models.quiet():
             model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size, **options)
@@ -236,11 +231,11 @@ class HuggingFaceModel(Model):
 
 
 def _build(
-    task: str,
-    pretrained: str | None,
-    config: object,
-    vocab_size: int | None,
-    num_labels: int | None,
+    task: str = "causal_lm",
+    pretrained: str | None = None,
+    config: object = None,
+    vocab_size: int | None = None,
+    num_labels: int | None = None,
     has_weights: bool = True,
 ) -> Any:
     """Build the model; with `has_weights` False a pretrained one gets new weights."""
