@@ -10,7 +10,7 @@ KEEP ?=
 TRAIN_EXTRAS := digits
 DOCS_EXTRAS := docs
 LAB_EXTRAS := digits,slurm
-TEST_EXTRAS := dev,datasets,deepspeed,digits,fp8,huggingface,lion,metrics,mlflow,optuna,peft,pictures,slurm,tensorboard,wandb
+TEST_EXTRAS := dev,deepspeed,digits,documents,fp8,huggingface,lion,metrics,mlflow,optuna,peft,pictures,slurm,tensorboard,wandb
 
 # The first Python of a supported version that can make environments; PYTHON=... names another.
 FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do \

@@ -1,15 +1,12 @@
-"""The remote copy of checkpoints, and data, on a real S3 server, moto's, through s3fs: also while
-requests fail."""
+"""The remote copy of checkpoints on a real S3 server, moto's, through s3fs: also while requests
+fail."""
 
-import itertools
-import json
 import shutil
 import uuid
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import split
-from typing import Any
 
 import pytest
 
@@ -17,10 +14,9 @@ from launcher.checkpoint.remote import RemoteStore
 from launcher.checkpoint.saver import SaveFailed
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
-from support.runner import ENVIRONMENT, launch, metrics, run_folder, stop_at
+from support.runner import ENVIRONMENT, launch, run_folder, stop_at
 from support.s3_server import KEY, ConfigIssue, S3Server
 from support.stores import save
-from support.tokenizer import SIZE, write_tokenizer
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("moto") and find_spec("s3fs")),
@@ -177,54 +173,3 @@ def test_a_command_resumes_on_another_disk(
     shutil.rmtree(run_folder(tmp_path))
     second = launch(tmp_path, *run, there)
     assert second.returncode == 0 and "Fetched step-00000013" in second.output, second.output
-
-
-def test_a_stream_is_read_from_a_failing_store_by_any_number_of_ranks(
-    tmp_path: Path, server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed in the middle, resumed on two ranks; JSON lines and Parquet; 30 % of the requests
-    for data fail."""
-    pytest.importorskip("transformers")
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    import s3fs
-
-    write_tokenizer(tmp_path / "tokenizer")
-    lines = [json.dumps({"text": f"option number {i} " * (i % 5 + 1)}) + "\n" for i in range(120)]
-    fs = s3fs.S3FileSystem()
-    for part in range(2):
-        text = "".join(lines[40 * part : 40 * part + 40])
-        fs.pipe_file(f"{bucket}/part-{part}.jsonl", text.encode())
-    table = pyarrow.Table.from_pylist([json.loads(line) for line in lines[80:]])
-    with fs.open(f"{bucket}/part-2.parquet", "wb") as file:
-        parquet.write_table(table, file, row_group_size=9)
-    for name, value in (KEY | {"endpoint_url": server.url}).items():
-        monkeypatch.setitem(ENVIRONMENT, f"FSSPEC_S3_{name.upper()}", value)
-    run = (
-        *("model=huggingface", "model.config.model_type=gpt2", "model.config.n_layer=1"),
-        *("model.config.n_embd=16", "model.config.n_head=2", "data=streaming"),
-        *(f"data.files=s3://{bucket}/part-*", f"data.val_files=s3://{bucket}/part-0.jsonl"),
-        *(f"data.tokenizer={tmp_path / 'tokenizer'}", f"data.vocab_size={SIZE}", "data.seq_len=16"),
-        *("data.block_bytes=400", "data.batch_size=8", "trainer.max_steps=20", "trainer.lanes=2"),
-        *("hooks.evaluation.interval=10", "hooks.checkpointing.interval=5"),
-    )
-    straight = launch(tmp_path / "straight", *run)
-    assert straight.returncode == 0, straight.output
-
-    requests, failed = itertools.count(), set[str]()
-
-    def fail(environ: dict[str, Any], start_response: Any) -> list[bytes] | None:
-        path = environ["PATH_INFO"]
-        if not path.endswith((".jsonl", ".parquet")) or next(requests) % 10 > 2:
-            return None
-        failed.add(path[-len("part-0.jsonl") :])
-        start_response("503 Slow Down", [("Connection", "close")])
-        return [b"<Error><Code>SlowDown</Code></Error>"]
-
-    server.faults.append(fail)
-    other = tmp_path / "other"
-    killed = launch(other, *run, *stop_at(7, signum="SIGKILL"))
-    assert killed.returncode == -9, killed.output
-    resumed = launch(other, *run, "strategy=ddp", "dispatch.nproc=2")
-    assert resumed.returncode == 0 and "from step 5" in resumed.output, resumed.output
-    assert next(requests) > 20 and any(path.endswith(".parquet") for path in failed)
-    assert metrics(other) == metrics(tmp_path / "straight")

@@ -208,9 +208,6 @@ def preloaded(overrides: Iterable[Any]) -> tuple[str, ...]:
     chosen = [override for override in overrides if isinstance(override, str)]
     if "strategy=deepspeed" in chosen:
         return DEEPSPEED
-    # They import fsspec, which reads its variables as it is imported.
-    if "data=streaming" in chosen:
-        return ()
     return TRANSFORMERS if {"model=huggingface", "model=pretrained"} & {*chosen} else ()
 
 

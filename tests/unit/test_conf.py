@@ -32,7 +32,7 @@ NEEDS = {
     ("model", "pretrained"): ["model.pretrained=a/folder"],
     **{
         ("data", kind): ["data.files=tests", "data.tokenizer=tests", "data.vocab_size=256"]
-        for kind in ("jsonl", "parquet", "datasets", "streaming")
+        for kind in ("jsonl", "parquet")
     },
     ("data", "table"): [
         f"data.files='{__file__}'",

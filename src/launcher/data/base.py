@@ -43,7 +43,6 @@ class PassOptions(TypedDict, total=False):
     world_size: int
     device: torch.device | str | None
     max_samples: int | None
-    has_chunks: bool
 
 
 class DataSource(LoaderSettings, ABC):

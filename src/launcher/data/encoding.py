@@ -35,13 +35,11 @@ class Fields:
         return [name for name in (self.prompt, self.text, self.label) if name is not None]
 
     def check(self) -> None:
-        names = [
-            name for name in ("prompt", "messages", "label") if getattr(self, name) is not None
-        ]
-        if len(names) > 1:
-            first, second = (f"data.{name}_field" for name in names[:2])
+        kinds = {"prompt": self.prompt, "messages": self.messages, "label": self.label}
+        chosen = [f"data.{kind}_field" for kind, name in kinds.items() if name is not None]
+        if len(chosen) > 1:
             raise ConfigError(
-                f"{second}: {first} is set too, and only one may be; e.g. {first}=null."
+                f"{chosen[1]}: {chosen[0]} is set too, and only one may be; e.g. {chosen[0]}=null."
             )
 
 
@@ -126,14 +124,6 @@ class Encoder:
     def _chat(self, record: dict[str, Any], where: str) -> Document:
         """Encode a chat. The assistant's turns are targets, with the tokens that end them."""
         messages = _field(record, "messages", str(self.fields.messages), list, where)
-        if not all(
-            isinstance(message, dict) and isinstance(message.get("role"), str)
-            for message in messages
-        ):
-            raise ConfigError(
-                f"data.messages_field: {where} has a message without a role; a message is"
-                ' {"role": "user", "content": "..."}.'
-            )
         try:
             text = self._template(messages, answer=False)
             spans = [
@@ -144,22 +134,23 @@ class Encoder:
                 for i, message in enumerate(messages)
                 if message["role"] == "assistant"
             ]
-        # These are errors of jinja, and errors that the template itself raises.
+        # These are errors of jinja, errors that the template itself raises, and missing roles.
         except Exception as error:
             raise ConfigError(
-                f"data.messages_field: {where}: the chat template rejects it ({error})."
+                f"data.messages_field: {where}: the chat template rejects it ({error}); a message"
+                ' is {"role": "user", "content": "..."}.'
             ) from error
+        if not all(text.startswith(part) for span in spans for part in span):
+            raise ConfigError(
+                f"data.messages_field: {where}: the chat template rewrites earlier turns when a"
+                " turn is added; use prompt_field and text_field."
+            )
         encoded = self.tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
         offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         is_target = np.zeros(len(offsets), dtype=bool)
         for before, after in spans:
-            if not (text.startswith(before) and text.startswith(after)):
-                raise ConfigError(
-                    f"data.messages_field: {where}: the chat template rewrites earlier turns when a"
-                    " turn is added; use prompt_field and text_field."
-                )
             is_target |= (offsets[:, 0] >= len(before)) & (offsets[:, 1] <= len(after))
         return Document(np.array(encoded["input_ids"], dtype=np.int64), is_target)
 
@@ -177,9 +168,8 @@ def _field(record: dict[str, object], name: str, field: str, kind: type, where: 
             f"data.{name}_field={field}: {where}: has no such field; it has {', '.join(record)}."
         )
     if not isinstance(value, kind) or isinstance(value, bool):
-        nouns = {str: "text", int: "a whole number", list: "a list of messages"}
         raise ConfigError(
-            f"data.{name}_field={field}: {where}: should be {nouns[kind]}, and is of type"
+            f"data.{name}_field={field}: {where}: should be of type {kind.__name__}, and is of type"
             f" {type(value).__name__}."
         )
     return value

@@ -14,8 +14,6 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
     """Find the files that paths or globs (`**` for any depth, `~` for home) name, sorted."""
     files: set[Path] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        if "://" in pattern:
-            raise ConfigError(f"{key}='{pattern}': is a URL, which only data=streaming reads.")
         path = expand(pattern)
         if path.is_dir():
             inside = path / "**" / "*.txt"
@@ -47,8 +45,7 @@ def check_files(source: Any, find: Callable[[str, Any], object] = find_files) ->
 def hold_out(files: Sequence[Path], fraction: float) -> tuple[list[Path], list[Path]]:
     """Divide sorted files; every (1 / fraction)-th is held out, at least one if fraction > 0."""
     chosen = {i for i in range(len(files)) if int((i + 1) * fraction) > int(i * fraction)}
-    if fraction > 0 and not chosen and files:
+    if fraction and not chosen:
         chosen = {len(files) - 1}
-    return [f for i, f in enumerate(files) if i not in chosen], [
-        f for i, f in enumerate(files) if i in chosen
-    ]
+    train = [file for i, file in enumerate(files) if i not in chosen]
+    return train, [files[i] for i in sorted(chosen)]

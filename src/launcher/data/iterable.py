@@ -235,65 +235,20 @@ class EvaluationStream:
     batch_size: int
     rank: int
     world_size: int
-    seed: int | None
+    is_seeded: bool
     max_samples: int | None
-    has_chunks: bool
 
     def __iter__(self) -> Iterator[object]:
-        return self._chunks() if self.has_chunks else self._shares()
-
-    @property
-    def full(self) -> int:
-        return self.batch_size * self.world_size
-
-    def _chunks(self) -> Iterator[tuple[int, object]]:
-        generators = StreamGenerators(self.seed is not None)
-        samples = self._samples()
-        first = 0
-        while read := generators.run(lambda: list(islice(samples, self.full))):
-            chunk_index = self.rank if self.rank * self.batch_size < len(read) else 0
-            start = chunk_index * self.batch_size
-            chunk = read[start : start + self.batch_size]
-            batch = generators.peek(lambda: self._collate(chunk))  # noqa: B023 - called at once
-            yield first + chunk_index, batch
-            first += self.world_size
-
-    def _shares(self) -> Iterator[object]:
-        generators = StreamGenerators(self.seed is not None)
-        samples = self._samples()
-        chunk: list[object] = []
-        ended = False
-        while not ended:
-            # Read one sample per rank ahead, so that the last chunk has at least one for each.
-            wanted = self.full + self.world_size - len(chunk)
-            read = generators.run(lambda: list(islice(samples, wanted)))  # noqa: B023 - called at once
-            chunk += read
-            ended = len(read) < wanted
-            count = len(chunk) if ended else self.full
-            if count < self.world_size:
-                raise too_few(count, self.world_size)
-            start, stop = share(count, self.rank, self.world_size)
-            own = chunk[start:stop]
-            del chunk[:count]
-            yield generators.peek(lambda: self._collate(own))  # noqa: B023
+        generators = StreamGenerators(self.is_seeded)
+        samples, size = self._samples(), self.batch_size
+        while of_all := generators.run(lambda: list(islice(samples, size * self.world_size))):
+            if own := of_all[self.rank * size : (self.rank + 1) * size]:
+                yield generators.peek(lambda: self._collate(own))
 
     def _collate(self, samples: list[object]) -> object:
         return collate_samples(self.collate, self.dataset, range(len(samples)), samples)
 
     def _samples(self) -> Iterator[object]:
-        if self.seed is not None:
-            seed_host(int(mix(self.seed, 0)[0]))
+        if self.is_seeded:
+            seed_host(int(mix(0, 0)[0]))
         yield from islice(self.dataset, self.max_samples)
-
-
-def share(count: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Divide samples among ranks: [start, stop), of sizes that differ by at most one."""
-    return count * rank // world_size, count * (rank + 1) // world_size
-
-
-def too_few(count: int, world_size: int) -> ConfigError:
-    """Make the error for a validation set that cannot give each rank one sample."""
-    return ConfigError(
-        f"data: the validation set holds {count} samples, fewer than the {world_size} ranks; hold"
-        " out more or switch hooks.evaluation off."
-    )

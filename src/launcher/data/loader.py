@@ -22,8 +22,9 @@ from launcher.data.iterable import (
     is_stream,
     length,
 )
+from launcher.data.mixture_dataset import Mixture
 from launcher.data.mixture_order import MixtureOrder
-from launcher.data.sampler import Order, OrderedDataset, SampleOrder, mix
+from launcher.data.sampler import Order, SampleOrder, mix
 from launcher.data.transfer import on_device
 from launcher.process.lanes import Lanes
 from launcher.rundir.data_files import check_fingerprint
@@ -145,19 +146,16 @@ class ResumableLoader:
             return load(fetch, requests, self.num_workers, self.device)
         if (saved := self._state_here()) is not None:
             # A dataset may restart at `set_epoch`.
-            if has_epochs(self.dataset):
+            if hasattr(self.dataset, "set_epoch"):
                 fetch.set_epoch(int(self.order.epochs(max(0, self.samples - 1), 1)[0]))
             self.dataset.load_state_dict(pickle.loads(saved))
         return load(StatefulFetch(fetch), requests, 0, self.device)
 
     def _requests(self, order: Order) -> Iterator[Request]:
         count, start = self.micro_batch_size, self.samples
-        dataset = self.dataset if isinstance(self.dataset, OrderedDataset) else None
-        counts_epochs = has_epochs(self.dataset)
+        counts_epochs = hasattr(self.dataset, "set_epoch")
         for number in self.share.numbers():
             position = start + number * count
-            if dataset is not None:
-                dataset.read_ahead(position)
             indices = order.indices(position, count)
             if not counts_epochs and not self.seed_samples:
                 yield Request(indices)
@@ -184,11 +182,7 @@ class ResumableLoader:
             self.order.load(state["weights"], self.samples)
 
 
-def has_epochs(dataset: object) -> bool:
-    return hasattr(dataset, "set_epoch")
-
-
 def order_of(dataset: object, seed: int, shuffle: bool) -> Order:
-    if isinstance(dataset, OrderedDataset):
+    if isinstance(dataset, Mixture):
         return dataset.order(seed, shuffle)
     return SampleOrder(size_of(dataset, "training"), seed, shuffle)

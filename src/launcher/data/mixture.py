@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil, isfinite
+from math import isfinite
 from typing import Any, ClassVar, Literal
 
 from launcher.config.construct import target_object
@@ -47,7 +47,6 @@ class MixtureData(DataSource):
             missing) and `val_dataset`.
         stages: other weights from a position on, `[{at: 10000, weights: {web: 0.5}}]`. Sources that
             a stage does not name keep their weights.
-        stage_unit: the unit of `at`; a sample has `seq_len` tokens.
         exhausted: what happens when a source has no more samples (see `MixtureOrder`).
     """
 
@@ -55,7 +54,6 @@ class MixtureData(DataSource):
 
     sources: dict[str, Any]
     stages: list[dict[str, object]] = field(default_factory=list)
-    stage_unit: Literal["samples", "tokens"] = "samples"
     exhausted: Literal["repeat", "stop", "renormalise"] = "repeat"
     seed_samples: bool = True
     collate_fn: object = None
@@ -97,19 +95,12 @@ class MixtureData(DataSource):
                 names = ", ".join(self.sources)
                 raise ConfigError(f"{key}.weights.{unknown[0]}: the sources are {names}.")
             weights = check_weights({**schedule[-1][1], **stage["weights"]}, f"{key}.weights")
-            at = self._samples(stage["at"], key)
+            at = stage["at"]
             schedule = [*schedule, (at, weights)] if at or number else [(0, weights)]
         for (before, _), (after, _) in pairwise(schedule):
             if after <= before:
                 raise ConfigError(f"data.stages: at={after} follows at={before}; sort them.")
         return schedule
-
-    def _samples(self, at: int, key: str) -> int:
-        if self.stage_unit == "samples":
-            return at
-        if self.seq_len is None:
-            raise ConfigError(f"{key}.at={at}: is in tokens, and data.seq_len is null; set it.")
-        return ceil(at / self.seq_len)
 
     def train_dataset(self) -> Mixture:
         datasets = {name: self._part(name, "train_dataset") for name in self.sources}

@@ -8,11 +8,10 @@ import numpy as np
 from launcher.data.iterable import fingerprint, has_state, length
 from launcher.data.mixture_order import MixtureOrder, Policy, Weights
 from launcher.data.sample_errors import while_reading
-from launcher.data.sampler import OrderedDataset
 from launcher.errors import ConfigError
 
 
-class Mixture(OrderedDataset):
+class Mixture:
     """Datasets laid one after the other, and the order in which a training reads them."""
 
     def __init__(

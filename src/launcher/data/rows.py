@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from launcher.data.batched import BatchDataset
-from launcher.data.encoding import IGNORED, Document
+from launcher.data.encoding import IGNORED
 from launcher.data.token_store import TokenStore
 
 if TYPE_CHECKING:
@@ -60,26 +60,32 @@ class PackedDataset(BatchDataset):
         return int((np.diff(self.store.ends, prepend=0) > self.seq_len).sum())
 
     def get_batch(self, indices: np.ndarray) -> dict[str, Tensor]:
+        import torch
+
         rows = list(zip(self.starts[indices].tolist(), self.stops[indices].tolist(), strict=True))
-        classes = self.store.labels
-        documents = [
-            Document(
-                self.store.tokens[start:stop],
-                None if self.store.targets is None else self.store.targets[start:stop] > 0,
-                None if classes is None else int(classes[index]),
-            )
-            for (start, stop), index in zip(rows, indices.tolist(), strict=True)
-        ]
-        if not self.pack:
-            return pad_documents(documents, self.seq_len, self.store.meta["pad"])
-        batch = pad_documents(documents, self.seq_len, self.store.meta["pad"], self.seq_len)
-        positions = batch.pop("attention_mask")
-        for row, (start, stop) in zip(positions.numpy(), rows, strict=True):
-            row[: stop - start] = self._positions(start, stop)
+        store = self.store
+        width = self.seq_len if self.pack else max(1, *(stop - start for start, stop in rows))
+        ids = np.full((len(rows), width), store.meta["pad"], dtype=np.int64)
+        labels, positions = np.full_like(ids, IGNORED), np.zeros_like(ids)
+        for row, (start, stop) in enumerate(rows):
+            count = stop - start
+            ids[row, :count] = labels[row, :count] = store.tokens[start:stop]
+            if store.targets is not None:
+                labels[row, :count][store.targets[start:stop] == 0] = IGNORED
+            positions[row, :count] = self._positions(start, stop)
             # Padding is a document of its own.
-            row[stop - start :] = np.arange(self.seq_len - (stop - start))
-        labels = batch["labels"].masked_fill(positions == 0, IGNORED)
-        return {"input_ids": batch["input_ids"], "position_ids": positions, "labels": labels}
+            positions[row, count:] = np.arange(width - count)
+        arrays = {"input_ids": ids}
+        if self.pack:
+            labels[positions == 0] = IGNORED
+            arrays |= {"position_ids": positions, "labels": labels}
+        else:
+            lengths = [max(1, stop - start) for start, stop in rows]
+            mask = np.arange(width) < np.array(lengths)[:, None]
+            arrays |= {"attention_mask": mask.astype(np.int64), "labels": labels}
+        if store.labels is not None:
+            arrays["labels"] = store.labels[indices]
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _positions(self, start: int, stop: int) -> np.ndarray:
         """Return each token's position in its document, at most from the row's beginning."""
@@ -107,25 +113,3 @@ def pack_whole(starts: np.ndarray, ends: np.ndarray, seq_len: int) -> tuple[np.n
 
 def _open(folder: Any, seq_len: int, pack: bool) -> PackedDataset:
     return PackedDataset(TokenStore(folder), seq_len, pack)
-
-
-def pad_documents(
-    documents: list[Document], seq_len: int, pad: int, width: int | None = None
-) -> dict[str, Tensor]:
-    """Make a batch with a document per row, cut to `seq_len`; `width` None: as the longest."""
-    import torch
-
-    if width is None:
-        width = max(1, *(min(len(document.ids), seq_len) for document in documents))
-    ids = np.full((len(documents), width), pad, dtype=np.int64)
-    labels, mask = np.full_like(ids, IGNORED), np.zeros_like(ids)
-    for row, document in enumerate(documents):
-        count = min(len(document.ids), seq_len)
-        ids[row, :count] = labels[row, :count] = document.ids[:count]
-        if document.is_target is not None:
-            labels[row, :count][~document.is_target[:count]] = IGNORED
-        mask[row, : max(1, count)] = 1
-    if documents[0].label is not None:
-        labels = np.array([document.label for document in documents], dtype=np.int64)
-    arrays = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -110,14 +110,3 @@ class SampleOrder(Order):
                 else self.permutation(epoch)[of_epoch]
             )
         return np.concatenate(parts)
-
-
-class OrderedDataset(ABC):
-    """A map-style dataset with an order of its own."""
-
-    @abstractmethod
-    def order(self, seed: int, shuffle: bool) -> Order:
-        """Return the order in which a training reads the samples."""
-
-    def read_ahead(self, position: int) -> None:  # noqa: B027 - few datasets need it
-        """Prepare for the batch at a position of the order, which is read next."""

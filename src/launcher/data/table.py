@@ -55,11 +55,10 @@ class TableData(DataSource):
             raise ConfigError(
                 f"data.features={self.features}: should name columns other than {self.target}."
             )
-        count = len(self.features)
-        if self.num_features not in (None, count):
+        if self.num_features not in (None, len(self.features)):
             raise ConfigError(
-                f"data.num_features={self.num_features}: is the number of data.features, {count};"
-                " leave it out."
+                f"data.num_features={self.num_features}: is the number of data.features,"
+                f" {len(self.features)}; leave it out."
             )
         check_files(self, self._find)
 
@@ -68,22 +67,20 @@ class TableData(DataSource):
 
     def val_dataset(self) -> TableDataset | None:
         if self.val_files is not None:
-            return TableDataset(*self._read("data.val_files", self.val_files))
+            return self._read("data.val_files", self.val_files)
         held_out = self._part(held_out=True)
         return held_out if len(held_out) else None
 
     def predict_dataset(self) -> TableDataset | None:
         if self.predict is None:
             return None
-        rows = self._read("data.predict", self.predict, needs_target=False)
-        return TableDataset(*rows, missing=math.nan if self.num_classes is None else IGNORED)
+        return self._read("data.predict", self.predict, needs_target=False)
 
     def _part(self, held_out: bool) -> TableDataset:
-        inputs, targets = self._read("data.files", self.files)
-        assert targets is not None
+        whole = self._read("data.files", self.files)
         share = 0.0 if self.val_files is not None else self.val_fraction
-        chosen = (np.diff(np.floor(np.arange(len(inputs) + 1) * share)) > 0) == held_out
-        return TableDataset(inputs[chosen], targets[chosen])
+        chosen = (np.diff(np.floor(np.arange(len(whole) + 1) * share)) > 0) == held_out
+        return TableDataset(whole.inputs[chosen], whole.targets[chosen])
 
     @staticmethod
     def _find(key: str, patterns: str | list[str]) -> list[Path]:
@@ -93,10 +90,7 @@ class TableData(DataSource):
                 raise ConfigError(f"{key}={path}: should end in {', '.join(READERS)}.")
         return files
 
-    def _read(
-        self, key: str, patterns: str | list[str], needs_target: bool = True
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the inputs and targets of all rows, or None for files without targets."""
+    def _read(self, key: str, patterns: str | list[str], needs_target: bool = True) -> TableDataset:
         files = self._find(key, patterns)
         has_target = needs_target or all(self.target in columns_of(key, path) for path in files)
         columns = [*self.features, *([self.target] if has_target else [])]
@@ -109,7 +103,11 @@ class TableData(DataSource):
             raise ConfigError(f"{key}: the files have no rows.")
         table = np.array(rows, dtype=np.float64)
         inputs = table[:, : len(self.features)].astype(np.float32)
-        return inputs, self._targets(table[:, -1]) if has_target else None
+        if has_target:
+            return TableDataset(inputs, self._targets(table[:, -1]))
+        if self.num_classes is None:
+            return TableDataset(inputs, np.full((len(rows), 1), math.nan, np.float32), False)
+        return TableDataset(inputs, np.full(len(rows), IGNORED, np.int64), False)
 
     def _targets(self, targets: np.ndarray) -> np.ndarray:
         if self.num_classes is None:
@@ -124,14 +122,11 @@ class TableData(DataSource):
 
 
 class TableDataset(Labelled):
-    """Rows in memory; without targets, batches have `missing` instead."""
+    """Rows in memory. Without targets, their place is taken by a value that does not count."""
 
-    def __init__(self, inputs: np.ndarray, targets: np.ndarray | None, missing: float = math.nan):
-        self.has_targets = targets is not None
-        if targets is None:
-            shape, dtype = ((-1, 1), np.float32) if math.isnan(missing) else (-1, np.int64)
-            targets = np.full(len(inputs), missing, dtype).reshape(shape)
+    def __init__(self, inputs: np.ndarray, targets: np.ndarray, has_targets: bool = True):
         super().__init__(inputs, targets)
+        self.has_targets = has_targets
         self.fingerprint = hashlib.sha256(inputs.tobytes() + targets.tobytes()).hexdigest()[:16]
 
 
@@ -139,10 +134,8 @@ def columns_of(key: str, path: Path) -> list[str]:
     """Return a file's columns; of JSON lines the fields of the first one."""
     if path.suffix == ".parquet":
         return parquet_columns(path, key)
-    first = next(READERS[path.suffix](path, [], key), None)
-    if first is None:
-        raise ConfigError(f"{key}={path}: has no rows.")
-    return list(first[0])
+    record, _ = next(READERS[path.suffix](path, [], key), ({}, ""))
+    return list(record)
 
 
 def read_csv(path: Path, fields: list[str], key: str) -> Iterator[Record]:

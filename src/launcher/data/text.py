@@ -13,7 +13,6 @@ import xxhash
 from launcher.data.base import DataSource
 from launcher.data.file_patterns import check_files, find_files, hold_out
 from launcher.data.windows import TokenWindows
-from launcher.errors import ConfigError
 from launcher.types import PositiveInt, UnitInterval
 
 STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/[a-z]*.py"
@@ -78,12 +77,5 @@ class TextData(DataSource):
 
 
 def _read(files: Sequence[Path]) -> np.ndarray:
-    """Read into one array, since joining the contents would hold them in memory twice."""
-    ends = np.cumsum([path.stat().st_size for path in files], dtype=np.int64).tolist()
-    data = np.empty(ends[-1] if ends else 0, dtype=np.uint8)
-    for path, start, end in zip(files, [0, *ends], ends, strict=False):
-        content = np.fromfile(path, dtype=np.uint8)
-        if len(content) != end - start:
-            raise ConfigError(f"data.files: {path} has changed while it was read.")
-        data[start:end] = content
-    return data
+    contents = [np.fromfile(path, dtype=np.uint8) for path in files]
+    return np.concatenate([np.empty(0, dtype=np.uint8), *contents])

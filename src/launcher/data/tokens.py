@@ -75,14 +75,9 @@ class MappedWindows(TokenWindows):
         tokens = super().read(indices)
         largest = int(tokens.max())
         if largest >= self.vocab_size:
-            fix = (
-                "use the tokenizer of the training data"
-                if self.key == "data.predict"
-                else f"set {largest + 1} or more"
-            )
             raise ConfigError(
                 f"data.vocab_size={self.vocab_size}: the files of {self.key} hold token {largest};"
-                f" {fix}."
+                f" use files of the model's tokenizer; a new model takes {largest + 1} or more."
             )
         return tokens
 

@@ -27,6 +27,11 @@ WORKERS_DRAW_ANEW = (
     "The data loader resumes within its epoch. Random numbers that a dataset draws in a worker are"
     " not repeated; with num_workers=0 they are."
 )
+UNCHANGED = (
+    "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
+    "multiprocessing_context", "generator", "prefetch_factor", "pin_memory_device",
+)  # fmt: skip
+"""Arguments of a DataLoader that its order does not concern."""
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
@@ -231,20 +236,13 @@ def with_order(loader: DataLoader[object], order: object) -> DataLoader[object]:
     ordered: dict[str, Any] = {"batch_sampler": order}
     if loader.batch_sampler is None:
         ordered = {"sampler": order, "batch_size": None}
+    unchanged: dict[str, Any] = {name: getattr(loader, name) for name in UNCHANGED}
     return DataLoader(
         loader.dataset,
         **ordered,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
-        generator=loader.generator,
-        prefetch_factor=loader.prefetch_factor,
+        **unchanged,
         # A worker that persists would not see the dataset's next epoch.
         persistent_workers=loader.persistent_workers and not hasattr(loader.dataset, "set_epoch"),
-        pin_memory_device=loader.pin_memory_device,
     )
 
 
@@ -261,16 +259,14 @@ def set_epoch(loader: object, epoch: int) -> None:
 
 def own_generators(loader: object) -> dict[str, object]:
     """List the generators that are attributes of a loader or of its samplers, by path."""
-    generators: dict[str, Any] = {}
-    seen: set[int] = set()
     attributes = {"": {"generator": getattr(loader, "generator", None)}}
     attributes |= {path: vars(sampler) for path, sampler in samplers(loader).items()}
-    for path, values in attributes.items():
-        for name, value in values.items():
-            if isinstance(value, GENERATORS) and id(value) not in seen:
-                generators[f"{path}{name}"] = value
-                seen.add(id(value))
-    return generators
+    return {
+        f"{path}{name}": value
+        for path, values in attributes.items()
+        for name, value in values.items()
+        if isinstance(value, GENERATORS)
+    }
 
 
 def samplers(loader: object) -> dict[str, Any]:

@@ -8,7 +8,6 @@ are written in chunks, so that neither the whole text nor all tokens are ever in
 OUT/meta.json describes them.
 """
 
-import codecs
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -94,7 +93,8 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
         raise ConfigError(f"--end='{end}': is not a token of the tokenizer in {folder}.")
 
     def encode(part: FileRange) -> Iterator[np.ndarray]:
-        for text in text_chunks(part):
+        for chunk in chunks(part):
+            text = chunk.decode(errors="replace")
             yield np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
         if end_id is not None:
             yield np.array([end_id], dtype=np.uint32)
@@ -103,26 +103,12 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
 
 
 def chunks(part: FileRange) -> Iterator[bytes]:
+    """Yield the bytes in chunks that end at a line's end, so that no word is cut in two."""
     path, start, stop = part
     with open(path, "rb") as file:
         file.seek(start)
         while chunk := file.read(min(CHUNK, stop - file.tell())):
-            yield chunk
-
-
-def text_chunks(part: FileRange) -> Iterator[str]:
-    """Yield text in chunks that end at a line's end, so that no word is cut in two."""
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    rest = ""
-    for chunk in chunks(part):
-        rest += decoder.decode(chunk)
-        cut = rest.rfind("\n") + 1
-        if cut:
-            yield rest[:cut]
-            rest = rest[cut:]
-    rest += decoder.decode(b"", final=True)
-    if rest:
-        yield rest
+            yield chunk + file.readline(stop - file.tell())
 
 
 def divide(files: list[Path], fraction: float) -> tuple[list[FileRange], list[FileRange]]:

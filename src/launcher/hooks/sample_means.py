@@ -8,6 +8,7 @@ from itertools import chain
 
 import torch
 
+from launcher.data.evaluation_loader import EvaluationLoader
 from launcher.hooks.base import Records
 from launcher.hooks.evaluation_mode import in_evaluation
 from launcher.hooks.metrics import Metrics
@@ -68,18 +69,12 @@ class BatchOrder:
     step: int
     lanes: Lanes | None = None
 
-    def begin(self, batches: object, turn: int) -> int:
+    def begin(self, turn: int) -> int:
         """Set the random state of this rank's batch at a turn, and return its number."""
-        number, first = turn * ranks.world_size() + ranks.rank(), 1
-        if self.lanes is not None:
-            # The last batch of a rank may repeat another rank's.
-            number, first = getattr(batches, "chunk", number), self.lanes.count + 1
+        number = turn * ranks.world_size() + ranks.rank()
+        first = 1 if self.lanes is None else self.lanes.count + 1
         seed_lane(self.seed, self.step, first + number)
         return number
-
-    def is_own(self, number: int) -> bool:
-        """Return whether this rank counts a batch, which may repeat another rank's."""
-        return self.lanes is None or number % self.lanes.world_size == self.lanes.rank
 
     def of_all_ranks(self, parts: Mapping[int, Sums]) -> list[Part]:
         numbered = [(number, to_part(sums)) for number, sums in parts.items()]
@@ -129,10 +124,10 @@ class SampleMeans:
         has_metrics = self.metrics is not None and bool(self.metrics.metrics)
         with in_evaluation(self.model, needs_outputs=has_metrics):
             for turn, (batch, is_new) in enumerate(_in_step(batches)):
-                number = order.begin(batches, turn)
+                number = order.begin(turn)
                 with self.context():
                     loss, records = self.forward(batch)
-                if loss is not None and is_new and order.is_own(number):
+                if loss is not None and is_new:
                     key = 0 if order.lanes is None else number
                     self._add(parts.setdefault(key, {}), batch, loss, records)
         return parts
@@ -166,10 +161,14 @@ def _in_step(batches: Iterable[object]) -> Iterator[tuple[object, bool]]:
     all ranks make the same number of forward passes, which may be collective, and stop together on
     a signal.
     """
-    source, last, has_any = iter(batches), None, False
+    source, last = iter(batches), None
     while True:
         batch = next(source, None)
-        status = _HAS_BATCH if batch is not None else _DONE if has_any else _EMPTY
+        if batch is not None:
+            last = batch
+        elif last is None and isinstance(batches, EvaluationLoader):
+            last = batches.first_batch()
+        status = _HAS_BATCH if batch is not None else _EMPTY if last is None else _DONE
         highest = ranks.maximum(_SIGNAL if signals.first_signal() else status)
         if highest == _SIGNAL:
             raise signals.Interrupted
@@ -179,6 +178,4 @@ def _in_step(batches: Iterable[object]) -> Iterator[tuple[object, bool]]:
             raise ValueError(
                 "Some rank has no validation batch: there are fewer batches than ranks."
             )
-        if batch is not None:
-            last, has_any = batch, True
         yield last, batch is not None

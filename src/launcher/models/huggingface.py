@@ -69,8 +69,7 @@ class HuggingFaceModel(Model):
             liger_kernels.check(task)
         self.task, self.has_pretrained_weights = task, pretrained is not None
         self.is_language_model = task in WRITES_TEXT
-        labels = num_labels if task.endswith("classification") else None
-        self.model = _built(task, pretrained, config, vocab_size, labels)
+        self.model = _build(task, pretrained, config, vocab_size, num_labels)
         self._check_data(vocab_size, seq_len)
         self.liger = liger
         if liger:
@@ -211,17 +210,18 @@ class HuggingFaceModel(Model):
             whole.load_state_dict(dict(tensors), strict=False)
             model = whole.model.merge_and_unload()
         else:
+            keys = {"task", "pretrained", "config", "vocab_size", "num_labels"}
+            arguments = {key: value for key, value in settings.items() if key in keys}
             with torch.device("meta"):
-                model = _without_weights(settings)
+                model = _build(**arguments, has_weights=False)
             options["state_dict"] = {k.removeprefix("model."): t for k, t in tensors.items()}
         with transformers_models.quiet():
             model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size, **options)
         if pretrained is not None:
             transformers_models.copy_tokenizer(str(pretrained), folder)
-        changed: dict[str, object] = {"lora": None} if lora.r else {}
-        if settings.get("liger"):  # a machine without a GPU may load it
-            changed["liger"] = False
-        return {**settings, **changed}
+        # The adapters are merged, and a machine without a GPU may load the model.
+        changed = {"lora": None, "liger": False}
+        return {key: changed.get(key, value) for key, value in settings.items()}
 
     def shard_units(self) -> list[nn.Module]:
         """Return the layers that transformers does not split, else the longest list's."""
@@ -230,41 +230,35 @@ class HuggingFaceModel(Model):
         return layers or longest_list(self.model)
 
 
-def _built(
-    task: str, pretrained: str | None, config: Any, vocab_size: int | None, labels: int | None
+def _build(
+    task: str = "causal_lm",
+    pretrained: str | None = None,
+    config: object = None,
+    vocab_size: int | None = None,
+    num_labels: int | None = None,
+    has_weights: bool = True,
 ) -> Any:
-    if pretrained is not None:
-        return transformers_models.from_pretrained(task, str(pretrained), _changes(config), labels)
-    if config is None:
-        raise ConfigError(
-            "model.pretrained: set a folder or a name, e.g. model.pretrained=gpt2; or, for new"
-            " weights, model.config.model_type."
-        )
+    """Build the model; with `has_weights` False a pretrained one gets new weights."""
     settings = transformers_models.plain(config)
-    return transformers_models.from_config(task, settings, vocab_size, labels)
-
-
-def _without_weights(settings: Mapping[str, Any]) -> object:
-    task = settings.get("task", "causal_lm")
-    labels = settings.get("num_labels") if task.endswith("classification") else None
-    if settings.get("pretrained") is None:
-        config = transformers_models.plain(settings["config"])
-        return transformers_models.from_config(task, config, settings.get("vocab_size"), labels)
-    name = str(settings["pretrained"])
-    return transformers_models.from_stored_config(
-        task, name, _changes(settings.get("config")), labels
-    )
-
-
-def _changes(config: object) -> dict[str, object]:
-    """Return the settings of a pretrained model that differ from its stored ones."""
-    changes = {} if config is None else transformers_models.plain(config)
-    if "model_type" in changes:
+    labels = num_labels if task.endswith("classification") else None
+    if pretrained is None:
+        if config is None:
+            raise ConfigError(
+                "model.pretrained: set a folder or a name, e.g. model.pretrained=gpt2; or, for new"
+                " weights, model.config.model_type."
+            )
+        return transformers_models.from_config(task, settings, vocab_size, labels)
+    if "model_type" in settings:
         raise ConfigError(
             "model.pretrained: model.config.model_type is set too, but pretrained weights have"
             " their own architecture; set only one of the two, e.g. with model=pretrained."
         )
-    return changes
+    build = (
+        transformers_models.from_pretrained
+        if has_weights
+        else transformers_models.from_stored_config
+    )
+    return build(task, str(pretrained), settings, labels)
 
 
 def _lora(node: Any) -> Lora:

@@ -46,7 +46,7 @@ class Lora:
             r=self.r,
             lora_alpha=self.alpha,
             lora_dropout=self.dropout,
-            target_modules=names if names is None or isinstance(names, str) else list(names),
+            target_modules=names,
             modules_to_save=_heads(model) or None,
         )
         try:

@@ -16,32 +16,29 @@ OUTPUTS = ("logits", "targets")
 
 def check_output(output: object, name: str) -> None:
     """Check a loss and its records, the output of method `name`, without reading the device."""
-    if not isinstance(output, tuple | list) or len(output) != 2:
-        count = f" of {len(output)}" if isinstance(output, tuple | list) else ""
-        raise ConfigError(
-            f"{name} should return (loss, records); it returned {describe_type(output)}{count}."
-        )
-    loss, records = output
-    if loss is not None and (issue := _loss_fault(loss)):
-        raise ConfigError(f"{name} should return a loss that is {issue}.")
-    if not isinstance(records, Mapping):
+    is_sequence = isinstance(output, tuple | list)
+    parts = list(output) if isinstance(output, tuple | list) else []
+    if len(parts) != 2 or not isinstance(parts[1], Mapping):
+        names = ", ".join(type(part).__name__ for part in parts)
         raise ConfigError(
             f"{name} should return (loss, records) with a dict of records; it returned"
-            f" {describe_type(records)}."
+            f" {f'({names})' if is_sequence else describe_type(output)}."
         )
+    loss, records = parts
+    if loss is not None and (issue := _loss_fault(loss)):
+        raise ConfigError(f"{name} should return a loss that is {issue}.")
     for record, value in _leaves(records):
-        if isinstance(value, torch.Tensor | np.ndarray) and value.ndim:
-            raise ConfigError(
-                f"{name}: the record '{record}' should be a number or a 0-d tensor; it has the"
-                f" shape {tuple(value.shape)}. Use its mean, or leave it out."
-            )
-        if value is not None and not isinstance(
-            value, Number | np.generic | torch.Tensor | np.ndarray
-        ):
-            raise ConfigError(
-                f"{name}: the record '{record}' should be a number or a 0-d tensor; it is"
-                f" {describe_type(value)}."
-            )
+        if isinstance(value, torch.Tensor | np.ndarray):
+            is_number = not value.ndim
+            issue = f"has the shape {tuple(value.shape)}; use its mean"
+        else:
+            is_number = value is None or isinstance(value, Number | np.generic)
+            issue = f"is {describe_type(value)}"
+        if is_number:
+            continue
+        raise ConfigError(
+            f"{name}: the record '{record}' should be a number or a 0-d tensor; it {issue}."
+        )
 
 
 def warn_of_rounding(loss: torch.Tensor, name: str, logger: logging.Logger) -> None:

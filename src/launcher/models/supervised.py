@@ -1,13 +1,13 @@
 """Any module that maps inputs to predictions, with a loss by name or by path."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
+from launcher.models.base import Model, Records, accuracy, count_targets, outputs
 from launcher.models.losses import CLASS_LOSSES, Loss, class_loss, elementwise
 from launcher.models.output import describe_type
 from launcher.types import NonNegativeFloat, PositiveFloat, UnitInterval
@@ -17,8 +17,6 @@ Name = Literal["cross_entropy", "focal", "bce", "mse", "l1", "huber"]
 
 class Supervised(Model):
     """Computes `loss(module(input), target)`, for a module that does not compute its own loss.
-
-    For a batch that is a mapping, it computes `module(**batch).loss`, as models of transformers do.
 
     Args:
         module: the module. In a configuration, it is a node with its own `_target_`.
@@ -35,13 +33,10 @@ class Supervised(Model):
         focal_gamma: exponent by which focal lowers the losses of targets that are predicted well.
         huber_delta: error from which on huber is linear.
     Raises:
-        ConfigError: `module` is not a `torch.nn.Module`, or is a causal language model that shifts
-            its labels. Also if `loss` is neither a name nor callable, or does not use a setting.
+        ConfigError: `module` is not a `torch.nn.Module`, or `loss` does not use a setting.
     """
 
     class_weights: Tensor | None
-    _may_shift = True
-    """True until the first loss of a module that computes its own loss has been checked."""
 
     def __init__(
         self,
@@ -58,12 +53,9 @@ class Supervised(Model):
                 f"model.module={module!r}: should be a torch.nn.Module; name its class, e.g. "
                 "model.module._target_=my_package.MyModule."
             )
-        # Transformers knows this without a forward pass, which may be compiled.
-        if getattr(module, "loss_type", None) == "ForCausalLM" or type(module).__name__.endswith(
-            "LMHeadModel"
-        ):
-            raise shifts_labels_error(module)
-        self._check_loss(loss, {"label_smoothing": label_smoothing, "class_weights": class_weights})
+        self._check_options(
+            loss, {"label_smoothing": label_smoothing, "class_weights": class_weights}
+        )
         self.module = module
         self.loss: Any = loss
         self.label_smoothing = label_smoothing
@@ -71,22 +63,12 @@ class Supervised(Model):
         self._elementwise = (
             elementwise(str(loss), huber_delta) if self._is_named and not self._of_classes else None
         )
-        self._class_weights = list(class_weights) if class_weights is not None else None
-        weights = torch.tensor(self._class_weights) if self._class_weights is not None else None
+        self._class_weights = class_weights
+        weights = None if class_weights is None else torch.tensor(class_weights)
         self.register_buffer("class_weights", weights, persistent=False)
 
     @staticmethod
-    def _check_loss(loss: object, options: Mapping[str, object]) -> None:
-        if not isinstance(loss, str):
-            if not callable(loss):
-                raise ConfigError(
-                    f"model.loss: should be a name or callable; this is {describe_type(loss)}. A"
-                    " function needs model.loss._partial_=true."
-                )
-        elif loss not in get_args(Name):
-            raise ConfigError(
-                f"model.loss={loss}: should be one of {', '.join(get_args(Name))}, or a _target_."
-            )
+    def _check_options(loss: object, options: Mapping[str, object]) -> None:
         takes = {"label_smoothing": ("cross_entropy",), "class_weights": CLASS_LOSSES}
         for name, value in options.items():
             if value and not (isinstance(loss, str) and loss in takes[name]):
@@ -104,22 +86,24 @@ class Supervised(Model):
     def _of_classes(self) -> bool:
         return self._is_named and self.loss in CLASS_LOSSES
 
-    def forward(
-        self, batch: tuple[Tensor, Tensor] | Mapping[str, object]
-    ) -> tuple[Tensor, Records]:
+    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
         """Compute the mean loss of `(input, target)`, and `accuracy` for losses of classes and bce.
 
         A target whose shape does not fit is a ValueError, since broadcasting would train on
         nonsense.
         """
-        if isinstance(batch, Mapping):
-            return self._own_loss(batch)
-        input, target = batch
+        input, target = _pair(batch)
         output = self.module(input)
-        if self._of_classes:
-            return self._class_loss(output, target)
-        if self._elementwise is None:
+        if not self._is_named:
             return self.loss(output, target), {}
+        if not isinstance(output, Tensor):
+            raise ConfigError(
+                f"model.module={type(self.module).__name__}: returned {describe_type(output)}, and"
+                f" model.loss={self.loss} needs a tensor; for models of transformers use"
+                " model=huggingface or model=pretrained."
+            )
+        if self._elementwise is None:
+            return self._class_loss(output, target)
         return self._elementwise_loss(self._elementwise, output, target)
 
     def _class_loss(self, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
@@ -154,52 +138,12 @@ class Supervised(Model):
         correct = ((output.detach() > 0) == (target > 0.5)).float()
         return loss, {"accuracy": correct.mean()} | outputs(self, output, (target > 0.5).long())
 
-    def _own_loss(self, batch: Mapping[str, object]) -> tuple[Tensor, Records]:
-        count = self.num_targets(batch)
-        targets: Any = batch.get("labels")
-        # A mean over no label would be NaN.
-        if isinstance(count, Tensor):
-            batch = {**batch, "labels": targets.masked_fill(count == 0, 0)}
-        result = self.module(**batch)
-        loss: Any
-        logits: Any
-        loss, logits = (
-            result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
-            for name in ("loss", "logits")
-        )
-        if loss is None:
-            keys = ", ".join(map(str, batch))
-            raise ConfigError(
-                f"model.module={type(self.module).__name__}: returned no `loss` for a batch of"
-                f" {keys}; return it, or use batches (input, target)."
-            )
-        predicts_labels = (
-            logits is not None and isinstance(count, Tensor) and logits.shape[:-1] == targets.shape
-        )
-        if predicts_labels and self._may_shift and not torch.compiler.is_compiling():
-            self._may_shift = not tells_shift(self.module, loss, logits, targets)
-        if isinstance(count, Tensor):
-            loss = loss * (count > 0)
-        if not predicts_labels:
-            return loss, {}
-        records: Records = {"accuracy": accuracy(logits, targets)}
-        return loss, records | outputs(self, logits, targets)
-
-    def num_targets(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> Tensor | int | None:
-        """Return the number of targets, or None for a loss by path, which may be any mean.
-
-        For a mapping it is the number of integer `labels` that are not -100, or None without them.
-        """
-        if isinstance(batch, Mapping):
-            labels = batch.get("labels")
-            return (
-                count_targets(labels)
-                if isinstance(labels, Tensor) and not labels.is_floating_point()
-                else None
-            )
+    def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor | int | None:
+        """Return the number of targets, or None for a loss by path, which may be any mean."""
+        _, target = _pair(batch)
         if not self._is_named:
             return None
-        return count_targets(batch[1]) if self._of_classes else batch[1].numel()
+        return count_targets(target) if self._of_classes else target.numel()
 
     def init_weights(self) -> None:
         """Call the module's own `init_weights()`, else keep the weights of its constructor."""
@@ -212,38 +156,19 @@ class Supervised(Model):
     def shard_units(self) -> list[nn.Module]:
         """Return the module's own units, or the members of its longest list of modules."""
         method = getattr(self.module, "shard_units", None)
-        if callable(method):
-            return list(method())
-        return longest_list(self.module)
+        return list(method()) if callable(method) else longest_list(self.module)
 
 
-@torch.no_grad()
-def tells_shift(module: nn.Module, loss: Tensor, logits: Tensor, labels: Tensor) -> bool:
-    """Check that a module does not shift labels; return whether this batch could show it.
-
-    A module that predicts the next token counts labels [B, T] from the second one on, and its
-    logits [B, T, classes] at t belong to the label at t + 1.
-    """
-    if labels.ndim != 2 or labels.shape[1] < 2 or not bool((labels[:, 1:] != -100).any()):
-        return labels.ndim != 2
-    expected = cross_entropy(logits.float().flatten(0, -2), labels.flatten())
-    next_token = cross_entropy(logits[:, :-1].float().flatten(0, -2), labels[:, 1:].flatten())
-    difference = (expected - next_token).abs()
-    # New weights give all classes alike.
-    if difference <= expected * (1e-4 if loss.dtype == torch.float32 else 1e-2):
-        return False
-    if (loss.float() - next_token).abs() <= difference / 10:
-        raise shifts_labels_error(module)
-    return True
-
-
-def shifts_labels_error(module: nn.Module) -> ConfigError:
-    name = type(module).__name__
-    return ConfigError(
-        f"model.module={name}: it shifts its labels by one token, so its targets and its accuracy"
-        " would be counted wrongly; use model=huggingface or model=pretrained for models of"
-        " transformers, or return no loss and shift the targets in the dataset."
-    )
+def _pair(batch: object) -> tuple[Tensor, Tensor]:
+    """Return (input, target). The keys of a mapping would be unpacked too."""
+    if isinstance(batch, Mapping):
+        raise ConfigError(
+            "data: a batch for model=supervised is (input, target), and this one is a mapping; for"
+            " a module that takes it, return (loss, records) from its forward, and name it as"
+            " model._target_."
+        )
+    input, target = cast(tuple[Tensor, Tensor], batch)
+    return input, target
 
 
 def longest_list(module: nn.Module) -> list[nn.Module]:

@@ -18,20 +18,14 @@ from launcher.process.files import expand
 logger = logging.getLogger("launcher")
 
 CLASSES = {
-    "causal_lm": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
-    "masked_lm": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
-    "seq2seq_lm": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
-    "sequence_classification": (
-        "AutoModelForSequenceClassification", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "token_classification": (
-        "AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "image_classification": (
-        "AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-    ),
-}  # fmt: skip
-"""Task to the class that builds its models, and the table of architectures that it supports."""
+    "causal_lm": "AutoModelForCausalLM",
+    "masked_lm": "AutoModelForMaskedLM",
+    "seq2seq_lm": "AutoModelForSeq2SeqLM",
+    "sequence_classification": "AutoModelForSequenceClassification",
+    "token_classification": "AutoModelForTokenClassification",
+    "image_classification": "AutoModelForImageClassification",
+}
+"""Task to the class that builds its models."""
 HUB_SECONDS = 10
 """Timeout in seconds of the request to the hub before a download."""
 
@@ -48,7 +42,7 @@ def from_config(
         num_labels: the classes, for settings without them.
     """
     transformers = library()
-    model_type, settings, names = _checked(task, dict(settings))
+    model_type, settings, names = _check_settings(dict(settings))
     if "vocab_size" in names:
         if vocab_size is None and "vocab_size" not in settings:
             raise ConfigError(
@@ -67,23 +61,22 @@ def from_config(
             if int(transformers.__version__.split(".")[0]) < 5
             else nullcontext()
         ):
-            return getattr(transformers, CLASSES[task][0]).from_config(config)
+            return getattr(transformers, CLASSES[task]).from_config(config)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"model.config: {model_type} cannot be built from it: {reason(error)}."
         ) from error
 
 
-def _checked(task: str, settings: dict[str, Any]) -> tuple[str, dict[str, Any], set[str]]:
+def _check_settings(settings: dict[str, Any]) -> tuple[str, dict[str, Any], set[str]]:
     """Return the architecture, its settings by its own names, and all names that it has."""
     transformers = library()
     model_type = settings.pop("model_type", None)
-    known = getattr(transformers.models.auto.modeling_auto, CLASSES[task][1])
-    if model_type not in known:
+    if model_type not in transformers.CONFIG_MAPPING:
         raise ConfigError(
             f"model.config.model_type={model_type}: transformers {transformers.__version__} has no"
-            f" such model for task {task}{_hint(str(model_type), known)}; e.g."
-            f" model.config.model_type={_example(known)}."
+            f" such model{_hint(str(model_type), transformers.CONFIG_MAPPING)}; e.g."
+            " model.config.model_type=gpt2."
         )
     default = transformers.AutoConfig.for_model(model_type)
     names = {*default.to_dict(), *default.attribute_map, "num_labels", "decoder_start_token_id"}
@@ -106,12 +99,6 @@ def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[st
             del settings[key]
 
 
-def _example(known: Mapping[str, object]) -> str:
-    return next(
-        (name for name in ("gpt2", "bert", "vit", "t5") if name in known), next(iter(known))
-    )
-
-
 def from_pretrained(
     task: str, name: str, changes: dict[str, object], num_labels: int | None
 ) -> object:
@@ -119,7 +106,7 @@ def from_pretrained(
 
     A stored head with another number of labels is replaced by one with new weights.
     """
-    automatic = getattr(library(), CLASSES[task][0])
+    automatic = getattr(library(), CLASSES[task])
     if num_labels is not None:
         changes = {"num_labels": num_labels, "ignore_mismatched_sizes": True, **changes}
     # This applies inside a meta context too, since the weights are read, not initialized.
@@ -136,7 +123,7 @@ def from_stored_config(
     if num_labels is not None:
         changes = {"num_labels": num_labels, **changes}
     config = _load(name, lambda path: transformers.AutoConfig.from_pretrained(path, **changes))
-    return getattr(transformers, CLASSES[task][0]).from_config(config)
+    return getattr(transformers, CLASSES[task]).from_config(config)
 
 
 def copy_tokenizer(name: str, folder: Path) -> None:
@@ -190,24 +177,21 @@ def _check_hub(name: str) -> None:
     """Check that the hub answers, since its own client would retry for a minute."""
     from huggingface_hub import constants
 
-    url = constants.ENDPOINT
-    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else None
-    if reason is None:
+    issue = "HF_HUB_OFFLINE is set"
+    if not constants.HF_HUB_OFFLINE:
+        request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
         try:
-            urllib.request.urlopen(
-                urllib.request.Request(url, method="HEAD"), timeout=HUB_SECONDS
-            ).close()
+            urllib.request.urlopen(request, timeout=HUB_SECONDS).close()
+            return
         except HTTPError:
             # The hub answers.
-            pass
+            return
         except OSError as error:
-            reason = f"{url} cannot be reached ({getattr(error, 'reason', error)})"
-    if reason is not None:
-        raise ConfigError(
-            f"model.pretrained={name}: is not a folder here and not in the hub's cache, and"
-            f" {reason}; use a folder written by save_pretrained, or download the model first (hf"
-            " download)."
-        )
+            issue = f"{constants.ENDPOINT} cannot be reached ({getattr(error, 'reason', error)})"
+    raise ConfigError(
+        f"model.pretrained={name}: is not a folder here and not in the hub's cache, and {issue};"
+        " use a folder written by save_pretrained, or download the model first (hf download)."
+    )
 
 
 @contextmanager
@@ -238,7 +222,6 @@ def quiet() -> Iterator[None]:
 def library() -> Any:
     try:
         import transformers
-        import transformers.models.auto.modeling_auto  # transformers imports it lazily
     except ImportError as error:
         raise ConfigError(
             "model=huggingface: needs the package transformers; pip install"
@@ -249,6 +232,8 @@ def library() -> Any:
 
 def plain(config: object) -> dict[str, Any]:
     """Return a configuration node as a dictionary; a bare name becomes `model_type`."""
+    if config is None:
+        return {}
     return dict(config) if isinstance(config, Mapping) else {"model_type": config}
 
 

@@ -144,8 +144,7 @@ def _context(config: RunConfig, data: Any, strategy: Strategy, texts: dict[str, 
     if data.val_batch_size is not None:
         # With lanes, a batch is the same on any number of ranks.
         size = max(1, data.val_batch_size // (lanes or strategy.ranks.world_size))
-    chunks = {} if lanes is None else {"has_chunks": True}
-    arguments = _placement(strategy) | {"batch_size": size, **chunks}
+    arguments = _placement(strategy) | {"batch_size": size}
     return RunContext(
         val_loader=partial(data.val_loader, **arguments),
         test_loader=partial(data.test_loader, **arguments),

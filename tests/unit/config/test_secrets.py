@@ -31,7 +31,7 @@ def issues_of(tree: dict[str, Any]) -> list[str]:
     return list(map(str, secret_issues(tree, plain, config_to_store(tree, plain))))
 
 
-EXCLUDED = {"identity_exclude": ["run", "data.storage_options", "job"]}
+EXCLUDED = {"identity_exclude": ["run", "data.options", "job"]}
 KEPT = [
     {"tracker": {"api_key": "${oc.env:MINE}"}},
     {"tracker": {"api_key": "${oc.env:MINE,none}"}},
@@ -41,7 +41,7 @@ KEPT = [
     {"tracker": [{"url": "${oc.env:MINE}"}, "${oc.env:MINE}"]},
     {"tracker": {"url": "${oc.decode:'${oc.env:MINE}'}"}},
     {"dispatch": {"setup": ["export X=${oc.env:MINE}"]}},
-    {"data": {"storage_options": {"key": "${oc.env:MINE}"}}},
+    {"data": {"options": {"key": "${oc.env:MINE}"}}},
     {"job": {"file": "${oc.env:MINE}"}},
     {"run": {"note": "${oc.env:MINE}"}},
 ]
@@ -115,7 +115,7 @@ AS_VARIABLE = "export it as a variable, and use '{}=${{oc.env:{}}}'."
     ({"data": [{"password": "short"}]}, "data.0.password", IN_THE_CLASS),
     ({"data": {"password": "${oc.env:MINE}"}}, "data.password", IN_THE_CLASS),
     ({"data": {"url": "http://me:${oc.env:MINE}@h"}}, "data.url", IN_THE_CLASS),
-    ({"data": {"storage_options": {"sas_token": "x"}}}, "data.storage_options.sas_token", None),
+    ({"data": {"options": {"sas_token": "x"}}}, "data.options.sas_token", None),
     ({"hydra": {"job": {"env_set": {"MY_SECRET": VALUE}}}}, "hydra.job.env_set.MY_SECRET", None),
 ])  # fmt: skip
 def test_a_secret_that_would_be_stored_is_rejected_without_showing_it(

@@ -56,12 +56,12 @@ def test_a_label_belongs_to_the_whole_text(folder):
     ("fields", "record", "sentence"),
     [
         (Fields(), {"body": "a"}, r"^data\.text_field=text: a\.jsonl, line 3: .*it has body"),
-        (Fields(), {"text": 3}, r"^data\.text_field=text: .*should be text"),
+        (Fields(), {"text": 3}, r"^data\.text_field=text: .*be of type str"),
         (Fields(prompt="q"), {"text": "a"}, r"^data\.prompt_field=q: .*line 3: has no such field"),
         (Fields(label="k"), {"text": "a", "k": "good"}, r"^data\.label_field=k: "),
         (Fields(label="k"), {"text": "a", "k": 2}, r"^data\.num_classes=2: .*has the label 2;"),
-        (Fields(messages="m"), {"m": "hello"}, r"^data\.messages_field=m: .*a list of messages"),
-        (Fields(messages="m"), {"m": [{"content": "a"}]}, r"^data\.messages_field: .*without a"),
+        (Fields(messages="m"), {"m": "hello"}, r"^data\.messages_field=m: .*be of type list"),
+        (Fields(messages="m"), {"m": [{"content": "a"}]}, r"^data\.messages_field: .*rejects it"),
         (Fields(messages="m"), {"m": [{"role": "user"}]}, r"^data\.messages_field: .*rejects it"),
     ],
 )

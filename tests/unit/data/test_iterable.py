@@ -2,14 +2,13 @@
 endless loops."""
 
 import random
-from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from launcher.data import EvaluationLoader, ResumableLoader
+from launcher.data import ResumableLoader
 from launcher.errors import ConfigError
 from support.batches import take as batches_of
 
@@ -127,24 +126,3 @@ def test_a_wrong_length_is_an_error():
 
     with pytest.raises(ConfigError, match=r"epoch 0 gave 5 samples where len\(\) says 4"):
         take(Wrong(5), 3)
-
-
-@pytest.mark.parametrize(
-    "size, world_size, num_workers",
-    [(size, world, 0) for size in (3, 8, 9, 11, 12, 13, 25) for world in (1, 2, 3)] + [(11, 2, 2)],
-)
-def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
-    ranks = range(world_size)
-    loaders = [EvaluationLoader(Stream(size), 4, rank, world_size, num_workers) for rank in ranks]
-    passes = [[batch.tolist() for batch in loader] for loader in loaders]
-    assert sorted(chain(*chain(*passes))) == list(range(size))
-    assert len({len(one) for one in passes}) == 1
-    assert all(len(batch) == 4 for one in passes for batch in one[:-1])
-
-
-def test_evaluation_of_some_samples_and_of_too_few():
-    loaders = [EvaluationLoader(Stream(25), 4, rank, 2, max_samples=11) for rank in range(2)]
-    samples = [sample for loader in loaders for batch in loader for sample in batch.tolist()]
-    assert sorted(samples) == list(range(11))
-    with pytest.raises(ConfigError, match="holds 2 samples, fewer than the 3 ranks"):
-        list(EvaluationLoader(Stream(2), 4, rank=0, world_size=3))

@@ -3,9 +3,9 @@ once."""
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from launcher.data import EvaluationLoader, ResumableLoader, SampleOrder
 from launcher.errors import ConfigError
@@ -42,6 +42,14 @@ class Lists(Numbers):
 
     def __getitem__(self, index):
         raise AssertionError("__getitems__ is there to be used")
+
+
+class Stream(IterableDataset):
+    def __init__(self, size):
+        self.size = size
+
+    def __iter__(self):
+        return iter(range(self.size))
 
 
 def numbers(loader, count):
@@ -141,56 +149,34 @@ def test_an_empty_dataset_is_an_error():
         EvaluationLoader(Numbers(0), 1)
 
 
-@pytest.mark.parametrize(
-    ("size", "options", "message"),
-    [(9, {"max_samples": 2}, r"^hooks.evaluation.max_samples=2:"), (2, {}, "holds 2 samples")],
-)
-def test_fewer_validation_samples_than_ranks_are_rejected(size, options, message):
-    with pytest.raises(ConfigError, match=message):
-        EvaluationLoader(Numbers(size), 1, rank=0, world_size=3, **options)
-
-
-@pytest.mark.parametrize(
-    "size, world_size, num_workers",
-    [
-        (size, world, 0)
-        for size in (1, 4, 8, 9, 11, 12, 13, 25)
-        for world in (1, 2, 3)
-        if size >= world
-    ]
-    + [(11, 1, 2), (11, 3, 2)],
-)
-def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
-    loaders = [
-        EvaluationLoader(Batches(size), 4, rank, world_size, num_workers)
-        for rank in range(world_size)
-    ]
-    passes = [[batch.tolist() for batch in loader] for loader in loaders]
-    assert sorted(sample for one in passes for batch in one for sample in batch) == list(
-        range(size)
-    )
-    assert {len(one) for one in passes} == {len(loaders[0])}, (
-        "a sharded model needs as many forwards on every rank"
-    )
-    assert all(0 < len(batch) <= 5 for one in passes for batch in one)
-    assert all(len(batch) == 4 for one in passes for batch in one[:-1])
-
-
+@pytest.mark.parametrize("kind", [Batches, Stream])
 @given(
     size=st.integers(1, 40),
-    limit=st.integers(1, 40),
+    limit=st.one_of(st.none(), st.integers(1, 40)),
     world_size=st.integers(1, 4),
     batch_size=st.integers(1, 9),
 )
-def test_max_samples_counts_over_all_ranks(size, limit, world_size, batch_size):
-    assume(min(size, limit) >= world_size)
-    loaders = [
-        EvaluationLoader(Batches(size), batch_size, rank, world_size, max_samples=limit)
-        for rank in range(world_size)
-    ]
-    assert sorted(
-        sample for loader in loaders for batch in loader for sample in batch.tolist()
-    ) == [*range(min(size, limit))]
+def test_evaluation_sees_each_sample_once_in_the_batches_of_one_rank(
+    kind, size, limit, world_size, batch_size
+):
+    def batches(rank, world_size):
+        loader = EvaluationLoader(kind(size), batch_size, rank, world_size, max_samples=limit)
+        taken = [batch.tolist() for batch in loader]
+        assert kind is Stream or len(loader) == len(taken)
+        assert loader.first_batch().tolist() == list(range(size))[:limit][:batch_size]
+        return taken
+
+    whole = batches(0, 1)
+    assert flat(whole) == list(range(size))[:limit]
+    for rank in range(world_size):
+        assert batches(rank, world_size) == whole[rank::world_size]
+
+
+@pytest.mark.parametrize("kind", [Batches, Stream])
+def test_workers_evaluate_the_same_samples(kind):
+    loaders = [EvaluationLoader(kind(11), 4, rank, 2, num_workers=2) for rank in range(2)]
+    passes = [[batch.tolist() for batch in loader] for loader in loaders]
+    assert passes == [[[0, 1, 2, 3], [8, 9, 10]], [[4, 5, 6, 7]]]
 
 
 def test_evaluation_can_be_repeated():

@@ -116,7 +116,6 @@ def test_a_fork_resumes_with_the_weights_that_it_has_had() -> None:
         ({"stages": [{"at": 3}]}, r"data.stages\[0\]: "),
         ({"stages": [{"at": 3, "weights": {"web": "x"}}]}, r"data.stages\[0\].weights.web=x: "),
         ({"stages": [{"at": 3, "weights": {}}] * 2}, "data.stages: at=3 follows at=3"),
-        ({"stages": [{"at": 3, "weights": {}}], "stage_unit": "tokens"}, "data.seq_len is null"),
     ],
 )
 def test_sources_and_stages_that_make_no_sense_are_rejected(
@@ -124,12 +123,6 @@ def test_sources_and_stages_that_make_no_sense_are_rejected(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         mixture(**options).check()
-
-
-def test_stages_in_tokens_begin_with_the_first_sample_after_them() -> None:
-    stages = [{"at": 33, "weights": {"web": 5}}]
-    schedule = mixture(stages=stages, stage_unit="tokens", seq_len=16).schedule()
-    assert schedule == [(0, {"web": 3.0, "code": 1.0}), (3, {"web": 5.0, "code": 1.0})]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.data.encoding import Document
@@ -93,6 +93,7 @@ def test_the_fingerprint_has_what_divides_the_tokens(tmp_path):
     assert dataset.fingerprint == PackedDataset(store, 4, True).fingerprint
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 10))
 def test_whole_documents_are_packed_in_order_and_fit(lengths, seq_len):
     ends = np.cumsum(lengths, dtype=np.int64)

@@ -77,11 +77,13 @@ def of_all(world_size: int, count: int, state: Any = None, **options: Any) -> tu
     return [list(chain(*each)) for each in zip(*parts, strict=True)], states[0], max(reads)
 
 
-@pytest.mark.parametrize("kind", [Stateful, Sized])
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (2, 3), (3, 1)])
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [(Stateful, 1, 2), (Stateful, 2, 3), (Stateful, 3, 1), (Sized, 1, 1)],
+)
 def test_a_resume_reads_nothing_again(kind: type, before: int, after: int) -> None:
     whole, _, _ = of_all(1, 9, kind=kind)
-    for stop in range(1, 9):
+    for stop in (1, 4, 7, 8):
         first, state, _ = of_all(before, stop, kind=kind)
         assert first == whole[:stop]
         # Six of seven: it stops in the middle of epochs and, after seven batches, at an end.

@@ -52,9 +52,9 @@ def test_signals_to_the_group_kill_no_worker():
                     os.killpg(0, number)
         shooter = threading.Thread(target=shoot)
         shooter.start()
-        for _ in range(3):
+        for _ in range(2):
             batches = iter(loader(0.01))
-            assert [batch.item() for batch in islice(batches, 30)] == list(range(30))
+            assert [batch.item() for batch in islice(batches, 20)] == list(range(20))
             batches.close()
         stopping.set()
         shooter.join()

@@ -181,10 +181,9 @@ def test_sizes():
 @pytest.mark.parametrize(
     ("options", "wrong", "fix"),
     [
-        ({"num_heads": 5}, "model.num_heads=5:", "e.g. model.num_heads=4."),
-        ({"num_heads": 24}, "model.num_heads=24:", "e.g. model.num_heads=12."),
-        ({"num_kv_heads": 3}, "model.num_kv_heads=3:", "e.g. model.num_kv_heads=2."),
-        ({"dim": 25}, "model.dim=25:", "e.g. model.dim=26."),
+        ({"num_heads": 5}, "model.num_heads=5:", "e.g. model.dim=30."),
+        ({"num_heads": 24}, "model.num_heads=24:", "e.g. model.dim=48."),
+        ({"num_kv_heads": 3}, "model.num_kv_heads=3:", "e.g. model.num_kv_heads=1."),
     ],
 )
 def test_sizes_that_do_not_fit(options, wrong, fix):

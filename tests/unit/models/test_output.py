@@ -15,10 +15,9 @@ LOSS = torch.ones((), requires_grad=True)
     [
         (LOSS, "it returned a Tensor."),
         (None, "it returned nothing (None)."),
-        ((LOSS, {}, 1), "it returned a tuple of 3."),
+        ((LOSS, {}, 1), "it returned (Tensor, dict, int)."),
         ({"loss": LOSS, "a": 1}, "it returned a dict."),
-        ((LOSS, None), "it returned nothing (None)."),
-        ((LOSS, [1.0]), "it returned a list."),
+        ((LOSS, None), "it returned (Tensor, NoneType)."),
         ((0.5, {}), "it is a float."),
         ((LOSS.expand(3), {}), "the shape (3,), so"),
         ((torch.tensor(3), {}), "it is of torch.int64"),

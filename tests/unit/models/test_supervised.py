@@ -12,24 +12,16 @@ def network():
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def test_cross_entropy_over_the_last_axis():
-    module = network()
-    for shape in ((5,), (5, 2)):
-        input, target = torch.randn(*shape, 4), torch.randint(0, 3, shape)
-        loss, records = Supervised(module)((input, target))
-        logits = module(input)
-        torch.testing.assert_close(loss, F.cross_entropy(logits.reshape(-1, 3), target.reshape(-1)))
-        assert records["accuracy"].item() == pytest.approx(
-            (logits.argmax(-1) == target).float().mean().item()
-        )
-
-
-def test_cross_entropy_over_torchs_class_axis():
-    module = nn.Conv2d(1, 3, 3, padding=1)
-    input, target = torch.randn(2, 1, 5, 6), torch.randint(0, 3, (2, 5, 6))
+@pytest.mark.parametrize("kind", ["vectors", "sequences", "images"])
+def test_cross_entropy_over_the_last_axis_or_torchs(kind):
+    module = nn.Conv2d(1, 3, 3, padding=1) if kind == "images" else network()
+    shape = {"vectors": (5,), "sequences": (5, 2), "images": (2, 5, 6)}[kind]
+    input = torch.randn(2, 1, 5, 6) if kind == "images" else torch.randn(*shape, 4)
+    target = torch.randint(0, 3, shape)
     loss, records = Supervised(module)((input, target))
-    torch.testing.assert_close(loss, F.cross_entropy(module(input), target))
-    expected = (module(input).argmax(1) == target).float().mean().item()
+    logits = module(input).movedim(1, -1) if kind == "images" else module(input)
+    torch.testing.assert_close(loss, F.cross_entropy(logits.reshape(-1, 3), target.reshape(-1)))
+    expected = (logits.argmax(-1) == target).float().mean().item()
     assert records["accuracy"].item() == pytest.approx(expected)
 
 
@@ -85,93 +77,23 @@ def test_supervised_without_a_module_is_rejected():
         Supervised("resnet")
 
 
-class OwnLoss(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
+class Outputs(nn.Linear):
+    """Returns a mapping, as models of transformers do."""
 
-    def forward(self, features, labels=None):
-        logits = self.layer(features)
-        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
-        return {"loss": loss, "logits": logits}
+    def forward(self, input):
+        return {"logits": super().forward(input)}
 
 
-def test_a_module_that_returns_its_loss_gets_dict_batches():
-    model = Supervised(OwnLoss())
-    batch = {"features": torch.randn(4, 3), "labels": torch.tensor([0, 1, -100, 1])}
-    loss, records = model.eval()(batch)
-    assert loss == model.module(**batch)["loss"] and model.num_targets(batch) == 3
-    assert 0 <= records["accuracy"] <= 1 and records["targets"] is batch["labels"]
-    empty = batch | {"labels": torch.full((4,), -100)}
-    model.train()(empty)[0].backward()
-    assert (
-        model(empty)[0] == 0
-        and not model.module.layer.weight.grad.any()
-        and model.num_targets(empty) == 0
-    )
-
-
-def test_a_module_that_returns_no_loss_for_a_dict_batch_is_rejected():
-    with pytest.raises(
-        ConfigError, match=r"^model\.module=OwnLoss: returned no `loss` for a batch of features;"
-    ):
-        Supervised(OwnLoss())({"features": torch.randn(4, 3)})
-
-
-class Tagger(nn.Module):
-    """Returns the loss of its labels [B, T], shifted by one token or not."""
-
-    def __init__(self, shift: bool):
-        super().__init__()
-        self.layer, self.shift = nn.Embedding(7, 7), shift
-
-    def forward(self, input_ids, labels):
-        logits = self.layer(input_ids)
-        wanted, given = (labels[:, 1:], logits[:, :-1]) if self.shift else (labels, logits)
-        return {"loss": F.cross_entropy(given.flatten(0, 1), wanted.flatten()), "logits": logits}
-
-
-@pytest.mark.parametrize("scale", [1.0, 0.02, 0.002], ids="weights x {}".format)
-@pytest.mark.parametrize("masked", [0, 3])
-@pytest.mark.parametrize("training", [True, False])
-def test_module_that_shifts_its_labels_is_rejected_at_its_first_loss(
-    masked: int, training: bool, scale: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """New weights are small: all classes are alike, and so are the two losses, to a thousandth."""
-    torch.manual_seed(0)
-    monkeypatch.setattr(
-        nn.Embedding, "reset_parameters", lambda layer: nn.init.normal_(layer.weight, std=scale)
-    )
-    tokens = torch.randint(0, 7, (4, 9))
-    batch = {"input_ids": tokens, "labels": tokens.clone()}
-    batch["labels"][:, :masked] = -100
-    with pytest.raises(
-        ConfigError, match=r"^model\.module=Tagger: it shifts its labels by one token"
-    ):
-        Supervised(Tagger(shift=True)).train(training)(batch)
-    loss, records = Supervised(Tagger(shift=False)).train(training)(batch)
-    assert loss > 0 and "accuracy" in records
-
-
-def test_shift_is_looked_for_until_a_batch_can_show_it() -> None:
-    torch.manual_seed(0)
-    tokens = torch.randint(0, 7, (4, 9))
-    model = Supervised(Tagger(shift=True))
-    with torch.no_grad():
-        model({"input_ids": tokens, "labels": torch.full((4, 9), -100)})
-    with pytest.raises(ConfigError, match="it shifts its labels"):
-        model({"input_ids": tokens, "labels": tokens})
-
-
-@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel"])
-def test_causal_model_of_transformers_is_rejected_when_it_is_built(name: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    kind = getattr(transformers, name)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 11}
-    with pytest.raises(
-        ConfigError, match=rf"^model\.module={name}: .*use model=huggingface or model=pretrained"
-    ):
-        Supervised(kind(kind.config_class(**sizes)))
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"input_ids": 1, "labels": 2}, r"^data: .* this one is a mapping; .*model\._target_\.$"),
+        ((torch.zeros(2, 4), torch.zeros(2)), "^model.module=Outputs: returned a dict, .*tensor;"),
+    ],
+)
+def test_a_module_with_an_interface_of_its_own_is_rejected(batch, message):
+    with pytest.raises(ConfigError, match=message):
+        Supervised(Outputs(4, 1), "mse")(batch)
 
 
 @pytest.mark.parametrize(
@@ -216,11 +138,6 @@ def test_loss_by_path_counts_by_samples():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"loss": "msee"},
-            r"model.loss=msee: should be one of cross_entropy, focal, bce, mse, l1, huber",
-        ),
-        ({"loss": 3}, "model.loss: should be a name or callable"),
         (
             {"loss": "mse", "label_smoothing": 0.1},
             "model.label_smoothing=0.1: loss=mse does not use it",
