@@ -1,9 +1,7 @@
 """Find all runs on disk, or the run that a word names."""
 
-import gc
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from launcher.config.messages import closest_name, hint
@@ -12,7 +10,7 @@ from launcher.process.files import expand
 from launcher.rundir.folder import run_folders
 from launcher.runs.filters import check_word
 from launcher.runs.stored_run import StoredRun
-from launcher.slurm.scheduler import QueuedJob, find_cancelled, queue, with_times
+from launcher.slurm.scheduler import QueuedJob, find_cancelled, queue
 from launcher.slurm.shared_job import END_STATES
 from launcher.slurm.submission import FROZEN
 
@@ -43,7 +41,7 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
     if open_runs:
         notes = [run.folder.path / FROZEN for run in open_runs]
         jobs = queue(notes)
-        join_queue(open_runs, jobs and with_times(jobs, notes))
+        join_queue(open_runs, jobs)
         if jobs is not None:
             ask_cancelled(open_runs)
 
@@ -73,18 +71,6 @@ def find_runs(outputs: Path) -> list[StoredRun]:
     """Find all runs below a folder, in the order in which they started."""
     runs = map(StoredRun.read, run_folders(str(outputs)))
     return sorted(runs, key=lambda run: (run.started, run.path))
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Switch the garbage collector off: it takes 10 % of the time, and runs have no cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def find_run(word: str, outputs: Path) -> StoredRun:

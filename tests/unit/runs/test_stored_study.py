@@ -1,7 +1,6 @@
-"""A hyperparameter search as it is read from disk, its pictures and its report."""
+"""A hyperparameter search as it is read from disk, and its report."""
 
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import optuna
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.runs.look.study_plot import draw_study
 from launcher.runs.stored_study import StoredStudy, find_study
 from support.browser import in_browser, needs_browser
 from support.studies import study_on_disk
@@ -56,48 +54,6 @@ def test_a_study_without_a_run_is_a_sentence(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     with pytest.raises(ConfigError, match="is a trial of this search; repeat its command"):
         StoredStudy.read(folder)
-
-
-# --------------------------------------------------------------------------------------- pictures
-def test_pictures_of_one_objective_have_all_trials_with_a_value(tmp_path: Path) -> None:
-    study = StoredStudy.read(study_on_disk(tmp_path, paused=True))
-    study.trials.insert(0, study.trials.pop())  # the invalid one
-    titles, curves = {}, 0
-    for name, figure in draw_study(study):
-        titles[name] = figure.axes[0].get_title()
-        curves += len(figure.axes[0].lines) if name == "curves" else 0
-        if name == "history":
-            assert figure.axes[0].collections[0].get_offsets()[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
-    assert [*titles] == ["history", "curves", "importances", "parallel"]
-    assert (titles["importances"], curves) == ("Importances for the value at step 10", 6)
-
-
-def test_pictures_of_several_objectives_have_a_front(tmp_path: Path) -> None:
-    study = StoredStudy.read(study_on_disk(tmp_path, TWO))
-    labels = {name: figure.axes[0].get_ylabel() for name, figure in draw_study(study)}
-    assert [*labels] == ["history", "front", "importances", "parallel"]
-    assert (labels["history"], labels["front"]) == TWO
-
-
-def test_pictures_of_one_trial_are_drawn_without_warnings(tmp_path: Path) -> None:
-    study = StoredStudy.read(study_on_disk(tmp_path))
-    invalid, study.trials = study.trials[-1:], study.trials[:1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        # What other tests have left open is collected at any time.
-        warnings.simplefilter("ignore", ResourceWarning)
-        assert len(list(draw_study(study))) == 4
-    study.trials = invalid
-    with pytest.raises(ConfigError, match="no trial has a value of val/loss yet"):
-        next(draw_study(study))
-
-
-def test_plot_writes_pngs(runs: Any, outputs: Path) -> None:
-    folder = study_on_disk(outputs)
-    names = ("history", "curves", "importances", "parallel")
-    files = [folder / f"plot-{name}.png" for name in names]
-    assert runs("plot", "0123abcd") == (0, "".join(f"{file}\n" for file in files), "")
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
 # ------------------------------------------------------------------------------ export and report

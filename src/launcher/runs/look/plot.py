@@ -1,4 +1,4 @@
-"""Draw metrics of runs, or a hyperparameter search, as a PNG.
+"""Draw metrics of runs as a PNG.
 
 Training is smoothed over raw values, validation is drawn as dots, and restarts are dotted lines.
 """
@@ -17,7 +17,7 @@ from launcher.process.files import save_figure
 from launcher.rundir.history import is_wide
 from launcher.runs.act.repeat_command import select_runs
 from launcher.runs.find_runs import RUN_HELP
-from launcher.runs.look.differences import differences, without_defaults
+from launcher.runs.look.differences import differences, override_text
 from launcher.runs.look.run_groups import OVER_HELP, Group, group_runs
 from launcher.runs.look.series import (
     AXES,
@@ -29,9 +29,7 @@ from launcher.runs.look.series import (
     smooth,
     smoothing_of,
 )
-from launcher.runs.look.study_plot import draw_study
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.stored_study import StoredStudy, find_study
 
 MAX_POINTS = 4000
 MAX_LABELS = 12
@@ -49,9 +47,7 @@ STYLE = {
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.argument(
-        "runs", "RUN", f"{RUN_HELP}; or a filter: model=mlp, val/loss<2; or a search", nargs="+"
-    )
+    parser.argument("runs", "RUN", f"{RUN_HELP}; or a filter: model=mlp, val/loss<2", nargs="+")
     parser.argument(
         "--metric", "KEY,KEY", "a panel for each (default: train/loss with val/loss)", default=LOSS
     )
@@ -69,8 +65,7 @@ def add_arguments(parser: Parser) -> None:
     parser.argument(
         "-o --output",
         "FILE",
-        "a .png, .svg or .pdf (default: plot.png in the run's folder; of a search:"
-        " plot-history.png, ...)",
+        "a .png, .svg or .pdf (default: plot.png in the folder of the run or runs)",
         type=path_argument,
     )
 
@@ -80,13 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1."
         )
-    words, output = arguments.runs, arguments.output
-    if len(words) == 1 and (folder := find_study(words[0], arguments.outputs)) is not None:
-        output = output or folder / "plot.png"
-        for name, figure in draw_study(StoredStudy.read(folder)):
-            save(figure, output.with_stem(f"{output.stem}-{name}"))
-        return 0
-    runs = select_runs(words, arguments.outputs)
+    runs = select_runs(arguments.runs, arguments.outputs)
     metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
     check_metrics(runs, metrics)
     if arguments.over is not None and arguments.against == "time":
@@ -97,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = runs[0].folder.path if len(runs) == 1 else arguments.outputs
     axis = Axis.of(runs, arguments.against)
     figure = draw(runs, metrics, axis, arguments.smoothing, arguments.log, groups)
-    save(figure, output or folder / "plot.png")
+    save(figure, arguments.output or folder / "plot.png")
     return 0
 
 
@@ -217,11 +206,8 @@ class Panel:
 
 def labels_of(runs: Sequence[StoredRun]) -> list[str]:
     """Label runs by the id and the differing keys. Of many runs, only the first are labelled."""
-    rows = without_defaults(runs, differences(runs))
-    labels = [
-        " ".join([run.id, *(f"{k}={v}" for k, v in row.items())])
-        for run, row in zip(runs, rows, strict=True)
-    ]
+    pairs = zip(runs, differences(runs), strict=True)
+    labels = [f"{run.id} {override_text(row)}".rstrip() for run, row in pairs]
     more = len(labels) - MAX_LABELS
     kept = [
         plain_text(label if len(label) <= 90 else label[:89] + "…") for label in labels[:MAX_LABELS]

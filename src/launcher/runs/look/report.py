@@ -20,9 +20,9 @@ from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import replace_file
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.filters import FILTER_HELP, number, select
-from launcher.runs.find_runs import ask_queue, find_runs, without_garbage_collection
+from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.format import seconds_of
-from launcher.runs.look.differences import differences, without_defaults
+from launcher.runs.look.differences import differences
 from launcher.runs.look.listing import no_runs
 from launcher.runs.look.phase_times import TimeSpent, time_of_run
 from launcher.runs.look.report_media import media_of
@@ -61,16 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.optuna is not None:
         return export_study(folder, arguments.optuna)
     plotly = plotly_source()
-    with without_garbage_collection():
-        if folder is not None:
-            data = study_data(StoredStudy.read(folder), arguments.metric)
-        else:
-            runs = select_runs(arguments)
-            groups = [] if arguments.over is None else group_runs(runs, arguments.over)
-            data = report_data(runs, arguments.metric)
-            data["groups"] = [
-                {"label": group.label, "runs": [run.id for run in group.runs]} for group in groups
-            ]
+    if folder is not None:
+        data = study_data(StoredStudy.read(folder), arguments.metric)
+    else:
+        runs = select_runs(arguments)
+        groups = [] if arguments.over is None else group_runs(runs, arguments.over)
+        data = report_data(runs, arguments.metric)
+        data["groups"] = [
+            {"label": group.label, "runs": [run.id for run in group.runs]} for group in groups
+        ]
     output = arguments.output or (folder or arguments.outputs) / "report.html"
     try:
         replace_file(output, page(data, plotly).encode())
@@ -131,13 +130,12 @@ def report_data(
     modes = {**modes_of(judges), **directions}
     max_points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
     rows, pages, logged = differences(runs), [], Counter[str]()
-    for run, row, kept in zip(runs, rows, without_defaults(runs, rows), strict=True):
+    for run, row in zip(runs, rows, strict=True):
         names = run.history.metrics
         logged.update(names)
         candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
         directed = {name: mode_of(name, modes.get(name)) for name in candidates}
         pages.append(describe_run(run, row, directed, max_points))
-        pages[-1]["blank"] = [key for key in row if key not in kept]
         # For ten thousand runs it does not fit into memory.
         del run.history
     metrics = choose_metrics(logged, metric, first)

@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import statistics
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -140,23 +139,19 @@ def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
     runs = [run for group in groups.values() for run in group]
     errors: list[str] = []
     for name, group in groups.items():
-        seeds = Counter(map(seed_of, group))
-        if within := other_keys(group):
-            errors.append(
-                f"{key}={name}: its runs differ in more than the seed: {join_names(within)}"
-            )
-        elif len(seeds) < len(group):
-            twice = join_names([run.label for run in group if seeds[seed_of(run)] > 1])
-            errors.append(f"{key}={name}: several runs have the same seed: {twice}")
-        elif len(group) < 2:
-            errors.append(f"{key}={name}: has one run, and a test needs two seeds at least")
-    if not errors and (more := other_keys(runs, key)):
-        errors.append(f"'{key}': the arms differ in other keys as well: {join_names(more)}")
+        if differing := other_keys(group):
+            errors.append(f"its runs differ in {join_names(differing)}, and not in the seed alone")
+        elif len({*map(seed_of, group)}) < max(2, len(group)):
+            errors.append("needs runs of two seeds at least, and one run of each")
+        if errors:
+            raise ConfigError(f"{key}={name}: {errors[0]}; choose with a filter.")
     # Strategy and ranks are keys of the configuration too, where they may count.
-    if differing := [name for name in code(runs) if name not in ("strategy", "ranks")]:
-        errors.append(f"'{key}': the runs differ in their code: {join_names(differing)}")
-    if errors:
-        raise ConfigError(*(f"{error}; choose with a filter." for error in errors))
+    differing = other_keys(runs, key)
+    differing += [name for name in code(runs) if name not in ("strategy", "ranks")]
+    if differing:
+        raise ConfigError(
+            f"'{key}': the arms differ in {join_names(differing)} as well; choose with a filter."
+        )
 
 
 def other_keys(runs: Sequence[StoredRun], key: str = SEED) -> list[str]:

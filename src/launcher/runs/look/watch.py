@@ -17,7 +17,6 @@ from launcher.process.printable import printable, raw
 from launcher.process.text_table import is_colored
 from launcher.rundir.logs import is_live_terminal
 from launcher.runs.filters import sort
-from launcher.runs.find_runs import without_garbage_collection
 from launcher.runs.format import plural
 from launcher.runs.look.listing import add_selection, no_runs, print_runs, select_runs, table
 from launcher.runs.stored_run import StoredRun
@@ -90,14 +89,9 @@ def screen(arguments: argparse.Namespace, width: int, height: int) -> list[str]:
 
 def read_runs(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]]:
     """Read the selected runs, in their order on the screen, and the columns."""
-    with without_garbage_collection():
-        runs, columns = select_runs(arguments)
-        if arguments.sort:
-            return sort(runs, arguments.sort, arguments.reverse), columns
-        runs.reverse()
-        runs.sort(key=rank)
-        return runs[::-1] if arguments.reverse else runs, columns
-
-
-def rank(run: StoredRun) -> int:
-    return FIRST.index(run.state) if run.state in FIRST else len(FIRST)
+    runs, columns = select_runs(arguments)
+    if arguments.sort:
+        return sort(runs, arguments.sort, arguments.reverse), columns
+    runs.reverse()
+    runs.sort(key=lambda run: FIRST.index(run.state) if run.state in FIRST else len(FIRST))
+    return runs[::-1] if arguments.reverse else runs, columns

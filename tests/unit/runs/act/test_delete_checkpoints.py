@@ -185,7 +185,7 @@ def test_a_run_that_changes_meanwhile_is_left(old_run: Any) -> None:
     seen = run.updated
     age(folder, 60)
     with pytest.raises(ConfigError, match="has changed"):
-        delete_checkpoints.plan_deletion(run, seen, ["latest"], True)
+        delete_checkpoints.delete_of_run(run, seen, ["latest"], True)
     assert steps_of(folder) == [1, 2, 3, 4]
 
 
