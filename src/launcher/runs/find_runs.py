@@ -4,11 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from launcher.config.messages import closest_name, hint
+from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 from launcher.rundir.folder import run_folders
 from launcher.runs.filters import check_word
+from launcher.runs.format import join_names
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob, find_cancelled, queue
 from launcher.slurm.shared_job import END_STATES
@@ -89,18 +90,13 @@ def find_run(word: str, outputs: Path) -> StoredRun:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        some = ", ".join(run.label for run in matches[:8])
-        more = f" and {len(matches) - 8} more" if len(matches) > 8 else ""
+        some = join_names([run.label for run in matches])
         raise ConfigError(
-            f"'{word}': names {len(matches)} runs, {some}{more}; write name/id, or more of the id."
+            f"'{word}': names {len(matches)} runs, {some}; write name/id, or more of the id."
         )
     if not runs:
         raise ConfigError(
             f"'{word}': there are no runs in {outputs}; give their folder with --outputs=DIR."
         )
-    names = {run.name for run in runs}
-    near = closest_name(word, {run.id for run in runs} | names | {run.label for run in runs})
-    known = f" Its runs have the names {', '.join(sorted(names)[:8])}." if near is None else ""
-    raise ConfigError(
-        f"'{word}': is not a run in {outputs}{hint(word, [near] if near else [])}{known}"
-    )
+    names = {name for run in runs for name in (run.name, run.id, run.label)}
+    raise ConfigError(f"'{word}': is not a run in {outputs}{hint(word, names)}")

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 print(f"{heading}: the same")
             print()
-        print(*first, *diff_command(runs), sep="\n")
+        print(*first, sep="\n")
     return 0
 
 
@@ -147,14 +147,6 @@ def results(runs: Sequence[StoredRun]) -> Rows:
             number(run.metrics[metric].value) if metric in run.metrics else None for run in runs
         ]
     return rows
-
-
-def diff_command(runs: Sequence[StoredRun]) -> list[str]:
-    """Return the command that shows how the code of two runs differs, if both commits are known."""
-    commits = list(dict.fromkeys((run.record.get("git") or {}).get("commit") for run in runs))
-    if len(commits) != 2 or None in commits:
-        return []
-    return [f"The code: git diff {str(commits[0])[:12]} {str(commits[1])[:12]}"]
 
 
 def first_differences(runs: Sequence[StoredRun]) -> list[str]:

@@ -18,7 +18,7 @@ from launcher.process.argument_parser import Parser
 from launcher.process.printable import encodable
 from launcher.process.text_table import GAP, TextTable, terminal_width
 from launcher.rundir.history import BARS
-from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
+from launcher.runs.filters import FILTER_HELP, check_keys, no_runs, select, sort, value_of
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.format import duration, number, seconds_of
 from launcher.runs.look import run_groups
@@ -93,12 +93,7 @@ def print_runs(
     if runs:
         table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
     else:
-        print(no_runs(arguments), file=sys.stderr)
-
-
-def no_runs(arguments: argparse.Namespace) -> str:
-    suffix = f" that match {' '.join(arguments.words)}" if arguments.words else ""
-    return f"There are no runs in {arguments.outputs}{suffix}."
+        print(no_runs(arguments.words, arguments.outputs), file=sys.stderr)
 
 
 @dataclass

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.errors import ConfigError
@@ -45,10 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = log_path(wanted, arguments.rank, arguments.slurm)
     watch.is_job_log = path != wanted.folder.log_path(arguments.rank)
     position = 0 if arguments.lines is None else last_lines(path, arguments.lines)
-    position += copy(path, position)
-    if arguments.follow:
-        for text in growth(path, position, watch.has_ended):
-            emit(text)
+    for text in growth(path, position, watch.has_ended if arguments.follow else lambda: True):
+        emit(text)
     newest = StoredRun.read(wanted.folder.path)
     last = newest.attempts[-1] if newest.attempts else {}
     has_no_log = last.get("started") == last.get("ended")
@@ -143,40 +142,28 @@ def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:
     return end - sum(len(line) + 1 for line in kept)
 
 
-def copy(path: Path, position: int) -> int:
-    """Print a file from `position` to its end; return the number of bytes."""
-    with open(path, "rb") as file:
-        start = file.seek(position)
-        # Only complete lines are printed, so no character is divided.
-        while lines := file.readlines(1 << 16):
-            emit(b"".join(lines))
-        return file.tell() - start
-
-
 def growth(
     path: Path,
     position: int,
     has_ended: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[bytes]:
-    """Yield the bytes appended after `position`, to the end once `has_ended()` is true."""
+    """Yield the bytes after `position`, until nothing was appended after `has_ended()` is true."""
     while True:
         # This is checked before reading, so that the last bytes are still read.
-        ended = has_ended()
-        try:
-            with open(path, "rb") as file:
-                # It may have been rewritten.
-                is_shorter = os.fstat(file.fileno()).st_size < position
-                position = file.seek(0 if is_shorter else position)
-                text = file.read()
-        except FileNotFoundError:
-            text = b""
-        position += len(text)
-        if text:
-            yield text
-        elif ended:
-            return
-        else:
+        ended, has_grown = has_ended(), False
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            # It may have been rewritten.
+            is_shorter = os.fstat(file.fileno()).st_size < position
+            file.seek(0 if is_shorter else position)
+            # In complete lines no character is divided.
+            while lines := file.readlines(1 << 16):
+                has_grown = True
+                yield b"".join(lines)
+            position = file.tell()
+        if not has_grown:
+            if ended:
+                return
             sleep(PAUSE)
 
 

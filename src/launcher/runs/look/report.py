@@ -19,11 +19,10 @@ from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import replace_file
 from launcher.rundir.record_format import AttemptData
-from launcher.runs.filters import FILTER_HELP, number, select
+from launcher.runs.filters import FILTER_HELP, number, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.format import seconds_of
 from launcher.runs.look.differences import differences
-from launcher.runs.look.listing import no_runs
 from launcher.runs.look.phase_times import TimeSpent, time_of_run
 from launcher.runs.look.report_media import media_of
 from launcher.runs.look.run_groups import OVER_HELP, group_runs
@@ -64,7 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     if folder is not None:
         data = study_data(StoredStudy.read(folder), arguments.metric)
     else:
-        runs = select_runs(arguments)
+        found = find_runs(arguments.outputs)
+        ask_queue(found)
+        runs = select_some([run for run in found if run.record], arguments.words, arguments.outputs)
         groups = [] if arguments.over is None else group_runs(runs, arguments.over)
         data = report_data(runs, arguments.metric)
         data["groups"] = [
@@ -85,15 +86,6 @@ def export_study(folder: Path | None, url: str) -> int:
     StoredStudy.read(folder).export(url)
     print(f"{url}: study {folder.name}")
     return 0
-
-
-def select_runs(arguments: argparse.Namespace) -> list[StoredRun]:
-    runs = find_runs(arguments.outputs)
-    ask_queue(runs)
-    runs = [run for run in select(runs, arguments.words) if run.record]
-    if not runs:
-        raise ConfigError(no_runs(arguments))
-    return runs
 
 
 def plotly_source() -> str:
@@ -124,26 +116,19 @@ def report_data(
     directions: Mapping[str, Mode] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Collect the data of the page in JSON's types; `directions` of metrics override the runs'."""
-    judges = [run.judged_by for run in runs if run.judged_by is not None]
-    judged = Counter(name for name, _ in judges).most_common(1)
-    first = metric or (judged[0][0] if judged else None)
-    modes = {**modes_of(judges), **directions}
+    judges = Counter(run.judged_by for run in runs if run.judged_by is not None).most_common()
+    # Of a metric with two directions, the one that most runs have.
+    modes = {name: mode for (name, mode), _ in reversed(judges)} | dict(directions)
+    logged = dict.fromkeys(name for run in runs for name in run.metrics)
+    metrics = choose_metrics(logged, metric, judges[0][0][0] if judges else None)
+    modes = {name: mode_of(name, modes.get(name)) for name in metrics}
     max_points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
-    rows, pages, logged = differences(runs), [], Counter[str]()
+    rows, pages = differences(runs), []
     for run, row in zip(runs, rows, strict=True):
-        names = run.history.metrics
-        logged.update(names)
-        candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
-        directed = {name: mode_of(name, modes.get(name)) for name in candidates}
-        pages.append(describe_run(run, row, directed, max_points))
+        pages.append(describe_run(run, row, modes, max_points))
         # For ten thousand runs it does not fit into memory.
         del run.history
-    metrics = choose_metrics(logged, metric, first)
-    for run_page in pages:
-        best, curves = run_page["best"], run_page["curves"]
-        run_page["best"] = {name: best.get(name) for name in metrics}
-        run_page["curves"] = {name: curves[name] for name in metrics if name in curves}
-    mode = mode_of(metrics[0], modes.get(metrics[0]))
+    mode = modes[metrics[0]]
     return {
         "metric": metrics[0],
         "mode": mode,
@@ -176,12 +161,6 @@ def common_settings(runs: Sequence[StoredRun]) -> dict[str, str]:
         if len(values) == 1 and (value := values.pop()) not in (None, "null"):
             found[key] = str(value)
     return found
-
-
-def modes_of(judges: Sequence[tuple[str, Mode]]) -> dict[str, Mode]:
-    """Return the direction of each metric that runs are judged by, as most of the runs have it."""
-    counts = Counter(judges).most_common()
-    return {metric: mode for (metric, mode), _ in reversed(counts)}
 
 
 def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, object]:
@@ -231,13 +210,15 @@ def format_params(params: dict[str, object]) -> dict[str, str]:
     return {key: to_override_text(value) for key, value in params.items()}
 
 
-def choose_metrics(logged: Counter[str], metric: str | None, judged: str | None) -> list[str]:
+def choose_metrics(
+    logged: Mapping[str, object], metric: str | None, judged: str | None
+) -> list[str]:
     """List the metric by which most runs are judged, the training loss, and validation metrics."""
     if metric is not None and metric not in logged:
         raise ConfigError(unknown_metric(metric, logged))
-    validation = [name for name in logged if name.startswith("val/")]
-    first = judged or ("val/loss" if "val/loss" in logged else LOSS)
-    return list(dict.fromkeys([first, LOSS, *sorted(validation)]))[:MAX_METRICS]
+    validation = sorted(name for name in logged if name.startswith("val/"))
+    first = metric or judged or ("val/loss" if "val/loss" in logged else LOSS)
+    return list(dict.fromkeys([first, LOSS, *validation]))[:MAX_METRICS]
 
 
 def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:

@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 
@@ -14,7 +14,7 @@ from launcher.process.argument_parser import Parser
 from launcher.process.text_table import TextTable
 from launcher.runs.filters import FILTER_HELP, check_keys, select, value_of
 from launcher.runs.find_runs import find_runs
-from launcher.runs.format import number
+from launcher.runs.format import join_names, number
 from launcher.runs.look.compare import code
 from launcher.runs.look.differences import differences
 from launcher.runs.stored_run import StoredRun
@@ -164,11 +164,6 @@ def other_keys(runs: Sequence[StoredRun], key: str = SEED) -> list[str]:
 
 def seed_of(run: StoredRun) -> str:
     return str(run.text(SEED))
-
-
-def join_names(names: Collection[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return (", ".join([*names][:4]) or "none") + more
 
 
 def measure_arms(

@@ -16,9 +16,9 @@ from launcher.process.argument_parser import Parser
 from launcher.process.printable import printable, raw
 from launcher.process.text_table import is_colored
 from launcher.rundir.logs import is_live_terminal
-from launcher.runs.filters import sort
+from launcher.runs.filters import no_runs, sort
 from launcher.runs.format import plural
-from launcher.runs.look.listing import add_selection, no_runs, print_runs, select_runs, table
+from launcher.runs.look.listing import add_selection, print_runs, select_runs, table
 from launcher.runs.stored_run import StoredRun
 
 FIRST = ("running", "queued", "preempted", "stale")
@@ -75,7 +75,7 @@ def screen(arguments: argparse.Namespace, width: int, height: int) -> list[str]:
     """Return a heading, the runs that there is room for, and how many are left."""
     runs, columns = read_runs(arguments)
     if not runs:
-        return [printable(no_runs(arguments))[:width]]
+        return [printable(no_runs(arguments.words, arguments.outputs))[:width]]
     counts = Counter(run.state for run in runs)
     states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
     lines = [f"{time.strftime('%H:%M:%S')}  {plural(len(runs), 'run')}: {states}"[:width]]
