@@ -59,13 +59,8 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
             "data=digits: needs scikit-learn, which is not installed; pip install"
             " 'torch-launcher[digits]'."
         )
-    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     # Importing scikit-learn would take a second.
-    if file.is_file():
-        table = np.loadtxt(file, delimiter=",")
-        pixels, digits = table[:, :-1], table[:, -1]
-    else:
-        from sklearn import datasets
-
-        pixels, digits = datasets.load_digits(return_X_y=True)
-    return (pixels / 16).astype(np.float32), digits.astype(np.int64)
+    table = np.loadtxt(
+        Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=","
+    )
+    return (table[:, :-1] / 16).astype(np.float32), table[:, -1].astype(np.int64)

@@ -49,17 +49,14 @@ def write_store(
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         with ExitStack() as stack:
-            writers = [
-                stack.enter_context(_Part(temporary / name, meta["vocab_size"])) for name in SPLITS
-            ]
+            dtype = np.uint16 if meta["vocab_size"] <= 2**16 else np.uint32
+            parts = [_Part(temporary / name, dtype, stack) for name in SPLITS]
             for number, document in enumerate(documents):
                 is_held_out = int((number + 1) * val_fraction) > int(number * val_fraction)
-                writers[is_held_out].append(document)
-        meta = {
-            **meta,
-            "documents": {writer.folder.name: len(writer.ends) for writer in writers},
-            "fingerprints": {writer.folder.name: writer.fingerprint() for writer in writers},
-        }
+                parts[is_held_out].append(document)
+        fingerprints = {part.folder.name: part.finish() for part in parts}
+        counts = {part.folder.name: len(part.ends) for part in parts}
+        meta = {**meta, "documents": counts, "fingerprints": fingerprints}
         replace_file(temporary / "meta.json", json.dumps(meta).encode())
         try:
             os.rename(temporary, folder)
@@ -72,17 +69,15 @@ def write_store(
 
 
 class _Part:
-    def __init__(self, folder: Path, vocab_size: int):
+    """The files of one part, whose writers end with the stack."""
+
+    def __init__(self, folder: Path, dtype: type[np.unsignedinteger[Any]], stack: ExitStack):
         folder.mkdir()
-        self.folder, self.ends, self.labels = folder, list[int](), list[int]()
-        dtype = np.uint16 if vocab_size <= 2**16 else np.uint32
-        self.tokens = TokenWriter(folder / "tokens.npy", dtype)
+        self.folder, self.stack = folder, stack
+        self.ends, self.labels = list[int](), list[int]()
+        self.tokens = stack.enter_context(TokenWriter(folder / "tokens.npy", dtype))
         self.targets: TokenWriter | None = None
         self.digest = xxhash.xxh3_64()
-
-    def __enter__(self) -> _Part:
-        self.tokens.__enter__()
-        return self
 
     def append(self, document: Document) -> None:
         self.tokens.append(document.ids)
@@ -90,23 +85,20 @@ class _Part:
         self.ends.append(self.tokens.count)
         if document.is_target is not None:
             if self.targets is None:
-                self.targets = TokenWriter(self.folder / "targets.npy", np.uint8).__enter__()
+                writer = TokenWriter(self.folder / "targets.npy", np.uint8)
+                self.targets = self.stack.enter_context(writer)
             self.targets.append(document.is_target.astype(np.uint8))
             self.digest.update(document.is_target.tobytes())
         if document.label is not None:
             self.labels.append(document.label)
 
-    def __exit__(self, *exception: object) -> None:
-        self.tokens.__exit__()
-        if self.targets is not None:
-            self.targets.__exit__()
+    def finish(self) -> str:
+        """Write the other files, and return what identifies the documents."""
         np.save(self.folder / "ends.npy", np.array(self.ends, dtype=np.int64))
         if self.labels:
             np.save(self.folder / "labels.npy", np.array(self.labels, dtype=np.int64))
         for file in self.folder.iterdir():
             fsync_file(file)
-
-    def fingerprint(self) -> str:
         self.digest.update(np.array([*self.ends, *self.labels], dtype=np.int64).tobytes())
         digest = self.digest.hexdigest()
         return f"{len(self.ends)} documents of {self.tokens.count} tokens, xxh3 {digest}"

@@ -98,17 +98,15 @@ class GPT(Model):
 
     @staticmethod
     def _check_heads(dim: int, num_heads: int, num_kv_heads: int) -> None:
-        if dim % num_heads or (dim // num_heads) % 2:
-            if dim % 2:
-                raise ConfigError(f"model.dim={dim}: should be even; e.g. model.dim={dim + 1}.")
+        if dim % (2 * num_heads):
             raise ConfigError(
                 f"model.num_heads={num_heads}: should divide model.dim={dim} into heads of even"
-                f" size; e.g. model.num_heads={_nearest_divisor(num_heads, dim // 2)}."
+                f" size; e.g. model.dim={2 * num_heads * math.ceil(dim / (2 * num_heads))}."
             )
         if num_heads % num_kv_heads:
             raise ConfigError(
                 f"model.num_kv_heads={num_kv_heads}: should divide model.num_heads={num_heads};"
-                f" e.g. model.num_kv_heads={_nearest_divisor(num_kv_heads, num_heads)}."
+                f" e.g. model.num_kv_heads={math.gcd(num_heads, num_kv_heads)}."
             )
 
     def forward(self, batch: TokenBatch) -> tuple[Tensor, Records]:
@@ -214,15 +212,10 @@ class Block(nn.Module):
         return x + F.dropout(self.ffn(self.ffn_norm(x)), self.dropout, self.training)
 
     def init_weights(self, std: float, residual_std: float) -> None:
-        for matrix in (
-            self.attention.q,
-            self.attention.k,
-            self.attention.v,
-            self.ffn.gate,
-            self.ffn.up,
-        ):
+        attention, ffn = self.attention, self.ffn
+        for matrix in (attention.q, attention.k, attention.v, ffn.gate, ffn.up):
             nn.init.normal_(matrix.weight, std=std)
-        for matrix in (self.attention.out, self.ffn.down):
+        for matrix in (attention.out, ffn.down):
             nn.init.normal_(matrix.weight, std=residual_std)
         for norm in (self.attention_norm, self.ffn_norm):
             nn.init.ones_(norm.weight)
@@ -289,7 +282,3 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pair (x_i, x_(i + head_dim/2)) by its position's angle: [B, heads, T, head_dim]."""
     swapped = x.roll(x.shape[-1] // 2, dims=-1)
     return (x * cos + swapped * sin).type_as(x)
-
-
-def _nearest_divisor(value: int, number: int) -> int:
-    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - value))

@@ -17,7 +17,6 @@ from launcher.runs.__main__ import VERBS, main, parse
         ("list gtp", "'gtp': … did you mean gpt?"),
         ("cancel 1a2c", "'1a2c': … did you mean 1a2b?"),
         ("show gtp", "'gtp': … did you mean gpt?"),
-        ("show zzz", "'zzz': … the names gpt."),
         ("optimizer.ls=1", "'optimizer.ls': … did you mean optimizer.lr?"),
         ("logs gpt -n -1", "--lines=-1: "),
         ("logs gpt --rank 3", "--rank=3: gpt/1a2b … launcher.log, rank-1.log."),

@@ -1,4 +1,4 @@
-"""A hyperparameter search as it is read from disk, and its report."""
+"""A hyperparameter search as it is read from disk."""
 
 import math
 from pathlib import Path
@@ -9,7 +9,6 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.runs.stored_study import StoredStudy, find_study
-from support.browser import in_browser, needs_browser
 from support.studies import study_on_disk
 
 TWO = ("val/loss", "val/accuracy")
@@ -86,23 +85,3 @@ def test_a_storage_that_cannot_be_written_is_a_sentence(
     runs("report", "0123abcd", f"--optuna=sqlite:///{tmp_path}/two.db")
     code, _, errors = runs("report", word, f"--optuna={url.format(tmp_path)}")
     assert code == 2 and message in errors and len(errors.splitlines()) == 1
-
-
-ACTIONS = """
-document.body.dataset.result = JSON.stringify({
-  history: element("history").data.map(trace => `${trace.name}:${trace.x.length}`),
-  front: element("front-part").hidden ? null : element("front").data[1].x.length,
-  bars: element("importances").data.map(trace => trace.y[0]),
-  parallel: element("parallel").data[0].dimensions.map(dimension => dimension.label),
-});
-"""
-
-
-@needs_browser
-def test_the_report_in_a_browser(runs: Any, outputs: Path, tmp_path: Path) -> None:
-    folder = study_on_disk(outputs, TWO)
-    assert runs("report", "0123abcd") == (0, f"{folder}/report.html\n", "")
-    result = in_browser(folder / "report.html", tmp_path, ACTIONS)
-    assert result["history"] == ["completed:6", "best:7"] and result["front"] == 6
-    assert result["bars"] == ["optimizer.lr"] * 2
-    assert result["parallel"] == ["optimizer.lr", "model.width", "val/loss"]

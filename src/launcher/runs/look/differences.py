@@ -25,7 +25,7 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
     """
     ignored = keys_without_effect(runs)
     chosen = [(run, run.choices) for run in runs if run.choices]
-    known = [(run, run.settings) for run in runs if run.keys]
+    known = [(run, run.settings) for run in runs if run.settings]
     groups = {group for group in diff(*(row for _, row in chosen)) if is_group(group)}
     groups = {group for group in groups if counts(group, ignored)}
     keys = {key for key in diff(*(row for _, row in known)) if counts(key, ignored)}

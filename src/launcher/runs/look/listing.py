@@ -208,7 +208,7 @@ def shorten_keys(rows: Sequence[Row]) -> list[Row]:
 def summary(run: StoredRun, differs: Row) -> dict[str, Any]:
     """Return the record, state, folder, metrics and differences of a run for `--json`."""
     return {
-        **{key: value for key, value in run.record.items() if key != "logged"},
+        **{key: value for key, value in run.record.items() if key not in ("config", "logged")},
         "id": run.id,
         "name": run.name,
         "state": run.state,

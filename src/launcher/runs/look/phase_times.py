@@ -33,7 +33,7 @@ class TimeSpent:
         # Of all time, including the queue.
         share = self.seconds["computing"] / sum(self.seconds.values())
         parts = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
-        return f"{self.device_hours:,.3g} device hours, {share:.0%} effective ({parts})"
+        return f"{self.device_hours:,.3g} device hours, {100 * share:.0f} % effective ({parts})"
 
 
 def time_of_run(run: StoredRun, now: float) -> TimeSpent:

@@ -186,22 +186,20 @@ class Panel:
 
     def draw_bands(self, groups: Sequence[Group]) -> None:
         """Draw the mean of each group, and one standard deviation around it."""
-        marks = DOTS if self.metric.startswith(VALIDATION) else {}
         for group, color in zip(groups, cycle(COLORS), strict=False):
-            label = f"{group.label or group.runs[0].name} (n={len(group.runs)})"
-            curves = [self.axis.curve(run, self.metric) for run in group.runs]
-            shown = band(
-                [smooth(curve, self.metric, self.smoothing, self.is_log) for curve in curves],
-                self.is_log,
-            )
-            self.drawn.plot(shown.x, shown.mean, color=color, label=plain_text(label), **marks)
-            self.drawn.fill_between(shown.x, shown.low, shown.high, color=color, alpha=0.18, lw=0)
-            if self.dots:
-                points = band([self.axis.curve(run, self.dots) for run in group.runs], self.is_log)
-                below = [m - x for m, x in zip(points.mean, points.low, strict=True)]
-                above = [x - m for m, x in zip(points.mean, points.high, strict=True)]
-                style = {"color": color, "ls": "none", "lw": 1, **DOTS}
-                self.drawn.errorbar(points.x, points.mean, [below, above], **style)
+            label = plain_text(f"{group.label or group.runs[0].name} (n={len(group.runs)})")
+            for metric in filter(None, (self.metric, self.dots)):
+                curves = [self.axis.curve(run, metric) for run in group.runs]
+                shown = band(
+                    [smooth(curve, metric, self.smoothing, self.is_log) for curve in curves],
+                    self.is_log,
+                )
+                marks = DOTS if metric.startswith(VALIDATION) else {}
+                name = label if metric == self.metric else None
+                self.drawn.plot(shown.x, shown.mean, color=color, label=name, **marks)
+                self.drawn.fill_between(
+                    shown.x, shown.low, shown.high, color=color, alpha=0.18, lw=0
+                )
 
 
 def labels_of(runs: Sequence[StoredRun]) -> list[str]:

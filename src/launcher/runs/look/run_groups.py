@@ -109,10 +109,14 @@ def show(runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Name
     if sort is not None:
         check_keys(runs, [sort.removeprefix("best ")], "--sort=")
         chosen = f"best {sort}" if f"best {sort}" in columns else sort
-        columns = columns if chosen in columns else [*columns, chosen]
-        known = [group for group in groups if group.values(chosen)]
-        known.sort(key=lambda g: statistics.fmean(g.values(chosen)), reverse=arguments.reverse)
-        groups = [*known, *(group for group in groups if not group.values(chosen))]
+        columns = list(dict.fromkeys((*columns, chosen)))
+        sign = -1 if arguments.reverse else 1
+        # A group without a value is the last.
+        groups.sort(
+            key=lambda group: (
+                sign * statistics.fmean(group.values(chosen)) if group.values(chosen) else math.inf
+            )
+        )
     elif arguments.reverse:
         groups.reverse()
     if arguments.json:

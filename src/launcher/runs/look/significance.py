@@ -46,15 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm, with its values by seed. `low` and `high` are the 95 % interval of their mean."""
+    """One arm, with its values by seed."""
 
     arm: str
     values: Values
     n: int
     mean: float
     sd: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -83,26 +81,25 @@ class TestOutcome:
 
     def tables(self) -> Iterator[TextTable]:
         interval, p = "95 % interval", "p" if len(self.comparisons) == 1 else "p (Holm)"
-        arms = [
-            (arm.arm, str(arm.n), number(arm.mean), number(arm.sd), between(arm))
-            for arm in self.arms
-        ]
+        arms = [(arm.arm, str(arm.n), number(arm.mean), number(arm.sd)) for arm in self.arms]
         pairs = [
-            (f"{c.first} - {c.second}", number(c.difference), between(c), f"{c.p:.2g}", c.test)
-            for c in self.comparisons
+            (
+                f"{pair.first} - {pair.second}",
+                number(pair.difference),
+                f"{number(pair.low)} to {number(pair.high)}",
+                f"{pair.p:.2g}",
+                pair.test,
+            )
+            for pair in self.comparisons
         ]
-        right = frozenset((1, 2, 3, 4))
+        right = frozenset((1, 2, 3))
         heading = f"{self.metric} at step {self.step}"
-        yield TextTable((self.key, "n", heading, "sd", interval), arms, right, folds=True)
+        yield TextTable((self.key, "n", heading, "sd"), arms, right, folds=True)
         yield TextTable((self.key, "difference", interval, p, "test"), pairs, right, folds=True)
 
     def __repr__(self) -> str:
         """Return the tables, for a notebook."""
         return "\n\n".join("\n".join(table.lines()) for table in self.tables())
-
-
-def between(found: Arm | ArmComparison) -> str:
-    return f"{number(found.low)} to {number(found.high)}"
 
 
 def run_test(
@@ -112,10 +109,10 @@ def run_test(
     groups = group_runs(runs, key)
     check_alike(groups, key)
     step, values = measure_arms(groups, metric, step)
-    try:
-        arms = [summary(name, values[name]) for name in values]
-    except ImportError as error:
-        raise ConfigError("test needs scipy: pip install 'torch-launcher[statistics]'.") from error
+    arms = [
+        Arm(name, each, len(each), statistics.fmean(each.values()), statistics.stdev(each.values()))
+        for name, each in values.items()
+    ]
     return TestOutcome(key, metric, step, arms, compare_arms(values))
 
 
@@ -125,7 +122,7 @@ def group_runs(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]
     check_keys(runs, [key])
     groups: dict[str, list[StoredRun]] = {}
     for stored in runs:
-        if stored.keys and (key in stored.choices or key in stored.settings):
+        if stored.settings and (key in stored.choices or key in stored.settings):
             groups.setdefault(str(value_of(stored, key)), []).append(stored)
     if len(groups) < 2:
         raise ConfigError(
@@ -190,14 +187,6 @@ def measure_arms(
     }
 
 
-def summary(name: str, values: Values) -> Arm:
-    from scipy import stats
-
-    n, mean, sd = len(values), statistics.fmean(values.values()), statistics.stdev(values.values())
-    reach = float(stats.t.isf(LEVEL / 2, n - 1)) * sd / math.sqrt(n)
-    return Arm(name, values, n, mean, sd, mean - reach, mean + reach)
-
-
 def compare_arms(arms: Mapping[str, Values]) -> list[ArmComparison]:
     """Compare all pairs of arms; the p-values are adjusted for their number (Holm 1979)."""
     pairs = [comparison(one, arms[one], other, arms[other]) for one, other in combinations(arms, 2)]
@@ -211,7 +200,10 @@ def compare_arms(arms: Mapping[str, Values]) -> list[ArmComparison]:
 
 def comparison(first: str, one: Values, second: str, other: Values) -> ArmComparison:
     """Compare two arms, paired by seed if both have the same seeds."""
-    from scipy import stats
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise ConfigError("test needs scipy: pip install 'torch-launcher[statistics]'.") from error
 
     x, y, is_paired = [*one.values()], [*other.values()], one.keys() == other.keys()
     samples = [[one[seed] - other[seed] for seed in one]] if is_paired else [x, y]

@@ -6,9 +6,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import NoReturn
 
 from launcher.errors import ConfigError
@@ -47,28 +44,16 @@ def _live(arguments: argparse.Namespace) -> NoReturn:
     from rich.live import Live
     from rich.text import Text
 
+    # So the terminal is restored.
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     # The cells of the table are printable already.
     console = Console(file=raw(sys.stdout), highlight=False)
-    with _ending_at_sigterm(), Live(console=console, screen=True, auto_refresh=False) as live:
+    with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             lines = screen(arguments, *shutil.get_terminal_size())
             text = Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop")
             live.update(text, refresh=True)
             time.sleep(arguments.every)
-
-
-@contextmanager
-def _ending_at_sigterm() -> Iterator[None]:
-    """Raise SystemExit at SIGTERM, so that the terminal is restored."""
-
-    def end(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def screen(arguments: argparse.Namespace, width: int, height: int) -> list[str]:

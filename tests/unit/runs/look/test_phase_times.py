@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.runs.look.phase_times import TimeSpent, time_of_run
@@ -78,6 +78,7 @@ def test_an_open_attempt_lasts_until_now_or_the_last_write(make_run: Any, state:
 SPANS = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda pair: (min(pair), max(pair)))
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(SPANS, st.integers(0, 100), st.integers(0, 100), st.integers(1, 8)), max_size=5
