@@ -79,11 +79,6 @@ class StoredRun(RunOnDisk):
             return "stale"
         return state
 
-    @property
-    def is_left(self) -> bool:
-        """Return whether no process is on the run, not even one that still logs its results."""
-        return not is_held(self.folder)
-
     @cached_property
     def note(self) -> Submission | None:
         return Submission.read(self.folder)

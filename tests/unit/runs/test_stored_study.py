@@ -25,9 +25,9 @@ def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
     assert study.common_step == 10
 
 
-@pytest.mark.parametrize("paused", [False, True])
-def test_the_parameter_that_decides_is_the_important_one(tmp_path: Path, paused: bool) -> None:
-    shares = StoredStudy.read(study_on_disk(tmp_path, paused=paused)).importances()
+def test_the_parameter_that_decides_is_the_important_one(tmp_path: Path) -> None:
+    """Also while trials are paused."""
+    shares = StoredStudy.read(study_on_disk(tmp_path, paused=True)).importances()
     assert shares["optimizer.lr"] > 0.7 and sum(shares.values()) == pytest.approx(1)
 
 

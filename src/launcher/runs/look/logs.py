@@ -11,13 +11,11 @@ from pathlib import Path
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.printable import printable
-from launcher.rundir.folder import FOLLOWER_LOCK
-from launcher.rundir.holder import read_holder
+from launcher.rundir.holder import is_held
 from launcher.runs.find_runs import RUN_HELP, find_run, join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import ENDING, queue
 from launcher.slurm.submission import FROZEN
-from launcher.trackers.follower_process import WAIT
 
 # Seconds between two reads of a growing file.
 PAUSE = 0.3
@@ -76,11 +74,9 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
             f"{run.label}: has no log yet, since it waits in the queue{job}; -f waits for it."
         )
     end = last_end(run).rstrip(".")
-    none = f"it has no logs{f': its last attempt {end}' if end else ''}"
-    has = f"it has {', '.join(names)}" if names else none
-    if slurm:
-        raise ConfigError(f"--slurm: {run.label} has no log of a SLURM job; {has}.")
-    raise ConfigError(f"--rank={rank}: {run.label} has no {path.name}; {has}.")
+    none = f"no logs{f': its last attempt {end}' if end else ''}"
+    option = "--slurm" if slurm else f"--rank={rank}"
+    raise ConfigError(f"{option}: {run.label} has no such log; it has {', '.join(names) or none}.")
 
 
 def last_end(run: StoredRun) -> str:
@@ -92,22 +88,18 @@ def last_end(run: StoredRun) -> str:
 class RunWatch:
     """Watches for the end of a run: no process holds it, and SLURM's queue has no job of it.
 
-    A completed run's own log is complete once its process has left it and its trackers are
-    complete. The process waits for these at most `trackers` seconds, and logs their problems. Its
-    job's log (`is_job_log`) is not complete then, since srun forwards output a moment later.
+    A completed run's own log is complete once its process has left it. Its job's log (`is_job_log`)
+    is not complete then, since srun forwards output a moment later.
     """
 
-    def __init__(
-        self, path: Path, pause: float = 5.0, is_job_log: bool = False, trackers: float = 1.5 * WAIT
-    ):
-        self.path, self.pause, self.is_job_log, self.trackers = path, pause, is_job_log, trackers
-        self._left: float | None = None
+    def __init__(self, path: Path, pause: float = 5.0, is_job_log: bool = False):
+        self.path, self.pause, self.is_job_log = path, pause, is_job_log
         self._asked = float("-inf")
         self._in_queue = False
 
     def has_ended(self) -> bool:
         run = StoredRun.read(self.path)
-        if run.state == "running" or not run.is_left or not self._has_heard_of_trackers():
+        if run.state == "running" or is_held(run.folder):
             return False
         is_completed = run.state == "completed"
         if is_completed and not self.is_job_log:
@@ -117,13 +109,6 @@ class RunWatch:
             is_over = run.job is None or (is_completed and run.job.state == ENDING)
             self._asked, self._in_queue = time.monotonic(), not is_over
         return not self._in_queue
-
-    def _has_heard_of_trackers(self) -> bool:
-        follower = read_holder(self.path / FOLLOWER_LOCK)
-        if follower is None or not follower.is_local() or not follower.is_alive():
-            return True
-        self._left = self._left or time.monotonic()
-        return time.monotonic() - self._left >= self.trackers
 
 
 def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:

@@ -128,7 +128,9 @@ def report_data(
         pages.append(describe_run(run, row, modes, max_points))
         # For ten thousand runs it does not fit into memory.
         del run.history
-    mode = modes[metrics[0]]
+    mode, bests = modes[metrics[0]], [run_page["best"][metrics[0]] for run_page in pages]
+    values = [math.nan if best is None else best["value"] for best in bests]
+    order = sort_best_first(range(len(runs)), lambda index: values[index], mode)
     return {
         "metric": metrics[0],
         "mode": mode,
@@ -138,16 +140,8 @@ def report_data(
         "states": dict(Counter(run.state for run in runs).most_common()),
         "spent": sum((time_of_run(run, time.time()) for run in runs), TimeSpent()).line(),
         "runs": pages,
-        "media": media_of(best_first(runs, [page["best"][metrics[0]] for page in pages], mode)),
+        "media": media_of([runs[index] for index in order]),
     }
-
-
-def best_first(
-    runs: Sequence[StoredRun], best: Sequence[dict[str, Any] | None], mode: Mode
-) -> list[StoredRun]:
-    values = [math.nan if each is None else each["value"] for each in best]
-    order = sort_best_first(range(len(runs)), lambda index: values[index], mode)
-    return [runs[index] for index in order]
 
 
 def common_settings(runs: Sequence[StoredRun]) -> dict[str, str]:
@@ -177,7 +171,9 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, objec
         runs, metric or (goal.objectives[0] if goal.objectives[0] in logged else None), modes
     )
     rows = {
-        trial.stored.label: format_params(trial.params) for trial in study.trials if trial.stored
+        trial.stored.label: {key: to_override_text(value) for key, value in trial.params.items()}
+        for trial in study.trials
+        if trial.stored
     }
     data["parameters"] = parameters(list(rows.values()))
     for run, described_run in zip(runs, data["runs"], strict=True):
@@ -204,10 +200,6 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, objec
             "importances": [study.importances(index) for index in range(len(goal.objectives))],
         }
     }
-
-
-def format_params(params: dict[str, object]) -> dict[str, str]:
-    return {key: to_override_text(value) for key, value in params.items()}
 
 
 def choose_metrics(

@@ -35,6 +35,7 @@ def test_each_second_of_an_attempt_has_its_part() -> None:
     found = spent_by(attempt(100, 200, (0, 50), seconds=seconds, queued=time_of(40), world_size=4))
     assert found.seconds == {"queued": 60, "repeating": 0, "computing": 83, **seconds}
     assert found.device_seconds == 400
+    assert spent_by(attempt(0, 30, (5, 5), outcome="failed")).seconds["starting"] == 30
     assert "52 % effective" in found.line() and TimeSpent().line() == "0 device hours"
 
 
@@ -59,10 +60,6 @@ def test_steps_that_a_later_attempt_computes_again_are_lost(
     found = spent_by(*attempts)
     assert found.seconds["repeating"] == pytest.approx(repeated)
     assert found.seconds["computing"] == pytest.approx(10 * spans[-1][1])
-
-
-def test_an_attempt_that_reached_no_step_was_starting() -> None:
-    assert spent_by(attempt(0, 30, (5, 5), outcome="failed")).seconds["starting"] == 30
 
 
 @pytest.mark.parametrize("state", ["running", "stale"])
