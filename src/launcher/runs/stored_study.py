@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.config.compose.session import first_line
 from launcher.config.schema.metric_direction import is_better
@@ -98,7 +98,7 @@ class StoredStudy:
 
         try:
             study = optuna.create_study(
-                storage=url, study_name=self.folder.name, directions=self.goal.directions
+                storage=url, study_name=self.folder.name, directions=self._directions
             )
         except optuna.exceptions.DuplicatedStudyError as error:
             raise ConfigError(
@@ -115,6 +115,11 @@ class StoredStudy:
             study.set_metric_names(list(self.goal.objectives))
         states = [STATES.get(trial.status(self.goal), "RUNNING") for trial in self.trials]
         self._add_trials(study, states, [trial.values(self.goal) for trial in self.trials])
+
+    @property
+    def _directions(self) -> list[Any]:
+        """The directions, of the type that Optuna's annotations demand."""
+        return [*self.goal.directions]
 
     def _add_trials(
         self, study: "optuna.Study", states: Sequence[str], values: Sequence[Sequence[float]]
@@ -149,7 +154,7 @@ class StoredStudy:
             for trial in self.trials
         ]
         states = ["COMPLETE" if math.isfinite(each) else "FAIL" for each in values]
-        study = optuna.create_study(direction=self.goal.directions[index])
+        study = optuna.create_study(direction=self._directions[index])
         self._add_trials(study, states, [[each] for each in values])
         # This hides the warning that there are few trials.
         with warnings.catch_warnings():

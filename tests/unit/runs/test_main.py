@@ -111,7 +111,6 @@ ANY_ORDER = {
     "replay": (FILTER, ["--from", "0"], ["--json"]),
     "test": (["optimizer", *FILTER], ["--json"]),
     "show": (FILTER, ["--note", "a text"], ["--label", "paper"]),
-    "rollback": (["1a2b", "1400"], ["--json"]),
 }
 """A verb, its words, and some of its options."""
 

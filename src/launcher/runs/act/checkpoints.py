@@ -85,8 +85,9 @@ def check_options(arguments: argparse.Namespace) -> None:
     for name, value in given.items():
         if value is not None and not arguments.delete:
             raise ConfigError(f"--{name}: is an option of --delete.")
-    if arguments.delete and arguments.at:
-        raise ConfigError("--at: chooses none to delete; --keep names the checkpoints that stay.")
+    for name in ("at", "json"):
+        if arguments.delete and getattr(arguments, name):
+            raise ConfigError(f"--{name}: is no option of --delete; --keep names what stays.")
 
 
 def select_runs(

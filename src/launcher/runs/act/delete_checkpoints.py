@@ -1,7 +1,6 @@
 """Delete checkpoints of runs that have ended, except those that something needs."""
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -59,16 +58,6 @@ class Plan:
         plans = ("keep", "delete")
         return [[*cells(each), plans[each.path in self.paths]] for each in self.found]
 
-    def as_json(self) -> dict[str, object]:
-        kept = [each for each in self.found if not each.is_aside and each.path not in self.paths]
-        return {
-            "run": self.run.label,
-            "delete": [str(each.path) for each in self.deleted],
-            "bytes": self.size,
-            "keep": [each.path.name for each in kept],
-            "reason": self.reason,
-        }
-
 
 def seconds_of_age(text: str) -> float:
     match = AGE.fullmatch(text)
@@ -111,9 +100,6 @@ def delete(
             print(f"{run.label}: {cause_of(error)}", file=sys.stderr)
             failed = True
     done = [plan for plan in plans if plan.reason is None]
-    if arguments.json:
-        print(json.dumps([plan.as_json() for plan in plans], indent=2))
-        return int(failed)
     if rows := [row for plan in done for row in plan.rows()]:
         TextTable((*HEADINGS, "plan"), rows, right=frozenset((1, 2, 3)), folds=True).print()
     print(total(done, arguments.yes))

@@ -1,7 +1,6 @@
 """Set a run back to one of its checkpoints: the next start continues from there."""
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +30,6 @@ FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl")
 def add_arguments(parser: Parser) -> None:
     parser.argument("run", "RUN", RUN_HELP)
     parser.argument("step", "STEP", "the step of a checkpoint (1400), or best")
-    parser.flag("--json", "the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,10 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
     ask_queue([run])
     with job_on_hold(run), RunLock(folder) as lock, folder.explain_write_errors():
         names, lines = roll_back(folder, store, step, RunRecord(folder, check_lock=lock.check))
-    if arguments.json:
-        moved = {"checkpoints": names, "lines": lines}
-        print(json.dumps({"run": run.label, "step": step, "set_aside": moved}, indent=2))
-        return 0
     if not names and not lines:
         print(f"{run.label}: step {step} is its newest: nothing to do.")
         return 0

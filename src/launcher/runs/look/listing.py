@@ -134,10 +134,10 @@ def usual_columns(runs: Sequence[StoredRun], now: float) -> list[Column]:
     heading = f"best {min(metrics)}" if len(metrics) == 1 else "best"
     bests = [best(run, named=len(metrics) > 1) for run in runs]
     columns = [
-        Column("step/max", [run.progress for run in runs], 3, is_right=True),
+        Column("step/max", [run.progress for run in runs], 4, is_right=True),
         Column("train/loss", [number(run.record.get("loss")) for run in runs], 5, is_right=True),
         Column("curve", [run.loss_curve for run in runs], 7),
-        Column(heading, bests, 4, is_right=True),
+        Column(heading, bests, 3, is_right=True),
         Column("attempts", [str(len(run.attempts)) for run in runs], 9, is_right=True),
         Column("age", [age(run, now) for run in runs], 8, is_right=True),
     ]
@@ -221,6 +221,5 @@ def summary(run: StoredRun, differs: Row) -> dict[str, Any]:
         "labels": list(run.written.labels),
         "differs": differs,
         "choices": run.choices,
-        "overrides": run.overrides,
         "metrics": {key: value for key, (value, _) in run.metrics.items()},
     }

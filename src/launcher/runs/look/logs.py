@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -111,20 +112,11 @@ class RunWatch:
         return not self._in_queue
 
 
-def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:
-    """Return the position at which the last `lines` lines of a file begin, read from its end."""
+def last_lines(path: Path, lines: int) -> int:
+    """Return the position at which the last `lines` lines of a file begin."""
     with open(path, "rb") as file:
-        position = end = file.seek(0, os.SEEK_END)
-        text = b""
-        # The newline at the very end closes the last line and begins none.
-        while position and text[:-1].count(b"\n") < lines:
-            position = max(0, position - block)
-            file.seek(position)
-            text = file.read(end - position)
-    if not text or not lines:
-        return end
-    kept = text[:-1].split(b"\n")[-lines:]
-    return end - sum(len(line) + 1 for line in kept)
+        kept = deque(file, lines)
+        return file.tell() - sum(map(len, kept))
 
 
 def growth(

@@ -205,14 +205,9 @@ class Panel:
 def labels_of(runs: Sequence[StoredRun]) -> list[str]:
     """Label runs by the id and the differing keys. Of many runs, only the first are labelled."""
     pairs = zip(runs, differences(runs), strict=True)
-    labels = [f"{run.id} {override_text(row)}".rstrip() for run, row in pairs]
-    more = len(labels) - MAX_LABELS
-    kept = [
-        plain_text(label if len(label) <= 90 else label[:89] + "…") for label in labels[:MAX_LABELS]
-    ]
-    if more > 0:
-        kept[-1] += f" (and {more} more)"
-    return kept + ["_nolegend_"] * max(0, more)
+    labels = [f"{run.id} {override_text(row)}".rstrip()[:90] for run, row in pairs]
+    more = max(0, len(labels) - MAX_LABELS)
+    return [*map(plain_text, labels[:MAX_LABELS]), *["_nolegend_"] * more]
 
 
 def plain_text(text: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 
-from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.text_table import TextTable
@@ -17,6 +16,7 @@ from launcher.runs.find_runs import find_runs
 from launcher.runs.format import join_names, number
 from launcher.runs.look.compare import code
 from launcher.runs.look.differences import differences
+from launcher.runs.look.series import check_metrics
 from launcher.runs.stored_run import StoredRun
 
 SEED, LEVEL = "seed", 0.05
@@ -168,14 +168,13 @@ def measure_arms(
 ) -> tuple[int, dict[str, Values]]:
     """Return the step at which the arms are compared, and their values there."""
     runs = [run for group in groups.values() for run in group]
+    check_metrics(runs, [metric])
     curves = {}
     for run in runs:
         curve = run.history.curve(metric)
         curves[run.label] = dict(zip(map(int, curve.x), curve.y, strict=True))
-    if missing := [name for name, curve in curves.items() if not curve]:
-        near = hint(metric, {name for run in runs for name in run.history.metrics})
-        raise ConfigError(f"'--metric={metric}': is not logged by {join_names(missing)}{near}")
-    step = max(map(max, curves.values())) if step is None else step
+    if step is None:
+        step = max(last for curve in curves.values() for last in curve)
     unfit = [name for name, curve in curves.items() if not math.isfinite(curve.get(step, math.nan))]
     if unfit:
         raise ConfigError(

@@ -103,10 +103,10 @@ def test_a_second_rollback_and_one_to_the_newest(runs, folder):
     before = sorted(os.listdir(folder.path))
     assert "nothing to do" in runs("rollback", "1a2b", "step-00000015")[1]
     assert sorted(os.listdir(folder.path)) == before
-    code, output, _ = runs("rollback", "1a2b", "best", "--json")
-    names = ["abandoned-step-00000015", "abandoned-step-00000010"]
-    moved = {"checkpoints": names, "lines": 30}
-    assert json.loads(output) == {"run": "gpt/1a2b", "step": 5, "set_aside": moved}
+    code, output, _ = runs("rollback", "1a2b", "best")
+    assert code == 0 and "gpt/1a2b is at step 5." in output
+    for part in ("abandoned-step-00000015", "abandoned-step-00000010", "Set aside: 30 lines"):
+        assert part in output
     assert steps_in(folder.path / "abandoned-metrics.jsonl") == [*range(16, 21)]
     assert steps_in(folder.path / "abandoned-metrics.2.jsonl") == [*range(6, 16)]
 

@@ -130,7 +130,7 @@ def test_the_keys_in_which_identities_differ_are_printed(make_run, runs, other, 
 def test_equal_identities_and_runs_without_one_are_named(make_run, runs):
     for number, identity in enumerate((IDENTITY, IDENTITY, None), 1):
         make_run("gpt", f"aaaa000{number}", identity=identity)
-    assert runs(*WHY, "aaaa0002")[1].startswith("Their identities are equal")
+    assert runs(*WHY, "aaaa0002")[1] == "identity: the same\n"
     assert json.loads(runs(*WHY, "aaaa0002", "--json")[1])["identity"] == {}
     code, _, error = runs(*WHY, "aaaa0003")
     assert code == 2 and error.startswith("'gpt/aaaa0003': run.json has no identity")

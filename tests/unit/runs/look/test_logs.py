@@ -33,13 +33,12 @@ def test_logs_of_ranks(logs, folder):
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])
-@pytest.mark.parametrize("block", [1, 3, 1 << 16])
 @pytest.mark.parametrize("lines", [0, 1, 2, 4, 9])
-def test_last_lines(tmp_path, lines, block, end):
+def test_last_lines(tmp_path, lines, end):
     text = b"one\ntwo\rtwo\n\nfour" + end
     (tmp_path / "log").write_bytes(text)
     kept = [b"one\n", b"two\rtwo\n", b"\n", b"four" + end][4 - min(lines, 4) :]
-    assert text[last_lines(tmp_path / "log", lines, block) :] == b"".join(kept)
+    assert text[last_lines(tmp_path / "log", lines) :] == b"".join(kept)
     (tmp_path / "log").write_bytes(b"")
     assert last_lines(tmp_path / "log", lines) == 0
 
