@@ -73,7 +73,6 @@ def test_the_study_in_a_storage_of_optuna(runs: Any, outputs: Path, tmp_path: Pa
     ("word", "url", "message"),
     [
         ("0123abcd", "sqlite:///{}/two.db", "has a study toy-0123abcd already"),
-        ("0123abcd", "no such thing", "--optuna=no such thing: "),
         ("0123abcd", "sqlite:////no/such/folder/study.db", "--optuna=sqlite:////no/such"),
         ("state=completed", "sqlite:///{}/new.db", "needs the folder, name or id of one search"),
     ],

@@ -144,17 +144,17 @@ def report_data(
     }
 
 
-def common_settings(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """Return the settings that all runs have: model, data, and what all command lines set alike."""
-    names = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.overrides}
-    keys = [key for key in ("model", "data") if any(key in run.choices for run in runs)]
-    keys += sorted(key for key in names if key.partition(".")[0] not in NOT_SHARED)
-    found: dict[str, str] = {}
-    for key in dict.fromkeys(keys):
-        values = {run.choices[key] if key in run.choices else run.text(key) for run in runs}
-        if len(values) == 1 and (value := values.pop()) not in (None, "null"):
-            found[key] = str(value)
-    return found
+def common_settings(runs: Sequence[StoredRun]) -> list[str]:
+    """Return what all runs have: model, data, and the overrides that all command lines have."""
+    chosen = (
+        {f"{group}={run.choices[group]}" for group in ("model", "data") if group in run.choices}
+        for run in runs
+    )
+    typed = (
+        {word for word in run.overrides if word.lstrip("+~").partition(".")[0] not in NOT_SHARED}
+        for run in runs
+    )
+    return sorted(set.intersection(*chosen) | set.intersection(*typed))
 
 
 def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, object]:

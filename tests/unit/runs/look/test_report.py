@@ -218,7 +218,7 @@ def test_notes_and_media_are_part_of_the_page(runs, many_keys, reported):
     assert (listed["id"], listed["note"], listed["labels"]) == ("cccc0001", "a good one", ["paper"])
     data = reported()
     assert [run["note"] for run in data["runs"]][:2] == ["at the start", "a good one"]
-    assert data["shared"] == {"model": "gpt", "data": "text"}
+    assert data["shared"] == ["data=text", "model=gpt", "trainer.max_steps=10"]
     assert list(data["media"]["keys"]) == ["shown (image)", "weights (histogram)"]
     assert data["media"]["left_out"] == 8, "the images outside the folders of the runs"
 
@@ -307,7 +307,7 @@ def test_the_page_in_a_browser(runs, many_keys, reported, outputs, tmp_path):
     assert result["best"] == "cccc0000" and "0.5 best val/loss (cccc0000)" in result["facts"]
     assert "1 times preempted" in result["facts"] and "device hours" in result["facts"]
     assert result["columns"] == ["id", "state", "best val/loss ↑"]
-    assert result["shared"].startswith("All: model=gpt, data=text") and result["smoothing"] == "0"
+    assert result["shared"].startswith("All: data=text, model=gpt") and result["smoothing"] == "0"
     assert result["parallel"] in (7, None), "without the failed run; None: no WebGL"
     assert result["images"] == [1] * 8
     assert sorted(result["scales"]) == [
