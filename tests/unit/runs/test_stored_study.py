@@ -26,7 +26,7 @@ def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
 
 
 def test_the_parameter_that_decides_is_the_important_one(tmp_path: Path) -> None:
-    """Also while trials are paused."""
+    """Paused trials count with their values so far."""
     shares = StoredStudy.read(study_on_disk(tmp_path, paused=True)).importances()
     assert shares["optimizer.lr"] > 0.7 and sum(shares.values()) == pytest.approx(1)
 

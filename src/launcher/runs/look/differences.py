@@ -23,16 +23,8 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
     was typed. A preset (`experiment=...`) represents all that was not typed, in the same way.
     Choices and classes come first, then keys by their number of distinct values.
     """
-    ignored = keys_without_effect(runs)
-    chosen = [(run, run.choices) for run in runs if run.choices]
+    groups, keys = _differing(runs)
     known = [(run, run.settings) for run in runs if run.settings]
-    groups = {group for group in diff(*(row for _, row in chosen)) if is_group(group)}
-    groups = {group for group in groups if counts(group, ignored)}
-    keys = {key for key in diff(*(row for _, row in known)) if counts(key, ignored)}
-    if PRESET in groups:
-        typed = {PRESET}.union(*map(names_in_overrides, runs))
-        groups &= varying_within(PRESET, chosen) | typed
-        keys &= varying_within(PRESET, known) | typed
     rows = [
         {key: to_override_text(value) for key, value in run.settings.items() if key in keys}
         for run in runs
@@ -54,6 +46,21 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
         distinct, key=lambda key: (not (key in groups or key.endswith(TARGET)), -distinct[key], key)
     )
     return [{key: row[key] for key in ordered if key in row} for row in rows]
+
+
+def _differing(runs: Sequence[StoredRun]) -> tuple[set[str], set[str]]:
+    """Return the groups and keys that differ and count, without what follows from a preset."""
+    ignored = keys_without_effect(runs)
+    chosen = [(run, run.choices) for run in runs if run.choices]
+    known = [(run, run.settings) for run in runs if run.settings]
+    groups = {group for group in diff(*(row for _, row in chosen)) if is_group(group)}
+    groups = {group for group in groups if counts(group, ignored)}
+    keys = {key for key in diff(*(row for _, row in known)) if counts(key, ignored)}
+    if PRESET in groups:
+        typed = {PRESET}.union(*map(names_in_overrides, runs))
+        groups &= varying_within(PRESET, chosen) | typed
+        keys &= varying_within(PRESET, known) | typed
+    return groups, keys
 
 
 def names_in_overrides(run: StoredRun) -> set[str]:

@@ -31,6 +31,7 @@ from launcher.runs.look.show import fork_source, shares
 from launcher.runs.objective import curve_of as trained_curve
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.stored_study import StoredStudy, find_study
+from launcher.runs.trials import Trial
 
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
@@ -117,7 +118,7 @@ def report_data(
 ) -> dict[str, Any]:
     """Collect the data of the page in JSON's types; `directions` of metrics override the runs'."""
     judges = Counter(run.judged_by for run in runs if run.judged_by is not None).most_common()
-    # Of a metric with two directions, the one that most runs have.
+    # A metric has the direction that most runs give it.
     modes = {name: mode for (name, mode), _ in reversed(judges)} | dict(directions)
     logged = dict.fromkeys(name for run in runs for name in run.metrics)
     metrics = choose_metrics(logged, metric, judges[0][0][0] if judges else None)
@@ -178,27 +179,27 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, objec
     data["parameters"] = parameters(list(rows.values()))
     for run, described_run in zip(runs, data["runs"], strict=True):
         described_run["parameters"] = rows[run.label]
-    trials = [
-        {
-            "number": trial.number,
-            "state": study.state(trial),
-            "run": None if trial.stored is None else trial.stored.id,
-            "values": [round_value(value) for value in trial.values(goal)],
-            "params": trial.params,
-        }
-        for trial in study.trials
-    ]
     return data | {
         "study": {
             "name": study.folder.name,
             "objectives": goal.objectives,
             "directions": goal.directions,
-            "trials": trials,
+            "trials": [describe_trial(trial, study) for trial in study.trials],
             "best": [round_value(value) for value in study.best_so_far()],
             "front": [trial.number for trial in study.front],
             "common_step": study.common_step,
             "importances": [study.importances(index) for index in range(len(goal.objectives))],
         }
+    }
+
+
+def describe_trial(trial: Trial, study: StoredStudy) -> dict[str, object]:
+    return {
+        "number": trial.number,
+        "state": study.state(trial),
+        "run": None if trial.stored is None else trial.stored.id,
+        "values": [round_value(value) for value in trial.values(study.goal)],
+        "params": trial.params,
     }
 
 

@@ -140,7 +140,7 @@ def test_a_value_that_follows_another_is_shown_once(make_run, differs):
     assert differs() == [{"trainer.max_steps": "10"}, {"trainer.max_steps": "20"}]
 
 
-def test_keys_of_many_kinds_of_runs(make_run, differs):
+def test_keys_of_many_kinds_of_runs(make_run, differs, runs):
     typed = ("optimizer.lr=0.1", "optimizer.lr=0.2", "+run.tag=again", "seed=1")
     typed += ("trainer.max_steps=5",)
     for number, override in enumerate(typed):
@@ -153,6 +153,7 @@ def test_keys_of_many_kinds_of_runs(make_run, differs):
         make_run("m", f"aaaa000{number}", config=settings, choices=MLP, overrides=[override])
     keys = ["model._target_", "optimizer.lr", "run.tag", "seed", "trainer.max_steps"]
     assert list(differs()[0]) == keys, "the class, then the key with the most values"
+    assert "run.tag=again" in runs()[1] and "null" not in runs()[1]
 
 
 @pytest.mark.parametrize("width", [None, 120, 60])
