@@ -26,7 +26,8 @@ GRAPHICS = {
 def in_browser(report: Path, folder: Path, actions: str, has_webgl: bool = True) -> Any:
     """The result that actions (a script) write into `data-result` once the page is drawn."""
     page = folder / "page.html"
-    page.write_text(report.read_text().replace("</body>", f"<script>{actions}</script></body>"))
+    script = f"try {{ {actions} }} catch (error) {{ document.body.dataset.result = error.stack; }}"
+    page.write_text(report.read_text().replace("</body>", f"<script>{script}</script></body>"))
     flags = (
         "--headless=new --no-sandbox --disable-gpu --virtual-time-budget=5000 --dump-dom",
         f"{GRAPHICS[has_webgl]} --user-data-dir={folder}/profile",
@@ -36,4 +37,5 @@ def in_browser(report: Path, folder: Path, actions: str, has_webgl: bool = True)
     (body,) = re.findall(r"<body[^>]*>", done.stdout)
     assert "data-ready=" in body and "data-broken" not in body, done.stderr[-2000:]
     (written,) = re.findall(r'data-result="([^"]*)"', body)
+    assert written.startswith("{"), html.unescape(written)
     return json.loads(html.unescape(written))

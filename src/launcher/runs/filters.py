@@ -5,7 +5,6 @@ import operator
 import os
 import re
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +112,11 @@ def select_some(runs: list[StoredRun], words: Sequence[str], outputs: Path) -> l
     """Select the runs of a folder that match all words, at least one."""
     if chosen := select(runs, words):
         return chosen
-    if words:
-        raise ConfigError(f"'{' '.join(words)}': selects no run in {outputs}.")
-    raise ConfigError(f"There are no runs in {outputs}.")
+    raise ConfigError(no_runs(words, outputs))
+
+
+def no_runs(words: Sequence[str], outputs: Path) -> str:
+    return f"There are no runs in {outputs}{' that match ' * bool(words)}{' '.join(words)}."
 
 
 def check_condition(key: str, sign: str, value: str) -> None:
@@ -181,21 +182,12 @@ def number(value: Any) -> float | None:
 def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredRun]:
     """Sort runs by a key: numbers, then text, then runs without a value or with NaN."""
     check_keys(runs, [key], "--sort=")
-    # Values of unlike metrics cannot be compared.
-    if key == "best":
-
-        def sort_key(run: StoredRun) -> tuple[bool, str]:
-            return not run.best, str(run.best.get("metric"))
-
-        groups = [list(group) for _, group in groupby(sorted(runs, key=sort_key), key=sort_key)]
-        return [run for group in groups for run in _sort_by_key(group, key, reverse)]
-    return _sort_by_key(runs, key, reverse)
-
-
-def _sort_by_key(runs: list[StoredRun], key: str, reverse: bool) -> list[StoredRun]:
     ranks = [(rank(value_of(run, key)), run) for run in runs]
     present = [(place, run) for place, run in ranks if place is not None]
     present.sort(key=lambda pair: pair[0], reverse=reverse)
+    if key == "best":
+        # Values of unlike metrics cannot be compared.
+        present.sort(key=lambda pair: str(pair[1].best.get("metric")))
     return [run for _, run in present] + [run for place, run in ranks if place is None]
 
 

@@ -1,18 +1,17 @@
 """Find all runs on disk, or the run that a word names."""
 
-import gc
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from launcher.config.messages import closest_name, hint
+from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 from launcher.rundir.folder import run_folders
 from launcher.runs.filters import check_word
+from launcher.runs.format import join_names
 from launcher.runs.stored_run import StoredRun
-from launcher.slurm.scheduler import QueuedJob, find_cancelled, queue, with_times
+from launcher.slurm.scheduler import QueuedJob, find_cancelled, queue
 from launcher.slurm.shared_job import END_STATES
 from launcher.slurm.submission import FROZEN
 
@@ -43,7 +42,7 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
     if open_runs:
         notes = [run.folder.path / FROZEN for run in open_runs]
         jobs = queue(notes)
-        join_queue(open_runs, jobs and with_times(jobs, notes))
+        join_queue(open_runs, jobs)
         if jobs is not None:
             ask_cancelled(open_runs)
 
@@ -75,18 +74,6 @@ def find_runs(outputs: Path) -> list[StoredRun]:
     return sorted(runs, key=lambda run: (run.started, run.path))
 
 
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Switch the garbage collector off: it takes 10 % of the time, and runs have no cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def find_run(word: str, outputs: Path) -> StoredRun:
     """Find the run that an id, the beginning of an id, a name, name/id, or a folder names."""
     check_word(word)
@@ -103,18 +90,13 @@ def find_run(word: str, outputs: Path) -> StoredRun:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        some = ", ".join(run.label for run in matches[:8])
-        more = f" and {len(matches) - 8} more" if len(matches) > 8 else ""
+        some = join_names([run.label for run in matches])
         raise ConfigError(
-            f"'{word}': names {len(matches)} runs, {some}{more}; write name/id, or more of the id."
+            f"'{word}': names {len(matches)} runs, {some}; write name/id, or more of the id."
         )
     if not runs:
         raise ConfigError(
             f"'{word}': there are no runs in {outputs}; give their folder with --outputs=DIR."
         )
-    names = {run.name for run in runs}
-    near = closest_name(word, {run.id for run in runs} | names | {run.label for run in runs})
-    known = f" Its runs have the names {', '.join(sorted(names)[:8])}." if near is None else ""
-    raise ConfigError(
-        f"'{word}': is not a run in {outputs}{hint(word, [near] if near else [])}{known}"
-    )
+    names = {name for run in runs for name in (run.name, run.id, run.label)}
+    raise ConfigError(f"'{word}': is not a run in {outputs}{hint(word, names)}")

@@ -1,5 +1,6 @@
 """Numbers and times as people read them."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -48,3 +49,9 @@ def best(record: RecordData) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def join_names(names: Collection[str]) -> str:
+    """Join names with commas, of many the first four."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return (", ".join([*names][:4]) or "none") + more

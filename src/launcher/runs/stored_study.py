@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.config.compose.session import first_line
 from launcher.config.schema.metric_direction import is_better
@@ -61,12 +61,6 @@ class StoredStudy:
         status = trial.status(self.goal)
         return status if status != "open" or trial.stored is None else trial.stored.state
 
-    def values(self, trial: Trial, step: int | None = None) -> list[float]:
-        """The value of each objective, or of the first one until a step."""
-        if step is None or not trial.curves:
-            return trial.values(self.goal)
-        return [value(trial.curves[0], self.goal.value, self.goal.mode, step)]
-
     @property
     def runs(self) -> list[StoredRun]:
         """Each run once, since equal trials share one."""
@@ -98,25 +92,6 @@ class StoredStudy:
             return None
         return int(min(trial.curves[0].x[-1] for trial in begun))
 
-    def as_optuna(self, step: int | None = None, index: int | None = None) -> "optuna.Study":
-        """Make a study in memory for Optuna's analyses, which ignore paused and pruned trials.
-
-        In it, all trials with a value are completed, and the others have failed.
-
-        Args:
-            step: use the values of the first objective until this step. Default None: the current
-                values.
-            index: index of the only objective. Default None: all.
-        """
-        import optuna
-
-        one = slice(None) if index is None else slice(index, index + 1)
-        study = optuna.create_study(directions=self._directions[one])
-        values = [self.values(trial, step)[one] for trial in self.trials]
-        states = ["COMPLETE" if all(map(math.isfinite, each)) else "FAIL" for each in values]
-        self._add_trials(study, states, values)
-        return study
-
     def export(self, url: str) -> None:
         """Write the study into a storage of Optuna, such as `optuna-dashboard` reads."""
         import optuna
@@ -142,10 +117,9 @@ class StoredStudy:
         self._add_trials(study, states, [trial.values(self.goal) for trial in self.trials])
 
     @property
-    def _directions(self) -> "list[optuna.study.StudyDirection]":
-        from optuna.study import StudyDirection
-
-        return [StudyDirection[direction.upper()] for direction in self.goal.directions]
+    def _directions(self) -> list[Any]:
+        """The directions, of the type that Optuna's annotations demand."""
+        return [*self.goal.directions]
 
     def _add_trials(
         self, study: "optuna.Study", states: Sequence[str], values: Sequence[Sequence[float]]
@@ -166,13 +140,26 @@ class StoredStudy:
             )
 
     def importances(self, index: int = 0) -> dict[str, float]:
-        """Return the importance of each parameter for an objective, at the common step."""
+        """Return the importance of each parameter for an objective, at the common step.
+
+        Optuna ignores paused and pruned trials, so here all trials with a value are completed.
+        """
         import optuna
 
+        step = self.common_step
+        values = [
+            trial.values(self.goal)[index]
+            if step is None or not trial.curves
+            else value(trial.curves[0], self.goal.value, self.goal.mode, step)
+            for trial in self.trials
+        ]
+        states = ["COMPLETE" if math.isfinite(each) else "FAIL" for each in values]
+        study = optuna.create_study(direction=self._directions[index])
+        self._add_trials(study, states, [[each] for each in values])
         # This hides the warning that there are few trials.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return optuna.importance.get_param_importances(self.as_optuna(self.common_step, index))
+            return optuna.importance.get_param_importances(study)
 
 
 def find_study(word: str, outputs: Path) -> Path | None:

@@ -18,7 +18,6 @@ from launcher.rundir import signing
 from launcher.rundir.folder import run_folders, run_name
 from launcher.rundir.history import Curve, History
 from launcher.rundir.record_format import TrialData, parse_record
-from launcher.runs.find_runs import without_garbage_collection
 from launcher.runs.format import number as short
 from launcher.runs.objective import Which, curve_of, pareto_front, value
 from launcher.runs.stored_run import StoredRun
@@ -207,13 +206,12 @@ def round_value(value: Value, among: "BaseDistribution | None") -> Value:
 def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredRun | None]]:
     """Find the trials of a study, each with its run, by number."""
     found: dict[int, tuple[TrialData, StoredRun | None]] = {}
-    with without_garbage_collection():
-        for folder in run_folders(str(outputs)):
-            if trials := _trials_of(folder, study):
-                run = StoredRun.read(folder)
-                # If a run has a copy in the folder, the first of both counts.
-                for trial in trials:
-                    found.setdefault(trial["number"], (trial, run))
+    for folder in run_folders(str(outputs)):
+        if trials := _trials_of(folder, study):
+            run = StoredRun.read(folder)
+            # If a run has a copy in the folder, the first of both counts.
+            for trial in trials:
+                found.setdefault(trial["number"], (trial, run))
     for path in (outputs / STUDIES / study / INVALID).glob("*.json"):
         trial = json.loads(path.read_bytes())
         found.setdefault(trial["number"], (trial, None))

@@ -50,7 +50,7 @@ def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> T
     for index, name in enumerate(settings.objectives):
         values = [trial.values(settings)[index] for trial in trials]
         columns[name] = ["-" if math.isnan(value) else short(value) for value in values]
-    (headings,) = shorten_keys([dict.fromkeys(params, "")], params)
+    (headings,) = shorten_keys([dict.fromkeys(params, "")])
     for key, heading in zip(params, headings, strict=True):
         columns[heading] = [_param(trial.params.get(key, "-")) for trial in trials]
     columns["run"] = [trial.run or "-" for trial in trials]

@@ -5,7 +5,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.process import signals
@@ -78,10 +78,6 @@ class QueuedJob:
     nodes: str
     script: str = ""
     """The path that sbatch was called with."""
-    start: float | None = None
-    """The expected start of a job that waits, in seconds since the epoch, if it is planned."""
-    end: float | None = None
-    """The end of a running job's time limit."""
 
     @property
     def task(self) -> int | None:
@@ -214,23 +210,6 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
         QueuedJob(id, state, reason, nodes, script) for id, state, reason, nodes, script in rows
     )
     return {job.id: job for job in jobs if job.state != "COMPLETED"}
-
-
-def with_times(jobs: Mapping[str, QueuedJob], notes: Iterable[Path] = ()) -> dict[str, QueuedJob]:
-    """Return the jobs of `queue` with their expected start and end, if SLURM answers."""
-    if not jobs:
-        return dict(jobs)
-    try:
-        lines = _squeue(notes, "%i|%S|%e")
-    except SchedulerError:
-        return dict(jobs)
-    times = {line[0]: line[1:3] for line in (line.strip().split("|") for line in lines)}
-    return {
-        id: job
-        if len(found := times.get(id, [])) != 2
-        else replace(job, start=_seconds(found[0]), end=_seconds(found[1]))
-        for id, job in jobs.items()
-    }
 
 
 def find_cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:

@@ -67,6 +67,8 @@ def test_a_run_is_selected_by_its_folder(four, outputs, word, ids):
         ("model=gpt state!=failed", ""),
         ("model.bias=True", "ac"),
         ("attempts=1 id=a", "a"),
+        ("gp", "abcd"),
+        ("b", "b"),
     ],
 )
 def test_conditions(four, words, ids):

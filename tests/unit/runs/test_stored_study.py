@@ -1,7 +1,6 @@
-"""A hyperparameter search as it is read from disk, its pictures and its report."""
+"""A hyperparameter search as it is read from disk."""
 
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,7 @@ import optuna
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.runs.look.study_plot import draw_study
 from launcher.runs.stored_study import StoredStudy, find_study
-from support.browser import in_browser, needs_browser
 from support.studies import study_on_disk
 
 TWO = ("val/loss", "val/accuracy")
@@ -28,9 +25,9 @@ def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
     assert study.common_step == 10
 
 
-@pytest.mark.parametrize("paused", [False, True])
-def test_the_parameter_that_decides_is_the_important_one(tmp_path: Path, paused: bool) -> None:
-    shares = StoredStudy.read(study_on_disk(tmp_path, paused=paused)).importances()
+def test_the_parameter_that_decides_is_the_important_one(tmp_path: Path) -> None:
+    """Paused trials count with their values so far."""
+    shares = StoredStudy.read(study_on_disk(tmp_path, paused=True)).importances()
     assert shares["optimizer.lr"] > 0.7 and sum(shares.values()) == pytest.approx(1)
 
 
@@ -58,48 +55,6 @@ def test_a_study_without_a_run_is_a_sentence(tmp_path: Path) -> None:
         StoredStudy.read(folder)
 
 
-# --------------------------------------------------------------------------------------- pictures
-def test_pictures_of_one_objective_have_all_trials_with_a_value(tmp_path: Path) -> None:
-    study = StoredStudy.read(study_on_disk(tmp_path, paused=True))
-    study.trials.insert(0, study.trials.pop())  # the invalid one
-    titles, curves = {}, 0
-    for name, figure in draw_study(study):
-        titles[name] = figure.axes[0].get_title()
-        curves += len(figure.axes[0].lines) if name == "curves" else 0
-        if name == "history":
-            assert figure.axes[0].collections[0].get_offsets()[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
-    assert [*titles] == ["history", "curves", "importances", "parallel"]
-    assert (titles["importances"], curves) == ("Importances for the value at step 10", 6)
-
-
-def test_pictures_of_several_objectives_have_a_front(tmp_path: Path) -> None:
-    study = StoredStudy.read(study_on_disk(tmp_path, TWO))
-    labels = {name: figure.axes[0].get_ylabel() for name, figure in draw_study(study)}
-    assert [*labels] == ["history", "front", "importances", "parallel"]
-    assert (labels["history"], labels["front"]) == TWO
-
-
-def test_pictures_of_one_trial_are_drawn_without_warnings(tmp_path: Path) -> None:
-    study = StoredStudy.read(study_on_disk(tmp_path))
-    invalid, study.trials = study.trials[-1:], study.trials[:1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        # What other tests have left open is collected at any time.
-        warnings.simplefilter("ignore", ResourceWarning)
-        assert len(list(draw_study(study))) == 4
-    study.trials = invalid
-    with pytest.raises(ConfigError, match="no trial has a value of val/loss yet"):
-        next(draw_study(study))
-
-
-def test_plot_writes_pngs(runs: Any, outputs: Path) -> None:
-    folder = study_on_disk(outputs)
-    names = ("history", "curves", "importances", "parallel")
-    files = [folder / f"plot-{name}.png" for name in names]
-    assert runs("plot", "0123abcd") == (0, "".join(f"{file}\n" for file in files), "")
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
-
-
 # ------------------------------------------------------------------------------ export and report
 def test_the_study_in_a_storage_of_optuna(runs: Any, outputs: Path, tmp_path: Path) -> None:
     folder = study_on_disk(outputs, paused=True)
@@ -118,7 +73,6 @@ def test_the_study_in_a_storage_of_optuna(runs: Any, outputs: Path, tmp_path: Pa
     ("word", "url", "message"),
     [
         ("0123abcd", "sqlite:///{}/two.db", "has a study toy-0123abcd already"),
-        ("0123abcd", "no such thing", "--optuna=no such thing: "),
         ("0123abcd", "sqlite:////no/such/folder/study.db", "--optuna=sqlite:////no/such"),
         ("state=completed", "sqlite:///{}/new.db", "needs the folder, name or id of one search"),
     ],
@@ -130,23 +84,3 @@ def test_a_storage_that_cannot_be_written_is_a_sentence(
     runs("report", "0123abcd", f"--optuna=sqlite:///{tmp_path}/two.db")
     code, _, errors = runs("report", word, f"--optuna={url.format(tmp_path)}")
     assert code == 2 and message in errors and len(errors.splitlines()) == 1
-
-
-ACTIONS = """
-document.body.dataset.result = JSON.stringify({
-  history: element("history").data.map(trace => `${trace.name}:${trace.x.length}`),
-  front: element("front-part").hidden ? null : element("front").data[1].x.length,
-  bars: element("importances").data.map(trace => trace.y[0]),
-  parallel: element("parallel").data[0].dimensions.map(dimension => dimension.label),
-});
-"""
-
-
-@needs_browser
-def test_the_report_in_a_browser(runs: Any, outputs: Path, tmp_path: Path) -> None:
-    folder = study_on_disk(outputs, TWO)
-    assert runs("report", "0123abcd") == (0, f"{folder}/report.html\n", "")
-    result = in_browser(folder / "report.html", tmp_path, ACTIONS)
-    assert result["history"] == ["completed:6", "best:7"] and result["front"] == 6
-    assert result["bars"] == ["optimizer.lr"] * 2
-    assert result["parallel"] == ["optimizer.lr", "model.width", "val/loss"]

@@ -10,6 +10,7 @@ from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.slurm_task import RESULT
 from launcher.process import signals
 from launcher.process.text_table import terminal_width
+from launcher.rundir.holder import is_held
 from launcher.rundir.logs import console
 from launcher.runs.find_runs import join_queue
 from launcher.runs.look import listing
@@ -94,7 +95,7 @@ def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]
     be about to return there. `missing` counts the checks in a row that did not find each run's job.
     """
     if stored.state == "completed":
-        return not stored.is_left
+        return is_held(stored.folder)
     if queue is None or stored.job is not None:
         missing[label] = 0
         return True

@@ -156,5 +156,4 @@ def choose_runs(arguments: argparse.Namespace) -> list[StoredRun]:
         raise ConfigError("which runs? Give a name, the beginning of an id, key=value, or --all.")
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
-    words = [word.removeprefix(f"{arguments.outputs}/") for word in arguments.words]
-    return select_some(runs, words, arguments.outputs)
+    return select_some(runs, arguments.words, arguments.outputs)

@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import expand
 from launcher.runs.act.delete_checkpoints import KEPT_NAMES, delete, parse_keep, seconds_of_age
-from launcher.runs.filters import FILTER_HELP, select_some
+from launcher.runs.filters import FILTER_HELP, no_runs, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.found_checkpoints import FoundCheckpoint, table, verify_checkpoints
 from launcher.runs.stored_run import StoredRun
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     ask_queue(everything)
     runs = select_runs(everything, arguments.words, arguments.outputs)
     if not runs and not arguments.json:
-        print(f"There are no runs in {arguments.outputs}.", file=sys.stderr)
+        print(no_runs((), arguments.outputs), file=sys.stderr)
         return 0
     if arguments.delete:
         return delete(runs, everything, arguments)
@@ -85,8 +85,9 @@ def check_options(arguments: argparse.Namespace) -> None:
     for name, value in given.items():
         if value is not None and not arguments.delete:
             raise ConfigError(f"--{name}: is an option of --delete.")
-    if arguments.delete and arguments.at:
-        raise ConfigError("--at: chooses none to delete; --keep names the checkpoints that stay.")
+    for name in ("at", "json"):
+        if arguments.delete and getattr(arguments, name):
+            raise ConfigError(f"--{name}: is no option of --delete; --keep names what stays.")
 
 
 def select_runs(

@@ -1,7 +1,6 @@
 """Delete checkpoints of runs that have ended, except those that something needs."""
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -10,28 +9,26 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
-from launcher.checkpoint.store import (
-    ABANDONED,
-    BEST,
-    CORRUPT,
-    LATEST,
-    REPLACED,
-    TEMPORARY,
-    CheckpointStore,
-)
+from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, LATEST, CheckpointStore
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.process.byte_sizes import folder_size, size
+from launcher.process.byte_sizes import size
 from launcher.process.text_table import TextTable
 from launcher.rundir.folder import checkpoint_of, find_folders, is_copy, run_name
 from launcher.rundir.holder import is_held
 from launcher.rundir.lock import RunLock
 from launcher.runs.format import duration, plural
-from launcher.runs.found_checkpoints import HEADINGS, cells, verify_checkpoints
+from launcher.runs.found_checkpoints import (
+    HEADINGS,
+    UNFINISHED,
+    FoundCheckpoint,
+    cells,
+    verify_checkpoints,
+)
 from launcher.runs.stored_run import StoredRun
 
 AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
@@ -41,34 +38,25 @@ KEPT_NAMES = (BEST, LATEST)
 
 @dataclass
 class Plan:
-    """The deletions from one run.
-
-    Args:
-        run: the run.
-        folders: the checkpoints that are deleted, with those that were set aside.
-        left: hidden folders that killed processes have left.
-        kept: names of the checkpoints that stay.
-        reason: why nothing of the run is deleted.
-        size: bytes of `folders` and `left`.
-        rows: cells of all its checkpoints, with what happens to each.
-    """
+    """The deletions from one run, or the reason why nothing of it is deleted."""
 
     run: StoredRun
-    folders: list[Path] = field(default_factory=list)
-    left: list[Path] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
     reason: str | None = None
-    size: int = 0
-    rows: list[list[str]] = field(default_factory=list)
+    found: Sequence[FoundCheckpoint] = ()
+    paths: Collection[Path] = ()
 
-    def as_json(self) -> dict[str, object]:
-        return {
-            "run": self.run.label,
-            "delete": [str(path) for path in (*self.folders, *self.left)],
-            "bytes": self.size,
-            "keep": self.kept,
-            "reason": self.reason,
-        }
+    @property
+    def deleted(self) -> list[FoundCheckpoint]:
+        return [each for each in self.found if each.path in self.paths]
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.deleted)
+
+    def rows(self) -> list[list[str]]:
+        """Return the cells of all its checkpoints, with what happens to each."""
+        plans = ("keep", "delete")
+        return [[*cells(each), plans[each.path in self.paths]] for each in self.found]
 
 
 def seconds_of_age(text: str) -> float:
@@ -100,30 +88,23 @@ def delete(
             f"{outside[0]}: is not in {arguments.outputs}; give the folder of its runs with"
             " --outputs=DIR, since others may start from it."
         )
-    keep, older = arguments.keep or KEPT_NAMES, arguments.older or 0.0
     sources = starting_points(everything, arguments.outputs)
-    done: list[Plan] = []
-    untouched: list[Plan] = []
-    failed = False
+    plans, failed = [], False
     for run, seen in [(run, run.updated) for run in runs]:
-        plan = Plan(run, reason=protection(run, older, sources))
-        if plan.reason is None:
-            try:
-                plan = plan_deletion(run, seen, keep, arguments.yes)
-            except (ConfigError, OSError) as error:
-                print(f"{run.label}: {cause_of(error)}", file=sys.stderr)
-                failed = True
-                continue
-        (done if plan.reason is None else untouched).append(plan)
-    if arguments.json:
-        print(json.dumps([plan.as_json() for plan in (*done, *untouched)], indent=2))
-    else:
-        if rows := [row for plan in done for row in plan.rows]:
-            right = frozenset((1, 2, 3))
-            TextTable((*HEADINGS, "plan"), rows, right=right, folds=True).print()
-        print(total(done, arguments.yes))
-        for reason, count in Counter(plan.reason for plan in untouched).most_common():
-            print(f"Not touched: {plural(count, 'run')}, {reason}.")
+        plan = Plan(run, protection(run, arguments.older or 0.0, sources))
+        try:
+            if plan.reason is None:
+                plan = delete_of_run(run, seen, arguments.keep or KEPT_NAMES, arguments.yes)
+            plans.append(plan)
+        except (ConfigError, OSError) as error:
+            print(f"{run.label}: {cause_of(error)}", file=sys.stderr)
+            failed = True
+    done = [plan for plan in plans if plan.reason is None]
+    if rows := [row for plan in done for row in plan.rows()]:
+        TextTable((*HEADINGS, "plan"), rows, right=frozenset((1, 2, 3)), folds=True).print()
+    print(total(done, arguments.yes))
+    for reason, count in Counter(plan.reason for plan in plans if plan.reason).most_common():
+        print(f"Not touched: {plural(count, 'run')}, {reason}.")
     return int(failed)
 
 
@@ -131,7 +112,7 @@ def cause_of(error: Exception) -> str:
     return f"cannot be deleted ({error.strerror})" if isinstance(error, OSError) else str(error)
 
 
-def plan_deletion(run: StoredRun, seen: float | None, keep: Sequence[str], is_final: bool) -> Plan:
+def delete_of_run(run: StoredRun, seen: float | None, keep: Sequence[str], is_final: bool) -> Plan:
     """Plan the deletions, and carry them out if they are final.
 
     `seen` is the time of the run's record when it was decided that the run may be cleaned.
@@ -140,26 +121,61 @@ def plan_deletion(run: StoredRun, seen: float | None, keep: Sequence[str], is_fi
     with RunLock(run.folder) if is_final else nullcontext():
         if run.updated != seen:
             raise ConfigError("it has changed since it was looked at")
-        hidden = [path for name in (TEMPORARY, REPLACED) for path in store.root.glob(f"{name}*")]
-        left = [path for path in hidden if path.is_dir()]
-        size_left = sum(map(folder_size, left))
-        rows = [(found.path, cells(found)) for found in verify_checkpoints(run)]
+        found = [*verify_checkpoints(run)]
+        left = {each.path for each in found if each.marks == (UNFINISHED,)}
         if is_final:
             store.recover()
-        plan = checkpoints_to_delete(run, store, keep, reads=is_final)
-        plan.left, plan.size = left, plan.size + size_left
-        deleted = (*plan.folders, *left)
-        plan.rows = [[*row, "delete" if path in deleted else "keep"] for path, row in rows]
-        if plan.reason is None and not deleted:
-            plan.reason = "it has nothing to delete"
-        if plan.reason is None and is_final:
-            carry_out(plan, store)
-    return plan
+        steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
+        kept = steps_to_keep(store, steps, keep, is_final)
+        if not kept:
+            reason = "none of its checkpoints verifies" if steps else "it has no checkpoint"
+            return Plan(run, reason)
+        folders = [store.path(step) for step in steps if step not in kept]
+        # A checkpoint that was set aside as damaged and verifies again is the run's newest.
+        aside = [path for path in store.root.glob(f"{CORRUPT}*") if not _verifies(path, is_final)]
+        aside += store.root.glob(f"{ABANDONED}*")
+        folders += [path for path in aside if store.is_own(path)]
+        if not folders and not left:
+            return Plan(run, "it has nothing to delete")
+        if is_final:
+            # A kill leaves no checkpoint that is visible and not whole.
+            hidden = [store.hide(folder) for folder in folders]
+            store.relink()
+            for folder in hidden:
+                shutil.rmtree(folder)
+    return Plan(run, None, found, {*folders, *left})
+
+
+def steps_to_keep(
+    store: CheckpointStore, steps: Sequence[int], keep: Sequence[str], reads: bool
+) -> set[int]:
+    """Return the steps that stay, of which one at least verifies; none if no step verifies."""
+    best = store.best()
+    named = {LATEST: store.steps()[-1:], BEST: [] if best is None else [best]}
+    chosen = {
+        step
+        for name in keep
+        for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
+    }
+    chosen &= {*steps}
+    for step in sorted(steps, key=lambda step: (step in chosen, step), reverse=True):
+        if _verifies(store.path(step), reads):
+            return chosen | {step}
+    return set()
+
+
+def _verifies(folder: Path, reads: bool) -> bool:
+    """Return whether a checkpoint is whole; `reads` reads its tensors too."""
+    try:
+        verify(folder, True if reads else is_small)
+    except (CorruptCheckpoint, UnsupportedCheckpoint):
+        return False
+    return True
 
 
 def total(plans: Sequence[Plan], is_done: bool) -> str:
-    counts = [len(plan.folders) for plan in plans if plan.folders]
-    deleted = f"{plural(sum(counts), 'checkpoint')} of {plural(len(counts), 'run')}"
+    counts = [sum(each.marks != (UNFINISHED,) for each in plan.deleted) for plan in plans]
+    deleted = f"{plural(sum(counts), 'checkpoint')} of {plural(sum(map(bool, counts)), 'run')}"
     deleted += f": {size(sum(plan.size for plan in plans))}"
     return f"Deleted {deleted}." if is_done else f"Would delete {deleted}; --yes deletes them."
 
@@ -167,20 +183,19 @@ def total(plans: Sequence[Plan], is_done: bool) -> str:
 # -------------------------------------------------------------------------------- what is protected
 def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
     """Return the folders of runs from which others start: as forks, or by `run.init_from`."""
-    named: set[str] = set()
-    """The ids, and `<name>/<id>`, of named runs."""
+    labels: set[str] = set()
     folders: set[Path] = set()
     for run in runs:
         if source := run.record.get("forked_from"):
-            named.add(f"{source['name']}/{source['id']}")
+            labels.add(f"{source['name']}/{source['id']}")
         if (fork := run.settings.get("run.fork_from")) is not None:
-            named.add(str(fork).rpartition("/")[0])
+            labels.add(str(fork).rpartition("/")[0])
             checkpoint = checkpoint_of(outputs, str(fork))
             folders.update([] if checkpoint is None else [checkpoint.parent.parent])
         if (start := run.settings.get("run.init_from")) is not None:
             folders.update(_runs_of(str(start), outputs))
     folders.update(
-        run.folder.path for run in runs if {run.id, run.label, run_name(run.folder.path)} & named
+        run.folder.path for run in runs if {run.id, run.label, run_name(run.folder.path)} & labels
     )
     return {os.path.realpath(folder) for folder in folders}
 
@@ -217,54 +232,3 @@ def protection(run: StoredRun, older: float, sources: Collection[str]) -> str | 
     if run.updated is None or time.time() - run.updated < older:
         return f"it is younger than {duration(older)}"
     return None
-
-
-def checkpoints_to_delete(
-    run: StoredRun, store: CheckpointStore, keep: Sequence[str], reads: bool
-) -> Plan:
-    """Choose the checkpoints to delete, but for one that verifies; `reads` reads tensors for it."""
-    try:
-        steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
-        kept = steps_to_keep(store, keep) & {*steps}
-        newest_first = sorted(steps, key=lambda step: (step in kept, step), reverse=True)
-        safe = next((step for step in newest_first if _verifies(store.path(step), reads)), None)
-        if safe is None:
-            return Plan(
-                run, reason="none of its checkpoints verifies" if steps else "it has no checkpoint"
-            )
-        kept.add(safe)
-        folders = [store.path(step) for step in steps if step not in kept]
-        # A checkpoint that was set aside as damaged and verifies again is the run's newest.
-        aside = [path for path in store.root.glob(f"{CORRUPT}*") if not _verifies(path, reads)]
-        aside += store.root.glob(f"{ABANDONED}*")
-        folders += [path for path in sorted(aside) if store.is_own(path)]
-    except OSError as error:
-        return Plan(run, reason=f"its checkpoints cannot be read ({error.strerror})")
-    names = [store.path(step).name for step in sorted(kept)]
-    return Plan(run, folders, kept=names, size=sum(map(folder_size, folders)))
-
-
-def steps_to_keep(store: CheckpointStore, keep: Sequence[str]) -> set[int]:
-    best = store.best()
-    named = {LATEST: store.steps()[-1:], BEST: [] if best is None else [best]}
-    return {
-        step
-        for name in keep
-        for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
-    }
-
-
-def _verifies(folder: Path, reads: bool) -> bool:
-    try:
-        verify(folder, True if reads else is_small)
-    except (CorruptCheckpoint, UnsupportedCheckpoint):
-        return False
-    return True
-
-
-def carry_out(plan: Plan, store: CheckpointStore) -> None:
-    """Delete the planned folders; a kill leaves no checkpoint that is visible and not whole."""
-    hidden = [store.hide(folder) for folder in plan.folders]
-    store.relink()
-    for folder in hidden:
-        shutil.rmtree(folder)

@@ -128,15 +128,7 @@ def runs_and_overrides(arguments: argparse.Namespace) -> tuple[list[StoredRun], 
     first, *others = arguments.words
     if not _is_filter(first):
         return [find_run(first, arguments.outputs)], [*others, *arguments.after]
-    try:
-        return select_runs(arguments.words, arguments.outputs), list(arguments.after)
-    except ConfigError as error:
-        if not others or arguments.after:
-            raise
-        raise ConfigError(
-            f"{error.messages[0]} Overrides of the selected runs come after --:"
-            f" {arguments.verb} {shlex.quote(first)} -- {shlex.join(others)}"
-        ) from error
+    return select_runs(arguments.words, arguments.outputs), list(arguments.after)
 
 
 def select_runs(words: Sequence[str], outputs: Path) -> list[StoredRun]:

@@ -1,13 +1,12 @@
 """Set a run back to one of its checkpoints: the next start continues from there."""
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.checkpoint.find_checkpoint import checkpoint_path, damage_error
+from launcher.checkpoint.find_checkpoint import checkpoint_path, damage_error, missing_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.remote import RemoteStore, run_url
 from launcher.checkpoint.store import BEST, CheckpointStore, read_notes
@@ -31,7 +30,6 @@ FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl")
 def add_arguments(parser: Parser) -> None:
     parser.argument("run", "RUN", RUN_HELP)
     parser.argument("step", "STEP", "the step of a checkpoint (1400), or best")
-    parser.flag("--json", "the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,14 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     folder.check_links()
     if folder.checkpoints.is_symlink() and is_copy(folder.path, run.record.get("folder")):
         raise ConfigError(f"'{run.label}': is a copy, and its checkpoints are the original's.")
-    step = step_to_keep(store, arguments.step, run.label)
+    step = step_to_keep(store, arguments.step)
     ask_queue([run])
     with job_on_hold(run), RunLock(folder) as lock, folder.explain_write_errors():
         names, lines = roll_back(folder, store, step, RunRecord(folder, check_lock=lock.check))
-    if arguments.json:
-        moved = {"checkpoints": names, "lines": lines}
-        print(json.dumps({"run": run.label, "step": step, "set_aside": moved}, indent=2))
-        return 0
     if not names and not lines:
         print(f"{run.label}: step {step} is its newest: nothing to do.")
         return 0
@@ -102,7 +96,7 @@ def store_of(run: StoredRun) -> CheckpointStore:
     return RemoteStore(root, run_url(str(url), run.folder.path), names=names)
 
 
-def step_to_keep(store: CheckpointStore, word: str, label: str) -> int:
+def step_to_keep(store: CheckpointStore, word: str) -> int:
     """Return the step that a word names, whose checkpoint is valid."""
     named = word.removeprefix("step-")
     if not named.isdecimal() and named != BEST:
@@ -111,24 +105,12 @@ def step_to_keep(store: CheckpointStore, word: str, label: str) -> int:
     path = checkpoint_path(store.root, named)
     step = -1 if path is None else int(path.name.removeprefix("step-"))
     if path is None or step not in steps:
-        raise ConfigError(
-            f"'{word}': {label} has no such checkpoint; {closest_step(named, steps)}."
-        )
+        raise missing_checkpoint(store.root, named, "STEP")
     try:
         verify(path)
     except CorruptCheckpoint as error:
         raise damage_error("STEP", word, path, error) from error
     return step
-
-
-def closest_step(word: str, steps: list[int]) -> str:
-    if not steps:
-        return "it has none"
-    if not word.isdecimal():
-        return f"its steps are {', '.join(map(str, steps))}"
-    near = [step for step in steps if step < int(word)][-1:]
-    near += [step for step in steps if step > int(word)][:1]
-    return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"
 
 
 def roll_back(

@@ -35,28 +35,22 @@ def run(arguments: argparse.Namespace) -> int:
     if len({run.folder.path.resolve() for run in runs}) < 2:
         raise ConfigError("give at least two different runs: compare RUN RUN.")
     labels = [run.label for run in runs]
-    sections = (
-        {"identity": columns(diff(*map(identity_of, runs)))} if arguments.why else all_of(runs)
-    )
-    first = [] if arguments.why else first_differences(runs)
-    if arguments.json:
-        lines = {} if arguments.why else {"metrics": first}
-        print(json.dumps({"runs": labels, **sections, **lines}, indent=2))
-    elif arguments.why and not sections["identity"]:
-        print(
-            "Their identities are equal: all but one were named by run.id=..., or their folders"
-            " were copied."
-        )
-    elif arguments.why:
-        table("identity", sections["identity"], labels).print()
+    if arguments.why:
+        sections, lines = {"identity": columns(diff(*map(identity_of, runs)))}, []
     else:
-        for heading, rows in sections.items():
-            if rows:
-                table(heading, rows, labels).print()
-            else:
-                print(f"{heading}: the same")
+        sections, lines = all_of(runs), first_differences(runs)
+    if arguments.json:
+        print(json.dumps({"runs": labels, **sections, "metrics": lines}, indent=2))
+        return 0
+    for index, (heading, rows) in enumerate(sections.items()):
+        if index:
             print()
-        print(*first, *diff_command(runs), sep="\n")
+        if rows:
+            table(heading, rows, labels).print()
+        else:
+            print(f"{heading}: the same")
+    if lines:
+        print("", *lines, sep="\n")
     return 0
 
 
@@ -147,14 +141,6 @@ def results(runs: Sequence[StoredRun]) -> Rows:
             number(run.metrics[metric].value) if metric in run.metrics else None for run in runs
         ]
     return rows
-
-
-def diff_command(runs: Sequence[StoredRun]) -> list[str]:
-    """Return the command that shows how the code of two runs differs, if both commits are known."""
-    commits = list(dict.fromkeys((run.record.get("git") or {}).get("commit") for run in runs))
-    if len(commits) != 2 or None in commits:
-        return []
-    return [f"The code: git diff {str(commits[0])[:12]} {str(commits[1])[:12]}"]
 
 
 def first_differences(runs: Sequence[StoredRun]) -> list[str]:

@@ -24,11 +24,18 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
     Choices and classes come first, then keys by their number of distinct values.
     """
     groups, keys = _differing(runs)
+    known = [(run, run.settings) for run in runs if run.settings]
     rows = [
         {key: to_override_text(value) for key, value in run.settings.items() if key in keys}
         for run in runs
     ]
-    keys = without_targets(without_echoes(runs, rows, keys, _keys_of_choices(runs, groups, keys)))
+    represented = {
+        key
+        for group in groups
+        for key in {key for key in keys if key.startswith(f"{group}.")}
+        - varying_within(group, known)
+    }
+    keys = without_targets(without_echoes(runs, rows, keys, represented))
     rows = [
         {group: run.choices[group] for group in groups if group in run.choices}
         | {key: row[key] for key in keys if key in row}
@@ -45,28 +52,15 @@ def _differing(runs: Sequence[StoredRun]) -> tuple[set[str], set[str]]:
     """Return the groups and keys that differ and count, without what follows from a preset."""
     ignored = keys_without_effect(runs)
     chosen = [(run, run.choices) for run in runs if run.choices]
-    known = [(run, run.settings) for run in runs if run.keys]
+    known = [(run, run.settings) for run in runs if run.settings]
     groups = {group for group in diff(*(row for _, row in chosen)) if is_group(group)}
     groups = {group for group in groups if counts(group, ignored)}
     keys = {key for key in diff(*(row for _, row in known)) if counts(key, ignored)}
-    if PRESET not in groups:
-        return groups, keys
-    typed = set().union(*map(names_in_overrides, runs))
-    return (
-        groups & (varying_within(PRESET, chosen) | typed | {PRESET}),
-        keys & (varying_within(PRESET, known) | typed),
-    )
-
-
-def _keys_of_choices(runs: Sequence[StoredRun], groups: set[str], keys: set[str]) -> set[str]:
-    """Return the keys of groups that are the same in all runs of one choice."""
-    known = [(run, run.settings) for run in runs if run.keys]
-    return {
-        key
-        for group in groups
-        for key in {key for key in keys if key.startswith(f"{group}.")}
-        - varying_within(group, known)
-    }
+    if PRESET in groups:
+        typed = {PRESET}.union(*map(names_in_overrides, runs))
+        groups &= varying_within(PRESET, chosen) | typed
+        keys &= varying_within(PRESET, known) | typed
+    return groups, keys
 
 
 def names_in_overrides(run: StoredRun) -> set[str]:
@@ -82,30 +76,9 @@ def varying_within(group: str, rows: Sequence[tuple[StoredRun, Mapping[str, obje
     return {key for family in families.values() for key in diff(*family)}
 
 
-def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row]:
-    """Return the `differences` without nulls and defaults; a run that has only defaults keeps them.
-
-    A default is a value of all runs whose command line does not set the key, while others set it.
-    The values of a run with a preset (`experiment=...`) may come from that, so they are kept.
-    """
-    names = [
-        row.keys() | set()
-        if run.choices.get(PRESET) not in (None, "null")
-        else names_in_overrides(run)
-        for run, row in zip(runs, rows, strict=True)
-    ]
-    others: dict[str, set[str | None]] = defaultdict(set)
-    for row, typed in zip(rows, names, strict=True):
-        for key in row.keys() - typed:
-            others[key].add(row[key])
-    are_set = set().union(*names)
-    defaults = {key: value for key, (value, *more) in others.items() if key in are_set and not more}
-    shown = []
-    for row, typed in zip(rows, names, strict=True):
-        known = {key: value for key, value in row.items() if value != "null"}
-        own = {key for key in known if key in typed or known[key] != defaults.get(key)}
-        shown.append({key: value for key, value in known.items() if key in own} or known)
-    return shown
+def override_text(row: Row) -> str:
+    """Format the differences of a run, without nulls: `optimizer.lr=0.001 seed=1`."""
+    return " ".join(f"{key}={value}" for key, value in row.items() if value != "null")
 
 
 def is_group(name: str) -> bool:

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,11 @@ from launcher.process.argument_parser import Parser
 from launcher.process.printable import encodable
 from launcher.process.text_table import GAP, TextTable, terminal_width
 from launcher.rundir.history import BARS
-from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
-from launcher.runs.find_runs import ask_queue, find_runs, without_garbage_collection
+from launcher.runs.filters import FILTER_HELP, check_keys, no_runs, select, sort, value_of
+from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.format import duration, number, seconds_of
 from launcher.runs.look import run_groups
-from launcher.runs.look.differences import Row, differences, without_defaults
-from launcher.runs.look.expected_times import format_expected
+from launcher.runs.look.differences import Row, differences, override_text
 from launcher.runs.stored_run import StoredRun
 
 COLORS = {
@@ -37,14 +36,9 @@ COLORS = {
     "queued": "cyan",
     "cancelled": "magenta",
 }
-DIFFERENCE_HEADING = "differs in"
-COMFORTABLE, NARROW, NARROWEST, SPARED_FIRST = 32, 26, 12, 6
-"""Widths of `differs in` in characters. Columns with `spare` >= SPARED_FIRST are left out to give
-it COMFORTABLE room, the others only to give it NARROW. It is shown if it has NARROWEST."""
-REASON = 26
-"""Width of `reason`, for which columns with `spare` >= SPARED_FIRST are left out too."""
-SHORTEST_ID = 6
-"""Characters of an id that are shown at least. Commands take the beginning of an id."""
+DIFFERENCES = "differs in"
+CUT, SHORTEST = ("reason", DIFFERENCES), 26
+"""Columns whose cells are cut to this length before other columns are left out."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -65,11 +59,6 @@ def add_selection(parser: Parser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    with without_garbage_collection():
-        return run_list(arguments)
-
-
 def select_runs(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]]:
     """Return the runs that match the filter, with their jobs, and the columns."""
     runs = find_runs(arguments.outputs)
@@ -80,7 +69,7 @@ def select_runs(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[st
     return runs, columns
 
 
-def run_list(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     runs, columns = select_runs(arguments)
     if arguments.over is not None:
         run_groups.show(runs, columns, arguments)
@@ -104,12 +93,7 @@ def print_runs(
     if runs:
         table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
     else:
-        print(no_runs(arguments), file=sys.stderr)
-
-
-def no_runs(arguments: argparse.Namespace) -> str:
-    suffix = f" that match {' '.join(arguments.words)}" if arguments.words else ""
-    return f"There are no runs in {arguments.outputs}{suffix}."
+        print(no_runs(arguments.words, arguments.outputs), file=sys.stderr)
 
 
 @dataclass
@@ -117,9 +101,14 @@ class Column:
     """A column; a narrow terminal keeps the smallest `spare` first, and 0 always."""
 
     heading: str
-    cell: Callable[[StoredRun], str]
+    cells: list[str]
     spare: int = 0
-    is_right: bool = True
+    is_right: bool = False
+
+    @property
+    def width(self) -> int:
+        longest = max(map(len, (self.heading, *self.cells)))
+        return (min(longest, SHORTEST) if self.heading in CUT else longest) + GAP
 
 
 def columns_of(
@@ -127,52 +116,44 @@ def columns_of(
 ) -> list[Column]:
     """Return the columns: `keys`, or the usual ones; a metric that sorts has one too."""
     columns = [
-        Column("name", lambda run: run.name, spare=1, is_right=False),
-        Column("id", lambda run: run.id, is_right=False),
-        Column("state", lambda run: run.state, is_right=False),
-        *([key_column(key) for key in keys] or usual_columns(runs, now)),
+        Column("name", [run.name for run in runs], spare=2),
+        Column("id", [run.id for run in runs]),
+        Column("state", [run.state for run in runs]),
+        *([key_column(runs, key) for key in keys] or usual_columns(runs, now)),
     ]
     is_shown = sorted_by in {column.heading for column in columns}
     if not is_shown and any(sorted_by in run.metrics for run in runs):
-        columns.append(key_column(sorted_by))
+        columns.append(key_column(runs, sorted_by))
+    if any(run.failure for run in runs):
+        columns.append(Column("reason", [run.failure or "-" for run in runs], spare=11))
     return columns
 
 
 def usual_columns(runs: Sequence[StoredRun], now: float) -> list[Column]:
     metrics = {str(run.best.get("metric")) for run in runs if run.best}
-    (metric,) = metrics if len(metrics) == 1 else (None,)
+    heading = f"best {min(metrics)}" if len(metrics) == 1 else "best"
+    bests = [best(run, named=len(metrics) > 1) for run in runs]
     columns = [
-        Column("step/max", lambda run: run.progress, spare=3),
-        Column("train/loss", lambda run: number(run.record.get("loss")), spare=4),
-        Column(
-            f"best {metric}" if metric else "best",
-            lambda run: best(run, named=len(metrics) > 1),
-            spare=2,
-        ),
-        Column("attempts", lambda run: str(len(run.attempts)), spare=8),
-        Column("age", lambda run: age(run, now), spare=7),
+        Column("step/max", [run.progress for run in runs], 4, is_right=True),
+        Column("train/loss", [number(run.record.get("loss")) for run in runs], 5, is_right=True),
+        Column("curve", [run.loss_curve for run in runs], 7),
+        Column(heading, bests, 3, is_right=True),
+        Column("attempts", [str(len(run.attempts)) for run in runs], 9, is_right=True),
+        Column("age", [age(run, now) for run in runs], 8, is_right=True),
     ]
-    if any(
-        format_expected(run, now) for run in runs if run.state in ("running", "queued", "preempted")
-    ):
-        columns.append(
-            Column(
-                "expected", lambda run: format_expected(run, now) or "-", spare=7, is_right=False
-            )
-        )
-    if encodable(BARS, sys.stdout):
-        columns.insert(2, Column("curve", lambda run: run.loss_curve, spare=6, is_right=False))
+    if not encodable(BARS, sys.stdout):
+        del columns[2]
     if any(run.job_id for run in runs):
         columns += [
-            Column("job", lambda run: run.job_id or "-", spare=5, is_right=False),
-            Column("node", lambda run: run.node or "-", spare=9, is_right=False),
-            Column("waits for", lambda run: run.waits_for or "-", spare=10, is_right=False),
+            Column("job", [run.job_id or "-" for run in runs], 6),
+            Column("node", [run.node or "-" for run in runs], 10),
+            Column("waits for", [run.waits_for or "-" for run in runs], 12),
         ]
     return columns
 
 
-def key_column(key: str) -> Column:
-    return Column(key, lambda run: number(value_of(run, key)))
+def key_column(runs: Sequence[StoredRun], key: str) -> Column:
+    return Column(key, [number(value_of(run, key)) for run in runs], is_right=True)
 
 
 def best(run: StoredRun, named: bool) -> str:
@@ -194,123 +175,40 @@ def table(
 ) -> TextTable:
     """Make a table with one line per run, cut to `width`; the columns after `state` are `keys`."""
     columns = columns_of(runs, now, keys, sorted_by)
-    cells = [[column.cell(run) for run in runs] for column in columns]
-    reasons = [run.failure or "-" for run in runs] if any(run.failure for run in runs) else []
     rows = differences(runs)
-    forms = Forms(rows, without_defaults(runs, rows))
-    differing = forms.full if any(forms.full) else []
     if width is not None:
-        if sum(map(width_of, columns, cells)) + max(map(len, forms.full)) > width:
-            cells[1] = short_ids(cells[1])
-        kept, room = fitting(columns, cells, width, forms.longest, REASON if reasons else 0)
-        columns, cells = [columns[index] for index in kept], [cells[index] for index in kept]
-        if room < min(forms.longest, NARROWEST):
-            differing = []
-        left = room - (min(forms.longest, COMFORTABLE) + GAP if differing else 0)
-        reasons = reasons if left >= NARROWEST else []
-        differing = differing and forms.that_fits(room - left if reasons else room)
-    state = next(index for index, column in enumerate(columns) if column.heading == "state")
-    shrinks = [*range(state)]
-    if differing:
-        columns.insert(state, Column(DIFFERENCE_HEADING, str, is_right=False))
-        cells.insert(state, differing)
-        shrinks = [state, *shrinks]
-        state += 1
-    if reasons:
-        columns.append(Column("reason", str, is_right=False))
-        cells.append(reasons)
-        shrinks = [len(columns) - 1, *shrinks]
+        rows = shorten_keys(rows)
+    if any(differing := [*map(override_text, rows)]):
+        columns.insert(2, Column(DIFFERENCES, differing, spare=1))
+    while width is not None and sum(column.width for column in columns) - GAP > width:
+        last = max(columns, key=lambda column: column.spare)
+        if not last.spare:
+            break
+        columns.remove(last)
+    headings = [column.heading for column in columns]
+    state = headings.index("state")
+    cut = [heading for heading in (*CUT, "name", "id") if heading in headings]
     return TextTable(
-        [column.heading for column in columns],
-        list(zip(*cells, strict=True)),
+        headings,
+        list(zip(*(column.cells for column in columns), strict=True)),
         right=frozenset(index for index, column in enumerate(columns) if column.is_right),
-        shrinks=shrinks,
+        shrinks=[*map(headings.index, cut)],
         styles={(index, state): COLORS.get(run.state, "") for index, run in enumerate(runs)},
     )
 
 
-class Forms:
-    """The cells of `differs in`: with keys in full, with short keys, and with the least keys."""
-
-    def __init__(self, rows: Sequence[Row], shown: Sequence[Row]):
-        self.full = format_overrides(shown)
-        self.short = format_overrides(shorten_keys(shown, keys_of(shown)))
-        self.least = format_overrides(shorten_keys(shown, telling(rows)))
-        self.longest = max(map(len, (DIFFERENCE_HEADING, *self.least)))
-
-    def that_fits(self, room: int) -> list[str]:
-        forms = (self.full, self.short)
-        return next((form for form in forms if max(map(len, form)) <= room), self.least)
-
-
-def format_overrides(rows: Sequence[Row]) -> list[str]:
-    return [" ".join(f"{key}={value}" for key, value in row.items()) for row in rows]
-
-
-def keys_of(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(key for row in rows for key in row))
-
-
-def shorten_keys(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
-    """Return rows of some keys, shortened to their last part unless two have the same."""
-    last = {key: key.rpartition(".")[2] for key in keys}
+def shorten_keys(rows: Sequence[Row]) -> list[Row]:
+    """Shorten keys to their last part unless two have the same."""
+    last = {key: key.rpartition(".")[2] for row in rows for key in row}
     count = Counter(last.values())
     names = {key: end if count[end] == 1 else key for key, end in last.items()}
-    return [{names[key]: row[key] for key in keys if key in row} for row in rows]
-
-
-def telling(rows: Sequence[Row]) -> list[str]:
-    """Return keys that tell the rows apart as well as all do, each the best one that is left."""
-    keys = keys_of(rows)
-    chosen: list[str] = []
-    groups: list[object] = [None] * len(rows)
-
-    def split(key: str) -> list[tuple[object, str | None]]:
-        return [(group, row.get(key)) for group, row in zip(groups, rows, strict=True)]
-
-    while splits := {key: split(key) for key in keys if len({*split(key)}) > len({*groups})}:
-        # A key that a row lacks does not tell what the row is.
-        best = max(splits, key=lambda key: len({pair for pair in splits[key] if pair[1]}))
-        chosen.append(best)
-        numbers = {pair: number for number, pair in enumerate(dict.fromkeys(splits[best]))}
-        groups = [numbers[pair] for pair in splits[best]]
-    return chosen
-
-
-def short_ids(ids: Sequence[str]) -> list[str]:
-    """Cut ids to the shortest length at which they differ."""
-    lengths = range(SHORTEST_ID, max(map(len, ids)))
-    length = next((n for n in lengths if len({id[:n] for id in ids}) == len({*ids})), None)
-    return [id[:length] for id in ids]
-
-
-def width_of(column: Column, texts: Sequence[str]) -> int:
-    return max(map(len, (column.heading, *texts))) + GAP
-
-
-def fitting(
-    columns: list[Column], cells: list[list[str]], width: int, longest: int, more: int
-) -> tuple[list[int], int]:
-    """Return the columns that fit, and the room for `differs in` and `reason`.
-
-    `longest` is the length of the longest cell of `differs in`, and `reason` needs `more`.
-    """
-    widths = list(map(width_of, columns, cells))
-    kept = [index for index, column in enumerate(columns) if not column.spare]
-    room = width - sum(widths[index] for index in kept)
-    for index in sorted(range(len(columns)), key=lambda index: columns[index].spare):
-        is_spared_first = columns[index].spare >= SPARED_FIRST
-        wanted = min(longest, COMFORTABLE) + more if is_spared_first else min(longest, NARROW)
-        if index not in kept and room - widths[index] >= wanted:
-            kept.append(index)
-            room -= widths[index]
-    return sorted(kept), room
+    return [{names[key]: value for key, value in row.items()} for row in rows]
 
 
 def summary(run: StoredRun, differs: Row) -> dict[str, Any]:
     """Return the record, state, folder, metrics and differences of a run for `--json`."""
     return {
-        **{key: value for key, value in run.record.items() if key != "logged"},
+        **{key: value for key, value in run.record.items() if key not in ("config", "logged")},
         "id": run.id,
         "name": run.name,
         "state": run.state,
@@ -319,11 +217,9 @@ def summary(run: StoredRun, differs: Row) -> dict[str, Any]:
         "node": run.node,
         "job_state": run.job.state if run.job is not None else None,
         "waits_for": run.waits_for,
-        "expected": format_expected(run, time.time()) or None,
         "note": run.written.text or None,
         "labels": list(run.written.labels),
         "differs": differs,
         "choices": run.choices,
-        "overrides": run.overrides,
         "metrics": {key: value for key, (value, _) in run.metrics.items()},
     }

@@ -4,19 +4,19 @@ import argparse
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.printable import printable
-from launcher.rundir.folder import FOLLOWER_LOCK
-from launcher.rundir.holder import read_holder
+from launcher.rundir.holder import is_held
 from launcher.runs.find_runs import RUN_HELP, find_run, join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import ENDING, queue
 from launcher.slurm.submission import FROZEN
-from launcher.trackers.follower_process import WAIT
 
 # Seconds between two reads of a growing file.
 PAUSE = 0.3
@@ -45,10 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = log_path(wanted, arguments.rank, arguments.slurm)
     watch.is_job_log = path != wanted.folder.log_path(arguments.rank)
     position = 0 if arguments.lines is None else last_lines(path, arguments.lines)
-    position += copy(path, position)
-    if arguments.follow:
-        for text in growth(path, position, watch.has_ended):
-            emit(text)
+    for text in growth(path, position, watch.has_ended if arguments.follow else lambda: True):
+        emit(text)
     newest = StoredRun.read(wanted.folder.path)
     last = newest.attempts[-1] if newest.attempts else {}
     has_no_log = last.get("started") == last.get("ended")
@@ -77,11 +75,9 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
             f"{run.label}: has no log yet, since it waits in the queue{job}; -f waits for it."
         )
     end = last_end(run).rstrip(".")
-    none = f"it has no logs{f': its last attempt {end}' if end else ''}"
-    has = f"it has {', '.join(names)}" if names else none
-    if slurm:
-        raise ConfigError(f"--slurm: {run.label} has no log of a SLURM job; {has}.")
-    raise ConfigError(f"--rank={rank}: {run.label} has no {path.name}; {has}.")
+    none = f"no logs{f': its last attempt {end}' if end else ''}"
+    option = "--slurm" if slurm else f"--rank={rank}"
+    raise ConfigError(f"{option}: {run.label} has no such log; it has {', '.join(names) or none}.")
 
 
 def last_end(run: StoredRun) -> str:
@@ -93,22 +89,18 @@ def last_end(run: StoredRun) -> str:
 class RunWatch:
     """Watches for the end of a run: no process holds it, and SLURM's queue has no job of it.
 
-    A completed run's own log is complete once its process has left it and its trackers are
-    complete. The process waits for these at most `trackers` seconds, and logs their problems. Its
-    job's log (`is_job_log`) is not complete then, since srun forwards output a moment later.
+    A completed run's own log is complete once its process has left it. Its job's log (`is_job_log`)
+    is not complete then, since srun forwards output a moment later.
     """
 
-    def __init__(
-        self, path: Path, pause: float = 5.0, is_job_log: bool = False, trackers: float = 1.5 * WAIT
-    ):
-        self.path, self.pause, self.is_job_log, self.trackers = path, pause, is_job_log, trackers
-        self._left: float | None = None
+    def __init__(self, path: Path, pause: float = 5.0, is_job_log: bool = False):
+        self.path, self.pause, self.is_job_log = path, pause, is_job_log
         self._asked = float("-inf")
         self._in_queue = False
 
     def has_ended(self) -> bool:
         run = StoredRun.read(self.path)
-        if run.state == "running" or not run.is_left or not self._has_heard_of_trackers():
+        if run.state == "running" or is_held(run.folder):
             return False
         is_completed = run.state == "completed"
         if is_completed and not self.is_job_log:
@@ -119,38 +111,12 @@ class RunWatch:
             self._asked, self._in_queue = time.monotonic(), not is_over
         return not self._in_queue
 
-    def _has_heard_of_trackers(self) -> bool:
-        follower = read_holder(self.path / FOLLOWER_LOCK)
-        if follower is None or not follower.is_local() or not follower.is_alive():
-            return True
-        self._left = self._left or time.monotonic()
-        return time.monotonic() - self._left >= self.trackers
 
-
-def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:
-    """Return the position at which the last `lines` lines of a file begin, read from its end."""
+def last_lines(path: Path, lines: int) -> int:
+    """Return the position at which the last `lines` lines of a file begin."""
     with open(path, "rb") as file:
-        position = end = file.seek(0, os.SEEK_END)
-        text = b""
-        # The newline at the very end closes the last line and begins none.
-        while position and text[:-1].count(b"\n") < lines:
-            position = max(0, position - block)
-            file.seek(position)
-            text = file.read(end - position)
-    if not text or not lines:
-        return end
-    kept = text[:-1].split(b"\n")[-lines:]
-    return end - sum(len(line) + 1 for line in kept)
-
-
-def copy(path: Path, position: int) -> int:
-    """Print a file from `position` to its end; return the number of bytes."""
-    with open(path, "rb") as file:
-        start = file.seek(position)
-        # Only complete lines are printed, so no character is divided.
-        while lines := file.readlines(1 << 16):
-            emit(b"".join(lines))
-        return file.tell() - start
+        kept = deque(file, lines)
+        return file.tell() - sum(map(len, kept))
 
 
 def growth(
@@ -159,24 +125,22 @@ def growth(
     has_ended: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[bytes]:
-    """Yield the bytes appended after `position`, to the end once `has_ended()` is true."""
+    """Yield the bytes after `position`, until nothing was appended after `has_ended()` is true."""
     while True:
         # This is checked before reading, so that the last bytes are still read.
-        ended = has_ended()
-        try:
-            with open(path, "rb") as file:
-                # It may have been rewritten.
-                is_shorter = os.fstat(file.fileno()).st_size < position
-                position = file.seek(0 if is_shorter else position)
-                text = file.read()
-        except FileNotFoundError:
-            text = b""
-        position += len(text)
-        if text:
-            yield text
-        elif ended:
-            return
-        else:
+        ended, has_grown = has_ended(), False
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            # It may have been rewritten.
+            is_shorter = os.fstat(file.fileno()).st_size < position
+            file.seek(0 if is_shorter else position)
+            # In complete lines no character is divided.
+            while lines := file.readlines(1 << 16):
+                has_grown = True
+                yield b"".join(lines)
+            position = file.tell()
+        if not has_grown:
+            if ended:
+                return
             sleep(PAUSE)
 
 

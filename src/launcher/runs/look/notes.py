@@ -1,6 +1,7 @@
 """Notes and labels that `show` writes; they are part of no id."""
 
 import argparse
+import re
 from collections.abc import Sequence
 
 from launcher.errors import ConfigError
@@ -17,7 +18,7 @@ def add_note_arguments(parser: Parser) -> None:
 
 def write_notes(runs: Sequence[StoredRun], arguments: argparse.Namespace) -> None:
     for label in (*arguments.label, *arguments.unlabel):
-        if not label or not label.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        if re.fullmatch(r"[\w.-]+", label) is None:
             raise ConfigError(f"--label '{label}': should be letters, digits and . _ -.")
     for run in runs:
         text = run.written.text if arguments.note is None else arguments.note

@@ -1,5 +1,6 @@
 """The time of a run by phase, and its device hours."""
 
+import math
 from dataclasses import dataclass, field
 
 from launcher.rundir.record_format import AttemptData
@@ -24,38 +25,29 @@ class TimeSpent:
     def device_hours(self) -> float:
         return self.device_seconds / 3600
 
-    @property
-    def ratio(self) -> float | None:
-        """The share of all time, including the queue, that computed steps which were not lost."""
-        total = sum(self.seconds.values())
-        return self.seconds["computing"] / total if total else None
-
     def line(self) -> str:
         """Format `2.3 device hours, 91 % effective (queued 3m, starting 20s, computing 2h)`."""
-        parts = ", ".join(
-            f"{name} {duration(self.seconds[name])}" for name in PHASES if self.seconds[name] >= 1
-        )
-        share = "" if self.ratio is None else f", {100 * self.ratio:.0f} % effective"
-        value = self.device_hours
-        hours = f"{value:.3g}" if value < 100 else f"{value:,.0f}"
-        return f"{hours} device hours{share}{f' ({parts})' if parts else ''}"
+        seconds = {name: self.seconds[name] for name in PHASES if self.seconds[name] >= 1}
+        if not seconds:
+            return "0 device hours"
+        # Of all time, including the queue.
+        share = self.seconds["computing"] / sum(self.seconds.values())
+        parts = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
+        return f"{self.device_hours:,.3g} device hours, {100 * share:.0f} % effective ({parts})"
 
 
 def time_of_run(run: StoredRun, now: float) -> TimeSpent:
     """Compute the time of a run so far; an attempt that still runs ends at `now`."""
-    result, kept = TimeSpent(), None
+    result, kept = TimeSpent(), math.inf
     # A later attempt repeats the steps after the step from which it starts.
     for attempt in reversed(run.attempts):
-        result += time_of_attempt(
-            attempt, *span(run, attempt, now), kept, run.record.get("step") or 0
-        )
-        start = attempt["start_step"]
-        kept = start if kept is None else min(kept, start)
+        result += time_of_attempt(run, attempt, now, kept)
+        kept = min(kept, attempt["start_step"])
     return result
 
 
-def span(run: StoredRun, attempt: AttemptData, now: float) -> tuple[float, float]:
-    """Return begin and end of an attempt in seconds since the epoch.
+def time_of_attempt(run: StoredRun, attempt: AttemptData, now: float, kept: float) -> TimeSpent:
+    """Compute the time of one attempt, whose steps after `kept` a later one repeats.
 
     An attempt without an end lasts until now, or until the last write of a process that is gone.
     """
@@ -63,25 +55,18 @@ def span(run: StoredRun, attempt: AttemptData, now: float) -> tuple[float, float
     end = seconds_of(attempt.get("ended"))
     if end is None:
         end = now if run.state == "running" else run.updated or now
-    return begin, max(begin, end)
-
-
-def time_of_attempt(
-    attempt: AttemptData, begin: float, end: float, kept: int | None, step: int
-) -> TimeSpent:
-    """Compute the time of one attempt, whose steps after `kept` a later one repeats."""
-    first, last = attempt["start_step"], attempt.get("end_step")
-    last = step if last is None else last
-    steps = max(0, last - first)
-    lost = 0 if kept is None else max(0, min(steps, last - kept))
+    total = max(0.0, end - begin)
+    last = attempt.get("end_step")
+    last = (run.record.get("step") or 0) if last is None else last
+    steps = max(0, last - attempt["start_step"])
     noted = attempt.get("seconds") or {}
     known = {name: float(noted.get(name, 0.0)) for name in ("starting", "evaluating", "saving")}
     # It has not reached its first step.
     if "starting" not in noted and not steps:
-        known["starting"] = max(0.0, end - begin - sum(known.values()))
-    training = max(0.0, end - begin - sum(known.values()))
-    known["repeating"] = training * lost / steps if steps else 0.0
+        known["starting"] = max(0.0, total - sum(known.values()))
+    training = max(0.0, total - sum(known.values()))
+    known["repeating"] = training * max(0, min(steps, last - kept)) / steps if steps else 0.0
     known["computing"] = training - known["repeating"]
     queued = seconds_of(attempt.get("queued"))
     known["queued"] = 0.0 if queued is None else max(0.0, begin - queued)
-    return TimeSpent(known, (end - begin) * (attempt.get("world_size") or 1))
+    return TimeSpent(known, total * (attempt.get("world_size") or 1))

@@ -1,4 +1,4 @@
-"""Draw metrics of runs, or a hyperparameter search, as a PNG.
+"""Draw metrics of runs as a PNG.
 
 Training is smoothed over raw values, validation is drawn as dots, and restarts are dotted lines.
 """
@@ -17,7 +17,7 @@ from launcher.process.files import save_figure
 from launcher.rundir.history import is_wide
 from launcher.runs.act.repeat_command import select_runs
 from launcher.runs.find_runs import RUN_HELP
-from launcher.runs.look.differences import differences, without_defaults
+from launcher.runs.look.differences import differences, override_text
 from launcher.runs.look.run_groups import OVER_HELP, Group, group_runs
 from launcher.runs.look.series import (
     AXES,
@@ -29,9 +29,7 @@ from launcher.runs.look.series import (
     smooth,
     smoothing_of,
 )
-from launcher.runs.look.study_plot import draw_study
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.stored_study import StoredStudy, find_study
 
 MAX_POINTS = 4000
 MAX_LABELS = 12
@@ -49,9 +47,7 @@ STYLE = {
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.argument(
-        "runs", "RUN", f"{RUN_HELP}; or a filter: model=mlp, val/loss<2; or a search", nargs="+"
-    )
+    parser.argument("runs", "RUN", f"{RUN_HELP}; or a filter: model=mlp, val/loss<2", nargs="+")
     parser.argument(
         "--metric", "KEY,KEY", "a panel for each (default: train/loss with val/loss)", default=LOSS
     )
@@ -69,8 +65,7 @@ def add_arguments(parser: Parser) -> None:
     parser.argument(
         "-o --output",
         "FILE",
-        "a .png, .svg or .pdf (default: plot.png in the run's folder; of a search:"
-        " plot-history.png, ...)",
+        "a .png, .svg or .pdf (default: plot.png in the folder of the run or runs)",
         type=path_argument,
     )
 
@@ -80,13 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1."
         )
-    words, output = arguments.runs, arguments.output
-    if len(words) == 1 and (folder := find_study(words[0], arguments.outputs)) is not None:
-        output = output or folder / "plot.png"
-        for name, figure in draw_study(StoredStudy.read(folder)):
-            save(figure, output.with_stem(f"{output.stem}-{name}"))
-        return 0
-    runs = select_runs(words, arguments.outputs)
+    runs = select_runs(arguments.runs, arguments.outputs)
     metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
     check_metrics(runs, metrics)
     if arguments.over is not None and arguments.against == "time":
@@ -97,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = runs[0].folder.path if len(runs) == 1 else arguments.outputs
     axis = Axis.of(runs, arguments.against)
     figure = draw(runs, metrics, axis, arguments.smoothing, arguments.log, groups)
-    save(figure, output or folder / "plot.png")
+    save(figure, arguments.output or folder / "plot.png")
     return 0
 
 
@@ -197,38 +186,28 @@ class Panel:
 
     def draw_bands(self, groups: Sequence[Group]) -> None:
         """Draw the mean of each group, and one standard deviation around it."""
-        marks = DOTS if self.metric.startswith(VALIDATION) else {}
         for group, color in zip(groups, cycle(COLORS), strict=False):
-            label = f"{group.label or group.runs[0].name} (n={len(group.runs)})"
-            curves = [self.axis.curve(run, self.metric) for run in group.runs]
-            shown = band(
-                [smooth(curve, self.metric, self.smoothing, self.is_log) for curve in curves],
-                self.is_log,
-            )
-            self.drawn.plot(shown.x, shown.mean, color=color, label=plain_text(label), **marks)
-            self.drawn.fill_between(shown.x, shown.low, shown.high, color=color, alpha=0.18, lw=0)
-            if self.dots:
-                points = band([self.axis.curve(run, self.dots) for run in group.runs], self.is_log)
-                below = [m - x for m, x in zip(points.mean, points.low, strict=True)]
-                above = [x - m for m, x in zip(points.mean, points.high, strict=True)]
-                style = {"color": color, "ls": "none", "lw": 1, **DOTS}
-                self.drawn.errorbar(points.x, points.mean, [below, above], **style)
+            label = plain_text(f"{group.label or group.runs[0].name} (n={len(group.runs)})")
+            for metric in filter(None, (self.metric, self.dots)):
+                curves = [self.axis.curve(run, metric) for run in group.runs]
+                shown = band(
+                    [smooth(curve, metric, self.smoothing, self.is_log) for curve in curves],
+                    self.is_log,
+                )
+                marks = DOTS if metric.startswith(VALIDATION) else {}
+                name = label if metric == self.metric else None
+                self.drawn.plot(shown.x, shown.mean, color=color, label=name, **marks)
+                self.drawn.fill_between(
+                    shown.x, shown.low, shown.high, color=color, alpha=0.18, lw=0
+                )
 
 
 def labels_of(runs: Sequence[StoredRun]) -> list[str]:
     """Label runs by the id and the differing keys. Of many runs, only the first are labelled."""
-    rows = without_defaults(runs, differences(runs))
-    labels = [
-        " ".join([run.id, *(f"{k}={v}" for k, v in row.items())])
-        for run, row in zip(runs, rows, strict=True)
-    ]
-    more = len(labels) - MAX_LABELS
-    kept = [
-        plain_text(label if len(label) <= 90 else label[:89] + "…") for label in labels[:MAX_LABELS]
-    ]
-    if more > 0:
-        kept[-1] += f" (and {more} more)"
-    return kept + ["_nolegend_"] * max(0, more)
+    pairs = zip(runs, differences(runs), strict=True)
+    labels = [f"{run.id} {override_text(row)}".rstrip()[:90] for run, row in pairs]
+    more = max(0, len(labels) - MAX_LABELS)
+    return [*map(plain_text, labels[:MAX_LABELS]), *["_nolegend_"] * more]
 
 
 def plain_text(text: str) -> str:

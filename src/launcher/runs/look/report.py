@@ -19,11 +19,10 @@ from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import replace_file
 from launcher.rundir.record_format import AttemptData
-from launcher.runs.filters import FILTER_HELP, number, select
-from launcher.runs.find_runs import ask_queue, find_runs, without_garbage_collection
+from launcher.runs.filters import FILTER_HELP, number, select_some
+from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.format import seconds_of
-from launcher.runs.look.differences import differences, without_defaults
-from launcher.runs.look.listing import no_runs
+from launcher.runs.look.differences import differences
 from launcher.runs.look.phase_times import TimeSpent, time_of_run
 from launcher.runs.look.report_media import media_of
 from launcher.runs.look.run_groups import OVER_HELP, group_runs
@@ -32,6 +31,7 @@ from launcher.runs.look.show import fork_source, shares
 from launcher.runs.objective import curve_of as trained_curve
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.stored_study import StoredStudy, find_study
+from launcher.runs.trials import Trial
 
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
@@ -61,16 +61,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.optuna is not None:
         return export_study(folder, arguments.optuna)
     plotly = plotly_source()
-    with without_garbage_collection():
-        if folder is not None:
-            data = study_data(StoredStudy.read(folder), arguments.metric)
-        else:
-            runs = select_runs(arguments)
-            groups = [] if arguments.over is None else group_runs(runs, arguments.over)
-            data = report_data(runs, arguments.metric)
-            data["groups"] = [
-                {"label": group.label, "runs": [run.id for run in group.runs]} for group in groups
-            ]
+    if folder is not None:
+        data = study_data(StoredStudy.read(folder), arguments.metric)
+    else:
+        found = find_runs(arguments.outputs)
+        ask_queue(found)
+        runs = select_some([run for run in found if run.record], arguments.words, arguments.outputs)
+        groups = [] if arguments.over is None else group_runs(runs, arguments.over)
+        data = report_data(runs, arguments.metric)
+        data["groups"] = [
+            {"label": group.label, "runs": [run.id for run in group.runs]} for group in groups
+        ]
     output = arguments.output or (folder or arguments.outputs) / "report.html"
     try:
         replace_file(output, page(data, plotly).encode())
@@ -86,15 +87,6 @@ def export_study(folder: Path | None, url: str) -> int:
     StoredStudy.read(folder).export(url)
     print(f"{url}: study {folder.name}")
     return 0
-
-
-def select_runs(arguments: argparse.Namespace) -> list[StoredRun]:
-    runs = find_runs(arguments.outputs)
-    ask_queue(runs)
-    runs = [run for run in select(runs, arguments.words) if run.record]
-    if not runs:
-        raise ConfigError(no_runs(arguments))
-    return runs
 
 
 def plotly_source() -> str:
@@ -125,27 +117,21 @@ def report_data(
     directions: Mapping[str, Mode] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Collect the data of the page in JSON's types; `directions` of metrics override the runs'."""
-    judges = [run.judged_by for run in runs if run.judged_by is not None]
-    judged = Counter(name for name, _ in judges).most_common(1)
-    first = metric or (judged[0][0] if judged else None)
-    modes = {**modes_of(judges), **directions}
+    judges = Counter(run.judged_by for run in runs if run.judged_by is not None).most_common()
+    # A metric has the direction that most runs give it.
+    modes = {name: mode for (name, mode), _ in reversed(judges)} | dict(directions)
+    logged = dict.fromkeys(name for run in runs for name in run.metrics)
+    metrics = choose_metrics(logged, metric, judges[0][0][0] if judges else None)
+    modes = {name: mode_of(name, modes.get(name)) for name in metrics}
     max_points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
-    rows, pages, logged = differences(runs), [], Counter[str]()
-    for run, row, kept in zip(runs, rows, without_defaults(runs, rows), strict=True):
-        names = run.history.metrics
-        logged.update(names)
-        candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
-        directed = {name: mode_of(name, modes.get(name)) for name in candidates}
-        pages.append(describe_run(run, row, directed, max_points))
-        pages[-1]["blank"] = [key for key in row if key not in kept]
+    rows, pages = differences(runs), []
+    for run, row in zip(runs, rows, strict=True):
+        pages.append(describe_run(run, row, modes, max_points))
         # For ten thousand runs it does not fit into memory.
         del run.history
-    metrics = choose_metrics(logged, metric, first)
-    for run_page in pages:
-        best, curves = run_page["best"], run_page["curves"]
-        run_page["best"] = {name: best.get(name) for name in metrics}
-        run_page["curves"] = {name: curves[name] for name in metrics if name in curves}
-    mode = mode_of(metrics[0], modes.get(metrics[0]))
+    mode, bests = modes[metrics[0]], [run_page["best"][metrics[0]] for run_page in pages]
+    values = [math.nan if best is None else best["value"] for best in bests]
+    order = sort_best_first(range(len(runs)), lambda index: values[index], mode)
     return {
         "metric": metrics[0],
         "mode": mode,
@@ -155,35 +141,21 @@ def report_data(
         "states": dict(Counter(run.state for run in runs).most_common()),
         "spent": sum((time_of_run(run, time.time()) for run in runs), TimeSpent()).line(),
         "runs": pages,
-        "media": media_of(best_first(runs, [page["best"][metrics[0]] for page in pages], mode)),
+        "media": media_of([runs[index] for index in order]),
     }
 
 
-def best_first(
-    runs: Sequence[StoredRun], best: Sequence[dict[str, Any] | None], mode: Mode
-) -> list[StoredRun]:
-    values = [math.nan if each is None else each["value"] for each in best]
-    order = sort_best_first(range(len(runs)), lambda index: values[index], mode)
-    return [runs[index] for index in order]
-
-
-def common_settings(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """Return the settings that all runs have: model, data, and what all command lines set alike."""
-    names = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.overrides}
-    keys = [key for key in ("model", "data") if any(key in run.choices for run in runs)]
-    keys += sorted(key for key in names if key.partition(".")[0] not in NOT_SHARED)
-    found: dict[str, str] = {}
-    for key in dict.fromkeys(keys):
-        values = {run.choices[key] if key in run.choices else run.text(key) for run in runs}
-        if len(values) == 1 and (value := values.pop()) not in (None, "null"):
-            found[key] = str(value)
-    return found
-
-
-def modes_of(judges: Sequence[tuple[str, Mode]]) -> dict[str, Mode]:
-    """Return the direction of each metric that runs are judged by, as most of the runs have it."""
-    counts = Counter(judges).most_common()
-    return {metric: mode for (metric, mode), _ in reversed(counts)}
+def common_settings(runs: Sequence[StoredRun]) -> list[str]:
+    """Return what all runs have: model, data, and the overrides that all command lines have."""
+    chosen = (
+        {f"{group}={run.choices[group]}" for group in ("model", "data") if group in run.choices}
+        for run in runs
+    )
+    typed = (
+        {word for word in run.overrides if word.lstrip("+~").partition(".")[0] not in NOT_SHARED}
+        for run in runs
+    )
+    return sorted(set.intersection(*chosen) | set.intersection(*typed))
 
 
 def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, object]:
@@ -200,27 +172,19 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, objec
         runs, metric or (goal.objectives[0] if goal.objectives[0] in logged else None), modes
     )
     rows = {
-        trial.stored.label: format_params(trial.params) for trial in study.trials if trial.stored
+        trial.stored.label: {key: to_override_text(value) for key, value in trial.params.items()}
+        for trial in study.trials
+        if trial.stored
     }
     data["parameters"] = parameters(list(rows.values()))
     for run, described_run in zip(runs, data["runs"], strict=True):
         described_run["parameters"] = rows[run.label]
-    trials = [
-        {
-            "number": trial.number,
-            "state": study.state(trial),
-            "run": None if trial.stored is None else trial.stored.id,
-            "values": [round_value(value) for value in trial.values(goal)],
-            "params": trial.params,
-        }
-        for trial in study.trials
-    ]
     return data | {
         "study": {
             "name": study.folder.name,
             "objectives": goal.objectives,
             "directions": goal.directions,
-            "trials": trials,
+            "trials": [describe_trial(trial, study) for trial in study.trials],
             "best": [round_value(value) for value in study.best_so_far()],
             "front": [trial.number for trial in study.front],
             "common_step": study.common_step,
@@ -229,17 +193,25 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, objec
     }
 
 
-def format_params(params: dict[str, object]) -> dict[str, str]:
-    return {key: to_override_text(value) for key, value in params.items()}
+def describe_trial(trial: Trial, study: StoredStudy) -> dict[str, object]:
+    return {
+        "number": trial.number,
+        "state": study.state(trial),
+        "run": None if trial.stored is None else trial.stored.id,
+        "values": [round_value(value) for value in trial.values(study.goal)],
+        "params": trial.params,
+    }
 
 
-def choose_metrics(logged: Counter[str], metric: str | None, judged: str | None) -> list[str]:
+def choose_metrics(
+    logged: Mapping[str, object], metric: str | None, judged: str | None
+) -> list[str]:
     """List the metric by which most runs are judged, the training loss, and validation metrics."""
     if metric is not None and metric not in logged:
         raise ConfigError(unknown_metric(metric, logged))
-    validation = [name for name in logged if name.startswith("val/")]
-    first = judged or ("val/loss" if "val/loss" in logged else LOSS)
-    return list(dict.fromkeys([first, LOSS, *sorted(validation)]))[:MAX_METRICS]
+    validation = sorted(name for name in logged if name.startswith("val/"))
+    first = metric or judged or ("val/loss" if "val/loss" in logged else LOSS)
+    return list(dict.fromkeys([first, LOSS, *validation]))[:MAX_METRICS]
 
 
 def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:

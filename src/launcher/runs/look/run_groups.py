@@ -15,10 +15,11 @@ from launcher.process.text_table import TextTable
 from launcher.runs.filters import check_keys, number, value_of
 from launcher.runs.format import number as short
 from launcher.runs.look.differences import (
+    Row,
     counts,
     differences,
     keys_without_effect,
-    without_defaults,
+    override_text,
 )
 from launcher.runs.stored_run import StoredRun
 
@@ -30,11 +31,11 @@ class Group:
     """Runs that differ only in the key, and the values that distinguish them from other groups."""
 
     runs: list[StoredRun]
-    differs: dict[str, str]
+    differs: Row
 
     @property
     def label(self) -> str:
-        return " ".join(f"{key}={value}" for key, value in self.differs.items())
+        return override_text(self.differs)
 
     @property
     def completed(self) -> list[StoredRun]:
@@ -81,7 +82,7 @@ def group_runs(runs: Sequence[StoredRun], key: str) -> list[Group]:
     members: dict[object, list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
         members[run.name, tuple(column[index] for column in counted)].append(index)
-    rows = without_defaults(runs, differences(runs))
+    rows = differences(runs)
     return [
         Group(
             [runs[index] for index in indices],
@@ -108,10 +109,14 @@ def show(runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Name
     if sort is not None:
         check_keys(runs, [sort.removeprefix("best ")], "--sort=")
         chosen = f"best {sort}" if f"best {sort}" in columns else sort
-        columns = columns if chosen in columns else [*columns, chosen]
-        known = [group for group in groups if group.values(chosen)]
-        known.sort(key=lambda g: statistics.fmean(g.values(chosen)), reverse=arguments.reverse)
-        groups = [*known, *(group for group in groups if not group.values(chosen))]
+        columns = list(dict.fromkeys((*columns, chosen)))
+        sign = -1 if arguments.reverse else 1
+        # A group without a value is the last.
+        groups.sort(
+            key=lambda group: (
+                sign * statistics.fmean(group.values(chosen)) if group.values(chosen) else math.inf
+            )
+        )
     elif arguments.reverse:
         groups.reverse()
     if arguments.json:

@@ -13,7 +13,6 @@ from launcher.runs.format import best, duration, local_time, number, plural, sec
 from launcher.runs.found_checkpoints import cells, verify_checkpoints
 from launcher.runs.look.compare import commit
 from launcher.runs.look.differences import is_group
-from launcher.runs.look.expected_times import format_with_time
 from launcher.runs.look.notes import add_note_arguments, write_notes
 from launcher.runs.look.phase_times import time_of_run
 from launcher.runs.stored_run import StoredRun
@@ -69,7 +68,6 @@ def facts(run: StoredRun) -> dict[str, str]:
         "state": run.state,
         "note": run.written.text,
         "labels": " ".join(run.written.labels),
-        "expected": format_with_time(run, time.time()),
         "step": run.progress,
         "forked from": fork_source(record),
         "shares": shares(record),

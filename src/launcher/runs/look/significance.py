@@ -4,20 +4,19 @@ import argparse
 import json
 import math
 import statistics
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 
-from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.text_table import TextTable
 from launcher.runs.filters import FILTER_HELP, check_keys, select, value_of
 from launcher.runs.find_runs import find_runs
-from launcher.runs.format import number
+from launcher.runs.format import join_names, number
 from launcher.runs.look.compare import code
 from launcher.runs.look.differences import differences
+from launcher.runs.look.series import check_metrics
 from launcher.runs.stored_run import StoredRun
 
 SEED, LEVEL = "seed", 0.05
@@ -47,15 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm, with its values by seed. `low` and `high` are the 95 % interval of their mean."""
+    """One arm, with its values by seed."""
 
     arm: str
     values: Values
     n: int
     mean: float
     sd: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -84,26 +81,25 @@ class TestOutcome:
 
     def tables(self) -> Iterator[TextTable]:
         interval, p = "95 % interval", "p" if len(self.comparisons) == 1 else "p (Holm)"
-        arms = [
-            (arm.arm, str(arm.n), number(arm.mean), number(arm.sd), between(arm))
-            for arm in self.arms
-        ]
+        arms = [(arm.arm, str(arm.n), number(arm.mean), number(arm.sd)) for arm in self.arms]
         pairs = [
-            (f"{c.first} - {c.second}", number(c.difference), between(c), f"{c.p:.2g}", c.test)
-            for c in self.comparisons
+            (
+                f"{pair.first} - {pair.second}",
+                number(pair.difference),
+                f"{number(pair.low)} to {number(pair.high)}",
+                f"{pair.p:.2g}",
+                pair.test,
+            )
+            for pair in self.comparisons
         ]
-        right = frozenset((1, 2, 3, 4))
+        right = frozenset((1, 2, 3))
         heading = f"{self.metric} at step {self.step}"
-        yield TextTable((self.key, "n", heading, "sd", interval), arms, right, folds=True)
+        yield TextTable((self.key, "n", heading, "sd"), arms, right, folds=True)
         yield TextTable((self.key, "difference", interval, p, "test"), pairs, right, folds=True)
 
     def __repr__(self) -> str:
         """Return the tables, for a notebook."""
         return "\n\n".join("\n".join(table.lines()) for table in self.tables())
-
-
-def between(found: Arm | ArmComparison) -> str:
-    return f"{number(found.low)} to {number(found.high)}"
 
 
 def run_test(
@@ -113,10 +109,10 @@ def run_test(
     groups = group_runs(runs, key)
     check_alike(groups, key)
     step, values = measure_arms(groups, metric, step)
-    try:
-        arms = [summary(name, values[name]) for name in values]
-    except ImportError as error:
-        raise ConfigError("test needs scipy: pip install 'torch-launcher[statistics]'.") from error
+    arms = [
+        Arm(name, each, len(each), statistics.fmean(each.values()), statistics.stdev(each.values()))
+        for name, each in values.items()
+    ]
     return TestOutcome(key, metric, step, arms, compare_arms(values))
 
 
@@ -126,7 +122,7 @@ def group_runs(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]
     check_keys(runs, [key])
     groups: dict[str, list[StoredRun]] = {}
     for stored in runs:
-        if stored.keys and (key in stored.choices or key in stored.settings):
+        if stored.settings and (key in stored.choices or key in stored.settings):
             groups.setdefault(str(value_of(stored, key)), []).append(stored)
     if len(groups) < 2:
         raise ConfigError(
@@ -140,23 +136,19 @@ def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
     runs = [run for group in groups.values() for run in group]
     errors: list[str] = []
     for name, group in groups.items():
-        seeds = Counter(map(seed_of, group))
-        if within := other_keys(group):
-            errors.append(
-                f"{key}={name}: its runs differ in more than the seed: {join_names(within)}"
-            )
-        elif len(seeds) < len(group):
-            twice = join_names([run.label for run in group if seeds[seed_of(run)] > 1])
-            errors.append(f"{key}={name}: several runs have the same seed: {twice}")
-        elif len(group) < 2:
-            errors.append(f"{key}={name}: has one run, and a test needs two seeds at least")
-    if not errors and (more := other_keys(runs, key)):
-        errors.append(f"'{key}': the arms differ in other keys as well: {join_names(more)}")
+        if differing := other_keys(group):
+            errors.append(f"its runs differ in {join_names(differing)}, and not in the seed alone")
+        elif len({*map(seed_of, group)}) < max(2, len(group)):
+            errors.append("needs runs of two seeds at least, and one run of each")
+        if errors:
+            raise ConfigError(f"{key}={name}: {errors[0]}; choose with a filter.")
     # Strategy and ranks are keys of the configuration too, where they may count.
-    if differing := [name for name in code(runs) if name not in ("strategy", "ranks")]:
-        errors.append(f"'{key}': the runs differ in their code: {join_names(differing)}")
-    if errors:
-        raise ConfigError(*(f"{error}; choose with a filter." for error in errors))
+    differing = other_keys(runs, key)
+    differing += [name for name in code(runs) if name not in ("strategy", "ranks")]
+    if differing:
+        raise ConfigError(
+            f"'{key}': the arms differ in {join_names(differing)} as well; choose with a filter."
+        )
 
 
 def other_keys(runs: Sequence[StoredRun], key: str = SEED) -> list[str]:
@@ -171,24 +163,18 @@ def seed_of(run: StoredRun) -> str:
     return str(run.text(SEED))
 
 
-def join_names(names: Collection[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return (", ".join([*names][:4]) or "none") + more
-
-
 def measure_arms(
     groups: Mapping[str, Sequence[StoredRun]], metric: str, step: int | None
 ) -> tuple[int, dict[str, Values]]:
     """Return the step at which the arms are compared, and their values there."""
     runs = [run for group in groups.values() for run in group]
+    check_metrics(runs, [metric])
     curves = {}
     for run in runs:
         curve = run.history.curve(metric)
         curves[run.label] = dict(zip(map(int, curve.x), curve.y, strict=True))
-    if missing := [name for name, curve in curves.items() if not curve]:
-        near = hint(metric, {name for run in runs for name in run.history.metrics})
-        raise ConfigError(f"'--metric={metric}': is not logged by {join_names(missing)}{near}")
-    step = max(map(max, curves.values())) if step is None else step
+    if step is None:
+        step = max(last for curve in curves.values() for last in curve)
     unfit = [name for name, curve in curves.items() if not math.isfinite(curve.get(step, math.nan))]
     if unfit:
         raise ConfigError(
@@ -198,14 +184,6 @@ def measure_arms(
         name: {seed_of(run): curves[run.label][step] for run in group}
         for name, group in groups.items()
     }
-
-
-def summary(name: str, values: Values) -> Arm:
-    from scipy import stats
-
-    n, mean, sd = len(values), statistics.fmean(values.values()), statistics.stdev(values.values())
-    reach = float(stats.t.isf(LEVEL / 2, n - 1)) * sd / math.sqrt(n)
-    return Arm(name, values, n, mean, sd, mean - reach, mean + reach)
 
 
 def compare_arms(arms: Mapping[str, Values]) -> list[ArmComparison]:
@@ -221,7 +199,10 @@ def compare_arms(arms: Mapping[str, Values]) -> list[ArmComparison]:
 
 def comparison(first: str, one: Values, second: str, other: Values) -> ArmComparison:
     """Compare two arms, paired by seed if both have the same seeds."""
-    from scipy import stats
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise ConfigError("test needs scipy: pip install 'torch-launcher[statistics]'.") from error
 
     x, y, is_paired = [*one.values()], [*other.values()], one.keys() == other.keys()
     samples = [[one[seed] - other[seed] for seed in one]] if is_paired else [x, y]

@@ -6,9 +6,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import NoReturn
 
 from launcher.errors import ConfigError
@@ -16,10 +13,9 @@ from launcher.process.argument_parser import Parser
 from launcher.process.printable import printable, raw
 from launcher.process.text_table import is_colored
 from launcher.rundir.logs import is_live_terminal
-from launcher.runs.filters import sort
-from launcher.runs.find_runs import without_garbage_collection
+from launcher.runs.filters import no_runs, sort
 from launcher.runs.format import plural
-from launcher.runs.look.listing import add_selection, no_runs, print_runs, select_runs, table
+from launcher.runs.look.listing import add_selection, print_runs, select_runs, table
 from launcher.runs.stored_run import StoredRun
 
 FIRST = ("running", "queued", "preempted", "stale")
@@ -48,9 +44,11 @@ def _live(arguments: argparse.Namespace) -> NoReturn:
     from rich.live import Live
     from rich.text import Text
 
+    # So the terminal is restored.
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     # The cells of the table are printable already.
     console = Console(file=raw(sys.stdout), highlight=False)
-    with _ending_at_sigterm(), Live(console=console, screen=True, auto_refresh=False) as live:
+    with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             lines = screen(arguments, *shutil.get_terminal_size())
             text = Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop")
@@ -58,25 +56,11 @@ def _live(arguments: argparse.Namespace) -> NoReturn:
             time.sleep(arguments.every)
 
 
-@contextmanager
-def _ending_at_sigterm() -> Iterator[None]:
-    """Raise SystemExit at SIGTERM, so that the terminal is restored."""
-
-    def end(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def screen(arguments: argparse.Namespace, width: int, height: int) -> list[str]:
     """Return a heading, the runs that there is room for, and how many are left."""
     runs, columns = read_runs(arguments)
     if not runs:
-        return [printable(no_runs(arguments))[:width]]
+        return [printable(no_runs(arguments.words, arguments.outputs))[:width]]
     counts = Counter(run.state for run in runs)
     states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
     lines = [f"{time.strftime('%H:%M:%S')}  {plural(len(runs), 'run')}: {states}"[:width]]
@@ -90,14 +74,9 @@ def screen(arguments: argparse.Namespace, width: int, height: int) -> list[str]:
 
 def read_runs(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]]:
     """Read the selected runs, in their order on the screen, and the columns."""
-    with without_garbage_collection():
-        runs, columns = select_runs(arguments)
-        if arguments.sort:
-            return sort(runs, arguments.sort, arguments.reverse), columns
-        runs.reverse()
-        runs.sort(key=rank)
-        return runs[::-1] if arguments.reverse else runs, columns
-
-
-def rank(run: StoredRun) -> int:
-    return FIRST.index(run.state) if run.state in FIRST else len(FIRST)
+    runs, columns = select_runs(arguments)
+    if arguments.sort:
+        return sort(runs, arguments.sort, arguments.reverse), columns
+    runs.reverse()
+    runs.sort(key=lambda run: FIRST.index(run.state) if run.state in FIRST else len(FIRST))
+    return runs[::-1] if arguments.reverse else runs, columns

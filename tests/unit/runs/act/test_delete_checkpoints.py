@@ -79,9 +79,6 @@ def test_without_yes_nothing_changes(old_run: Any, runs: Any) -> None:
     assert (code, err) == (0, "") and "Would delete 2 checkpoints of 1 run: " in out
     plans = [(row.split()[1], row.split()[-1]) for row in out.splitlines()[1:5]]
     assert plans == [("1", "delete"), ("2", "keep"), ("3", "delete"), ("4", "keep")]
-    (plan,) = json.loads(runs("checkpoints", "--delete", "--json")[1])
-    assert [Path(path).name for path in plan["delete"]] == ["step-00000001", "step-00000003"]
-    assert plan["keep"] == ["step-00000002", "step-00000004"] and plan["bytes"] > 200
     assert steps_of(folder) == [1, 2, 3, 4]
 
 
@@ -185,7 +182,7 @@ def test_a_run_that_changes_meanwhile_is_left(old_run: Any) -> None:
     seen = run.updated
     age(folder, 60)
     with pytest.raises(ConfigError, match="has changed"):
-        delete_checkpoints.plan_deletion(run, seen, ["latest"], True)
+        delete_checkpoints.delete_of_run(run, seen, ["latest"], True)
     assert steps_of(folder) == [1, 2, 3, 4]
 
 
@@ -211,6 +208,7 @@ def test_a_failure_to_delete_is_reported(
         (["--keep", "beast"], "--keep=beast: "),
         (["--keep="], "--keep=: "),
         (["--at", "3"], "--at: "),
+        (["--json"], "--json: "),
         ([""], "'': "),
     ],
 )
@@ -300,7 +298,7 @@ def valid_steps(folder: RunFolder) -> list[int]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.lists(run_states(), min_size=1, max_size=3),

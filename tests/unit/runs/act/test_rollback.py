@@ -103,10 +103,10 @@ def test_a_second_rollback_and_one_to_the_newest(runs, folder):
     before = sorted(os.listdir(folder.path))
     assert "nothing to do" in runs("rollback", "1a2b", "step-00000015")[1]
     assert sorted(os.listdir(folder.path)) == before
-    code, output, _ = runs("rollback", "1a2b", "best", "--json")
-    names = ["abandoned-step-00000015", "abandoned-step-00000010"]
-    moved = {"checkpoints": names, "lines": 30}
-    assert json.loads(output) == {"run": "gpt/1a2b", "step": 5, "set_aside": moved}
+    code, output, _ = runs("rollback", "1a2b", "best")
+    assert code == 0 and "gpt/1a2b is at step 5." in output
+    for part in ("abandoned-step-00000015", "abandoned-step-00000010", "Set aside: 30 lines"):
+        assert part in output
     assert steps_in(folder.path / "abandoned-metrics.jsonl") == [*range(16, 21)]
     assert steps_in(folder.path / "abandoned-metrics.2.jsonl") == [*range(6, 16)]
 
@@ -114,17 +114,14 @@ def test_a_second_rollback_and_one_to_the_newest(runs, folder):
 @pytest.mark.parametrize(
     ("step", "hint"),
     [
-        ("12", "the nearest are 10 and 15."),
-        ("0", "the nearest is 5."),
-        ("99", "the nearest is 20."),
-        *((word, "should be the step of a checkpoint, or best.") for word in ("latest", "../5")),
-        ("-1", "should be the step of a checkpoint, or best."),
+        *((step, "step-00000010, step-00000015, step-00000020.") for step in ("12", "0")),
+        *((word, "should be the step of a checkpoint") for word in ("latest", "../5", "-1")),
     ],
 )
 def test_a_step_without_a_checkpoint_is_rejected(runs, folder, step, hint):
     before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")}
     code, output, error = runs("rollback", "1a2b", step)
-    assert (code, output) == (2, "") and error.startswith(f"'{step}': ") and hint in error
+    assert (code, output) == (2, "") and f"{step}" in error and hint in error
     assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")} == before
 
 

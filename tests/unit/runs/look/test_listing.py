@@ -43,12 +43,6 @@ def rows(output):
 
 
 @pytest.fixture
-def differing(runs):
-    """Gives each run's `differs in`."""
-    return lambda: [line[2] for line in rows(runs()[1])[1:]]
-
-
-@pytest.fixture
 def differs(runs):
     """Gives each run's differences in `--json`."""
     return lambda: [run["differs"] for run in json.loads(runs("--json")[1])]
@@ -73,36 +67,13 @@ def test_the_table(runs, sweep):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("words", "ids"),
-    [
-        ("optimizer.lr=1e-5", ["bbbb0003", "bbbb0004"]),
-        ("optimizer.lr=1e-3 seed=1", ["aaaa0002"]),
-        ("model=gpt", ["aaaa0001", "aaaa0002"]),
-        ("optimizer.betas=[0.9,0.95] model.dim=64", ["aaaa0001"]),
-        ("state=stale", ["aaaa0002"]),
-        ("list ml", ["bbbb0003", "bbbb0004"]),
-        ("list aaaa seed=0", ["aaaa0001"]),
-        ("run.tag=null state=running", ["bbbb0003"]),
-        ("seed=5", []),
-    ],
-)
-def test_filters(runs, sweep, words, ids):
-    code, output, error = runs(*words.split())
-    assert code == 0 and [line[1] for line in rows(output)[1:]] == ids
-    assert ids or "There are no runs in" in error
-
-
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 200])
+@pytest.mark.parametrize("width", [30, 50, 80, 100, 120])
 def test_a_run_is_one_line_at_any_width(sweep, outputs, width):
     runs = find_runs(outputs)
     lines = list(table(runs, time.time(), width).lines(width))
     assert len(lines) == 1 + len(runs) and all(len(line) <= width for line in lines)
-    assert ("model=gpt seed=1 " in lines[2]) == (40 <= width < 120), "the keys that tell"
-    assert ("differs in" in lines[0]) == (width >= 40)
-    assert ("best val/loss" in lines[0]) == (width >= 60) and ("name" in lines[0]) == (width > 40)
-    if width == 200:
-        assert "model=gpt model.dim=128 optimizer.lr=0.001 seed=1" in lines[2]
+    assert "state" in lines[0] and ("best val/loss" in lines[0]) == (width >= 80)
+    assert ("model=gpt dim=128 lr=0.001" in lines[2]) == (width >= 50)
 
 
 @pytest.mark.parametrize(("max_steps", "shown"), [(30, "0/30"), (None, "0/?")])
@@ -145,17 +116,13 @@ def test_columns_and_order(runs, sweep):
     assert code == 2 and error.startswith("'--columns=sed': ")
 
 
-def test_the_loss_of_a_run_is_drawn_small(runs, make_run):
-    losses = [4.0, 3.0, 2.0, 1.5, 1.0]
-    make_run("gpt", "aaaa0001", rows=[{"step": n, "train/loss": y} for n, y in enumerate(losses)])
-    assert "█▆▃▂▁" in runs()[1]
-
-
-def test_the_metric_by_which_runs_are_sorted_is_shown(runs, make_run):
+def test_the_curve_and_the_metric_by_which_runs_are_sorted_are_shown(runs, make_run):
     for number, loss in enumerate((0.5, 0.25)):
-        make_run("gpt", f"aaaa000{number}", loss=1.0, rows=[{"step": 1, "val/loss": loss}])
+        logged = [{"step": n, "train/loss": y} for n, y in enumerate([4.0, 3.0, 2.0, 1.5, 1.0])]
+        make_run("gpt", f"aaaa000{number}", loss=1.0, rows=[*logged, {"step": 9, "val/loss": loss}])
     heading, *lines = rows(runs("--sort", "val/loss")[1])
     assert heading[-1] == "val/loss" and [line[-1] for line in lines] == ["0.25", "0.5"]
+    assert all("█▆▃▂▁" in line for line in lines)
     assert "val/loss" not in runs("--sort", "state")[1]
 
 
@@ -166,23 +133,14 @@ def test_listing_names_the_metric_of_each_best_where_they_differ(runs, make_run)
     assert "0.5 (val/loss)" in first and "0.5 (val/accuracy)" in second
 
 
-def test_listing_of_one_run_shows_no_differences(runs, make_run):
-    make_run("gpt", "aaaa0001", config=config(), choices=GPT)
-    assert "differs" not in runs()[1]
-
-
-def test_a_value_that_follows_another_is_shown_once(make_run, differing):
+def test_a_value_that_follows_another_is_shown_once(make_run, differs):
     for steps in (10, 20):
         words = [f"trainer.max_steps={steps}", "+seed=0"]
         make_run("gpt", f"{steps}", config=config(steps=steps), choices=GPT, overrides=words)
-    assert differing() == ["trainer.max_steps=10", "trainer.max_steps=20"]
+    assert differs() == [{"trainer.max_steps": "10"}, {"trainer.max_steps": "20"}]
 
 
-def test_the_most_informative_keys_come_first_without_nulls_and_defaults(
-    make_run, differing, differs
-):
-    """The folder has many kinds of runs, and the differing keys must not be cut off behind keys
-    without information."""
+def test_keys_of_many_kinds_of_runs(make_run, differs, runs):
     typed = ("optimizer.lr=0.1", "optimizer.lr=0.2", "+run.tag=again", "seed=1")
     typed += ("trainer.max_steps=5",)
     for number, override in enumerate(typed):
@@ -193,24 +151,12 @@ def test_the_most_informative_keys_come_first_without_nulls_and_defaults(
         if number == 1:
             del settings["scheduler"]  # it follows trainer.max_steps where it exists
         make_run("m", f"aaaa000{number}", config=settings, choices=MLP, overrides=[override])
-    assert differing() == [
-        f"model._target_=p.{'B' if number == 1 else 'A'} {word.lstrip('+')}"
-        for number, word in enumerate(typed)
-    ]
     keys = ["model._target_", "optimizer.lr", "run.tag", "seed", "trainer.max_steps"]
-    assert list(differs()[0]) == keys
+    assert list(differs()[0]) == keys, "the class, then the key with the most values"
+    assert "run.tag=again" in runs()[1] and "null" not in runs()[1]
 
 
-@pytest.mark.parametrize("is_typed", [True, False])
-def test_a_run_that_has_only_defaults_shows_them(make_run, differing, is_typed):
-    """Nobody may have typed the values: the project's own YAML files were edited in between."""
-    for number, lr in enumerate((0.01, 0.1)):
-        words = ["optimizer.lr=0.1"] if number and is_typed else []
-        make_run("m", f"aaaa000{number}", config=config(lr=lr), choices=MLP, overrides=words)
-    assert differing() == ["optimizer.lr=0.01", "optimizer.lr=0.1"]
-
-
-@pytest.mark.parametrize("width", [None, 200, 120, 70])
+@pytest.mark.parametrize("width", [None, 120, 60])
 def test_failed_runs_have_a_reason(make_run, outputs, change, width):
     make_run("m", "aaaa0001", config=config(seed=0), loss=1.5)
     for number in (2, 3):
@@ -220,7 +166,7 @@ def test_failed_runs_have_a_reason(make_run, outputs, change, width):
         change(folder, attempts=[attempt | {"reason": reason}])
     runs = find_runs(outputs)
     heading, completed, *failed = table(runs, time.time(), width).lines(width)
-    is_shown = width != 70
+    is_shown = width != 60
     assert (heading.split()[-1] == "reason") == is_shown
     assert not is_shown or completed.endswith("  -")
     for number, line in zip((2, 3), failed, strict=True):

@@ -1,11 +1,10 @@
 import itertools
-import subprocess
 
 import pytest
 
 from launcher.rundir.record import RunRecord
+from launcher.runs.__main__ import main
 from launcher.runs.look.logs import RunWatch, growth, last_lines
-from launcher.trackers.follower import FollowerLock
 from support.submitted import note_job
 
 
@@ -17,21 +16,29 @@ def folder(make_run):
     return folder
 
 
-def test_logs_of_ranks(start, folder):
-    process = start("logs", "gpt")
-    assert process.communicate(timeout=240)[0] == folder.log_path().read_bytes()
-    process = start("logs", "gpt", "--rank", "1")
-    assert process.communicate(timeout=240)[0] == b"of rank 1\n" and process.returncode == 0
+@pytest.fixture
+def logs(outputs, capfdbinary):
+    """Gives what is printed as bytes, whatever the encoding."""
+
+    def call(*words):
+        assert main(["--outputs", str(outputs), "logs", *words]) == 0
+        return capfdbinary.readouterr()
+
+    return call
+
+
+def test_logs_of_ranks(logs, folder):
+    assert logs("gpt") == (folder.log_path().read_bytes(), b"")
+    assert logs("gpt", "--rank", "1") == (b"of rank 1\n", b"")
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])
-@pytest.mark.parametrize("block", [1, 3, 1 << 16])
 @pytest.mark.parametrize("lines", [0, 1, 2, 4, 9])
-def test_last_lines(tmp_path, lines, block, end):
+def test_last_lines(tmp_path, lines, end):
     text = b"one\ntwo\rtwo\n\nfour" + end
     (tmp_path / "log").write_bytes(text)
     kept = [b"one\n", b"two\rtwo\n", b"\n", b"four" + end][4 - min(lines, 4) :]
-    assert text[last_lines(tmp_path / "log", lines, block) :] == b"".join(kept)
+    assert text[last_lines(tmp_path / "log", lines) :] == b"".join(kept)
     (tmp_path / "log").write_bytes(b"")
     assert last_lines(tmp_path / "log", lines) == 0
 
@@ -61,17 +68,6 @@ def test_a_followed_run_has_ended_once_its_process_has_left_it(make_run, state):
     record.end_attempt(state, end_step=10, exit_code=0 if state == "completed" else 143)
     assert not watch.has_ended()
     folder.lock_path.unlink()
-    assert watch.has_ended()
-
-
-def test_a_followed_run_has_ended_once_its_trackers_have(make_run):
-    """The process logs what is wrong with them after it has left the run."""
-    folder = make_run("gpt", "aaaa0001")
-    assert RunWatch(folder.path).has_ended()
-    with FollowerLock(folder):
-        watch, impatient = RunWatch(folder.path), RunWatch(folder.path, trackers=0.0)
-        assert not watch.has_ended() and not watch.has_ended()
-        assert impatient.has_ended(), "a tracker that hangs is not waited for"
     assert watch.has_ended()
 
 
@@ -129,11 +125,10 @@ def test_a_run_that_failed_before_its_log_gives_its_reason(make_run, runs):
 
 
 @pytest.mark.parametrize("outcome", ["failed", "cancelled"])
-def test_a_start_that_ended_before_its_log_is_reported(start, folder, outcome):
+def test_a_start_that_ended_before_its_log_is_reported(logs, folder, outcome):
     RunRecord(folder).add_failure(outcome, reason="ImportError: no module named net", exit_code=1)
-    process = start("logs", "gpt", stderr=subprocess.PIPE)
-    text, errors = process.communicate(timeout=240)
-    assert text == folder.log_path().read_bytes() and process.returncode == 0
+    text, errors = logs("gpt")
+    assert text == folder.log_path().read_bytes()
     assert f"{outcome}, ImportError: no module named net" in errors.decode()
 
 

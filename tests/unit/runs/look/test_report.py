@@ -10,8 +10,10 @@ import pytest
 
 from launcher.runs.find_runs import find_runs
 from launcher.runs.look import report
-from launcher.runs.look.report import report_data
+from launcher.runs.look.report import page, plotly_source, report_data, study_data
+from launcher.runs.stored_study import StoredStudy
 from support.browser import in_browser, needs_browser
+from support.studies import study_on_disk
 
 EVIL = "</script><script>document.body.dataset.broken = 1</script><img src=x>"
 LONG = 2000
@@ -142,86 +144,6 @@ def test_without_plotly_the_way_to_get_it_is_named(runs, sweep, monkeypatch):
     assert "torch-launcher[pictures]" in runs("report")[2]
 
 
-ACTIONS = """
-const text = selector => [...document.querySelectorAll(selector)].map(node => node.textContent);
-const ids = () => text("#runs tbody tr:not(.fold) td:first-child").join();
-const result = { first: ids(), facts: text("#facts").join() };
-result.best = text("tr.best td:first-child").join();
-result.fold = text("tr.fold").join();
-result.parallel = element("parallel").data?.[0].line.color.length;
-document.querySelector("tr.fold").click();
-result.labels = text(".xtitle, .ytitle");
-result.legend = text("#curves .legendtext");
-[...document.querySelectorAll("th")].find(node => node.textContent === "optimizer.lr").click();
-result.sorted = ids();
-document.querySelector("#runs tbody tr").click();
-result.chosen = text("tr.chosen td:first-child").join();
-result.widest = Math.max(...element("curves").data.map(trace => trace.line.width));
-element("metric").value = "train/loss";
-element("axis").value = "time";
-element("log").checked = true;
-element("log").dispatchEvent(new Event("input"));
-const { layout: drawn, data: traces } = element("curves");
-result.curve = [drawn.yaxis.type, drawn.xaxis.title.text, traces.length];
-element("filter").value = "completed"; element("filter").dispatchEvent(new Event("input"));
-result.filtered = [ids(), element("count").textContent, element("scatter").data[0].x.length];
-document.body.dataset.result = JSON.stringify(result);
-"""
-
-
-@needs_browser
-def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
-    """The page at first, and after sorting, choosing a run, another curve, and a filter."""
-    runs("report")
-    result = in_browser(outputs / "report.html", tmp_path, ACTIONS)
-    assert result["first"] == "aaaa0000,aaaa0002,aaaa0001", "the best first"
-    assert result["best"] == "aaaa0000" and result["fold"] == "▸ 1 failed"
-    assert result["parallel"] in (3, None), "without the failed run; None: no WebGL"
-    assert (
-        "0.75 best val/accuracy (aaaa0000)" in result["facts"]
-        and "1 times preempted" in result["facts"]
-    )
-    assert "val/accuracy" in result["labels"] and len(result["legend"]) == 4
-    assert result["sorted"] == "aaaa0000,aaaa0001,aaaa0002,aaaa0003"
-    assert result["chosen"] == "aaaa0000" and result["widest"] == 2.5
-    assert result["curve"] == ["log", "time (minutes)", 8], "smoothed over faint raw values"
-    assert result["filtered"] == ["aaaa0000,aaaa0001,aaaa0002", "3 of 4 runs", 3]
-
-
-OVERLAPS = """
-function overlapping(id) {
-  const boxes = [...element(id).querySelectorAll("svg text")]
-    .filter(node => node.textContent.trim())
-    .map(node => [node.textContent, node.getBoundingClientRect()])
-    .filter(([, box]) => box.width);
-  const found = boxes.flatMap(([one, a], i) => boxes.slice(i + 1).filter(([, b]) =>
-    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5 &&
-    Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3).map(([other]) => [one, other]));
-  const { left, right } = element(id).getBoundingClientRect();
-  const outside = boxes.filter(([, box]) => box.left < left - 2 || box.right > right + 2);
-  return [found, outside.map(([text]) => text), boxes.length];
-}
-const texts = selector => [...document.querySelectorAll(selector)].map(node => node.textContent);
-const result = {};
-for (const id of ["curves", "parallel", "scatter", "attempts", "histograms"])
-  if (!element(id).hidden) result[id] = overlapping(id);
-result.images = [...document.querySelectorAll("#images img")].map(image => image.naturalWidth);
-result.smoothing = element("smoothing").value;
-result.shared = element("shared").textContent;
-result.columns = texts("#runs th");
-const edge = document.body.getBoundingClientRect().right + 1;
-result.wide = [...document.body.querySelectorAll("*")]
-  .filter(node => !node.parentElement.closest(".wide, .plot"))
-  .filter(node => node.getBoundingClientRect().right > edge)
-  .map(node => node.outerHTML.slice(0, 80));
-result.scales = [...element("metric").options].map(({ value }) => {
-  element("metric").value = value; element("metric").dispatchEvent(new Event("input"));
-  return [value.slice(0, 10), element("log").checked, element("curves").layout.yaxis.type];
-});
-document.body.dataset.result = JSON.stringify(result);
-"""
-
-
 PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
     "gg=="
@@ -229,11 +151,14 @@ PNG = (
 
 
 @pytest.fixture
-def many_keys(make_run):
-    """Seven runs that differ in 40 keys with long names and values; with notes and media."""
-    for number in range(7):
+def many_keys(make_run, change):
+    """Eight runs that differ in 40 keys with long names and values; with notes and media. The
+    second was preempted once; the last has an evil name, and failed. The last three have one
+    model."""
+    for number in range(8):
+        kind = min(number, 5)
         keys = {
-            f"a_rather_long_name_{k}": f"a value of {k} {number % (k % 5 + 2)}" for k in range(40)
+            f"a_rather_long_name_{k}": f"a value of {k} {kind % (k % 5 + 2)}" for k in range(40)
         }
         rows = [
             {"step": n, "time": 1.8e9 + n, "attempt": 1, "samples": n, "train/loss": 1 / n}
@@ -245,12 +170,24 @@ def many_keys(make_run):
         folder = make_run(
             "gpt",
             f"cccc000{number}",
-            config={"model": keys, "trainer": {"lanes": None}, "run": {"note": "at the start"}},
+            config={
+                "model": keys,
+                "trainer": {"lanes": None},
+                "run": {"note": "at the start"},
+                "seed": number,
+            },
             best={"metric": "val/loss", "value": 0.5 + number, "step": 10},
             overrides=["trainer.max_steps=10", *typed],
             choices={"model": "gpt", "data": "text"},
             rows=rows,
+            state="failed" if number == 7 else "completed",
         )
+        if number == 7:
+            change(folder, name=EVIL)
+        if number == 1:
+            (attempt,) = json.loads(folder.record_path.read_text())["attempts"]
+            first = {**attempt, "outcome": "preempted", "end_step": 5}
+            change(folder, attempts=[first, attempt])
         (folder.path / "images/10").mkdir(parents=True)
         (folder.path / "images/10/shown.png").write_bytes(base64.b64decode(PNG))
         histogram = {"counts": [1, 2, number], "edges": [0, 1, 2, 3]}
@@ -263,23 +200,6 @@ def many_keys(make_run):
         (folder.path / "media.jsonl").write_text("".join(lines))
 
 
-def test_a_cell_is_blank_only_for_a_default(make_run, reported):
-    """The values of a preset are no defaults, though nobody typed them."""
-    for id, model, steps, words in (
-        ("1", "cnn", 60, ["experiment=png"]),
-        ("2", "cnn", 90, ["experiment=png", "trainer.max_steps=90"]),
-        ("3", "gpt", 100, []),
-        ("4", "gpt", 200, ["trainer.max_steps=200"]),
-        ("5", "mlp", 100, ["model=mlp"]),
-    ):
-        choices = {"model": model, "experiment": "png" if model == "cnn" else None}
-        steps, rows = {"trainer": {"max_steps": steps}}, [{"step": 1, "time": 1, "train/loss": 1.0}]
-        make_run("gpt", id, config=steps, overrides=words, choices=choices, rows=rows)
-    assert [" ".join(sorted(run["blank"])) for run in reported()["runs"]] == [
-        *("", "", "experiment", "experiment model", "experiment trainer.max_steps")
-    ], "a run with only defaults keeps them"
-
-
 @pytest.mark.parametrize("text", ["{{data}}", "{{"])
 def test_a_text_that_looks_like_the_template_is_shown(make_run, change, reported, outputs, text):
     rows = [{"step": 1, "time": 1.0, "train/loss": 1.0}]
@@ -289,7 +209,7 @@ def test_a_text_that_looks_like_the_template_is_shown(make_run, change, reported
 
 
 def test_notes_and_media_are_part_of_the_page(runs, many_keys, reported):
-    assert runs("show", "model=gpt", "--label", "new")[1].count(": [new] at the start") == 7
+    assert runs("show", "model=gpt", "--label", "new")[1].count(": [new] at the start") == 8
     assert runs("show", "cccc0001", "--note", "a good one", "--label", "paper")[0] == 0
     assert runs("show", "cccc0001", "--unlabel", "new")[1] == "gpt/cccc0001: [paper] a good one\n"
     assert runs("show", "cccc0001", "--label", "a b")[0] == 2
@@ -298,52 +218,108 @@ def test_notes_and_media_are_part_of_the_page(runs, many_keys, reported):
     assert (listed["id"], listed["note"], listed["labels"]) == ("cccc0001", "a good one", ["paper"])
     data = reported()
     assert [run["note"] for run in data["runs"]][:2] == ["at the start", "a good one"]
-    assert data["shared"] == {"model": "gpt", "data": "text"}
+    assert data["shared"] == ["data=text", "model=gpt", "trainer.max_steps=10"]
     assert list(data["media"]["keys"]) == ["shown (image)", "weights (histogram)"]
-    assert data["media"]["left_out"] == 7, "the images outside the folders of the runs"
+    assert data["media"]["left_out"] == 8, "the images outside the folders of the runs"
 
 
-@needs_browser
-@pytest.mark.parametrize("width", [360, 1200])
-def test_no_labels_overlap(runs, many_keys, outputs, tmp_path, width):
-    """40 keys; a screen of 400 pixels has 20 at each side."""
-    runs("report")
-    page = outputs / "report.html"
-    page.write_text(page.read_text().replace("<body>", f'<body style="width: {width}px">'))
-    result = in_browser(page, tmp_path, OVERLAPS, has_webgl=width > 400)
-    for id in ("curves", "scatter", "attempts"):
-        overlapping, outside, count = result[id]
-        assert (overlapping, outside) == ([], []) and count > 5, (id, result[id])
-    assert result.get("parallel", [[], []])[:2] == [[], []], result["parallel"]
-    assert result["images"] == [1] * 7 and result["smoothing"] == "0"
-    assert result["shared"].startswith("All: model=gpt, data=text")
-    assert result["wide"] == [], "nothing but tables and plots is wider than the page"
-    assert sorted(result["scales"]) == [
-        ["train/loss", False, "linear"],
-        ["val/a_long", True, "log"],
-        ["val/loss", False, "linear"],
-    ]
-    assert result["columns"][:3] == ["id", "state", "best val/loss ↑"]
-
-
-BANDS = """
-const traces = () =>
-  element("curves").data.map(trace => [trace.fill ?? trace.mode, trace.name ?? ""]);
-const result = { shown: !element("bands-part").hidden };
-element("metric").value = "train/loss"; element("metric").dispatchEvent(new Event("input"));
-result.bands = traces();
-element("bands").checked = false; element("bands").dispatchEvent(new Event("input"));
-result.lines = traces().length;
+ACTIONS = """
+const text = selector => [...document.querySelectorAll(selector)].map(node => node.textContent);
+const ids = () => text("#runs tbody tr:not(.fold) td:first-child").map(id => id.slice(-1)).join("");
+const set = (id, value, name = "value") => {
+  element(id)[name] = value; element(id).dispatchEvent(new Event("input"));
+};
+const traces = () => element("curves").data;
+function overlapping(id) {
+  const boxes = [...element(id).querySelectorAll("svg text")]
+    .filter(node => node.textContent.trim())
+    .map(node => [node.textContent, node.getBoundingClientRect()])
+    .filter(([, box]) => box.width);
+  const found = boxes.flatMap(([one, a], i) => boxes.slice(i + 1).filter(([, b]) =>
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5 &&
+    Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3).map(([other]) => [one, other]));
+  const { left, right } = element(id).getBoundingClientRect();
+  const outside = boxes.filter(([, box]) => box.left < left - 2 || box.right > right + 2);
+  return [id, ...found, ...outside.map(([text]) => text), boxes.length > 5];
+}
+const result = { problems: [] };
+for (const width of [360, 1200]) {
+  document.body.style.width = `${width}px`;
+  for (const id of ["curves", "parallel", "scatter", "attempts", "histograms"])
+    Plotly.purge(element(id));
+  drawAll();
+  for (const bands of [true, false]) {
+    set("bands", bands, "checked");
+    result.problems.push(overlapping("curves"));
+  }
+  for (const id of ["parallel", "scatter", "attempts", "histograms"])
+    if (!element(id).hidden) result.problems.push(overlapping(id));
+  const edge = document.body.getBoundingClientRect().right + 1;
+  result.problems.push(["wide", ...[...document.body.querySelectorAll("*")]
+    .filter(node => !node.parentElement.closest(".wide, .plot, #study"))
+    .filter(node => node.getBoundingClientRect().right > edge)
+    .map(node => node.outerHTML.slice(0, 80)), true]);
+}
+Object.assign(result, { first: ids(), facts: text("#facts").join(), fold: text("tr.fold").join(),
+  best: text("tr.best td:first-child").join(), columns: text("#runs th").slice(0, 3),
+  shared: element("shared").textContent, smoothing: element("smoothing").value,
+  parallel: element("parallel").data?.[0].line.color.length });
+result.images = [...document.querySelectorAll("#images img")].map(image => image.naturalWidth);
+result.scales = [...element("metric").options].map(({ value }) => {
+  set("metric", value);
+  return [value.slice(0, 10), element("log").checked, element("curves").layout.yaxis.type];
+});
+document.querySelector("tr.fold").click();
+result.legend = text("#curves .legendtext").length;
+[...document.querySelectorAll("th")].find(node => node.textContent === "seed").click();
+result.sorted = ids();
+document.querySelector("#runs tbody tr").click();
+result.chosen = text("tr.chosen td:first-child").join();
+result.widest = Math.max(...traces().map(trace => trace.line.width));
+set("metric", "train/loss"); set("axis", "time"); set("log", true, "checked");
+set("smoothing", 0.5);
+const layoutOf = element("curves").layout;
+result.curve = [layoutOf.yaxis.type, layoutOf.xaxis.title.text, traces().length];
+set("axis", "step"); set("bands", true, "checked");
+result.bands = traces().map(trace => trace.fill ?? trace.mode).slice(0, 3);
+result.names = traces().map(trace => trace.name ?? "").filter(Boolean);
+set("filter", "completed label=paper");
+result.filtered = [ids(), element("count").textContent, element("scatter").data[0].x.length];
+result.history = element("history").data.map(trace => `${trace.name}:${trace.x.length}`);
+result.front = element("front-part").hidden ? null : element("front").data[1].x.length;
+result.importances = element("importances").data.map(trace => trace.y[0]);
 document.body.dataset.result = JSON.stringify(result);
 """
 
 
 @needs_browser
-def test_bands_in_a_browser(runs, sweep, outputs, tmp_path):
-    runs("report", "--over", "optimizer.lr")
-    result = in_browser(outputs / "report.html", tmp_path, BANDS, has_webgl=False)
-    assert result["shown"]
-    assert [kind for kind, _ in result["bands"]] == ["lines", "tonexty", "lines"] * 2
-    names = [name for _, name in result["bands"] if name]
-    assert names[0] == "note=fine (n=3)" and names[1].endswith("&lt;img src=x> (n=1)")
-    assert result["lines"] == 8
+def test_the_page_in_a_browser(runs, many_keys, reported, outputs, tmp_path):
+    """All that the page can show, in one page: it is narrow, then wide, then used. The search is
+    one of other runs."""
+    runs("show", "cccc0002", "--label", "paper")
+    study = study_data(StoredStudy.read(study_on_disk(tmp_path, ("val/loss", "val/accuracy"))))
+    data = reported("--over", "seed") | {"study": study["study"]}
+    file = outputs / "report.html"
+    file.write_text(page(data, plotly_source()))
+    result = in_browser(file, tmp_path, ACTIONS)
+    assert [each for each in result["problems"] if each[1:] != [True]] == []
+    assert (result["first"], result["fold"]) == ("0123456", "▸ 1 failed"), "the best first"
+    assert result["best"] == "cccc0000" and "0.5 best val/loss (cccc0000)" in result["facts"]
+    assert "1 times preempted" in result["facts"] and "device hours" in result["facts"]
+    assert result["columns"] == ["id", "state", "best val/loss ↑"]
+    assert result["shared"].startswith("All: data=text, model=gpt") and result["smoothing"] == "0"
+    assert result["parallel"] in (7, None), "without the failed run; None: no WebGL"
+    assert result["images"] == [1] * 8
+    assert sorted(result["scales"]) == [
+        ["train/loss", False, "linear"],
+        ["val/a_long", True, "log"],
+        ["val/loss", False, "linear"],
+    ]
+    assert (result["legend"], result["sorted"]) == (8, "01234567")
+    assert (result["chosen"], result["widest"]) == ("cccc0000", 2.5)
+    assert result["curve"] == ["log", "time (seconds)", 16], "smoothed over faint raw values"
+    assert result["bands"] == ["lines", "tonexty", "lines"]
+    assert [name[-5:] for name in result["names"]] == [*["(n=1)"] * 5, "(n=2)", "(n=1)"]
+    assert result["filtered"] == ["2", "1 of 8 runs", 1]
+    assert result["history"] == ["completed:6", "best:7"] and result["front"] == 6
+    assert result["importances"] == ["optimizer.lr"] * 2

@@ -66,10 +66,8 @@ def test_numbers_equal_scipys(arms: Any, runs: Any, seeds: int) -> None:
     samples = [LOSSES["adamw"], LOSSES["sgd"][:seeds]]
     for arm, losses in zip(data["arms"], samples, strict=True):
         assert arm["values"] == {str(seed): loss for seed, loss in enumerate(losses)}
-        count, mean, sem = len(losses), stats.tmean(losses), stats.sem(losses)
-        interval = stats.t.interval(0.95, count - 1, loc=mean, scale=sem)
-        expected = [count, mean, stats.tstd(losses), *interval]
-        assert [arm[name] for name in ("n", "mean", "sd", "low", "high")] == pytest.approx(expected)
+        expected = [len(losses), stats.tmean(losses), stats.tstd(losses)]
+        assert [arm[name] for name in ("n", "mean", "sd")] == pytest.approx(expected)
     test = stats.ttest_rel(*samples) if seeds == 4 else stats.ttest_ind(*samples, equal_var=False)
     (found,) = data["comparisons"]
     assert found["test"] == ("paired t" if seeds == 4 else "Welch")
@@ -99,8 +97,8 @@ def test_the_tables(arms: Any, runs: Any) -> None:
     code, out, _ = runs("test", "optimizer")
     rows = [line.split() for line in out.splitlines()]
     assert code == 0 and rows[1:4] == [
-        ["adamw", "4", "0.31", "0.02944", "0.2632", "to", "0.3568"],
-        ["muon", "4", "0.31", "0.0216", "0.2756", "to", "0.3444"],
+        ["adamw", "4", "0.31", "0.02944"],
+        ["muon", "4", "0.31", "0.0216"],
         [],
     ]
     assert rows[5][:3] == ["adamw", "-", "muon"] and rows[5][-2:] == ["paired", "t"]
@@ -124,13 +122,13 @@ def test_an_earlier_step_and_a_filter_are_compared(arms: Any, runs: Any) -> None
 @pytest.mark.parametrize(
     ("more", "arguments", "message"),
     [
-        ({"width": 16}, (), "optimizer=sgd: its runs differ in more than the seed: model.width;"),
-        ({"seed": 3}, (), "optimizer=sgd: several runs have the same seed: toy/"),
+        ({"width": 16}, (), "optimizer=sgd: its runs differ in model.width"),
+        ({"seed": 3}, (), "optimizer=sgd: needs runs of two seeds at least, and one run of each"),
         ({"steps": 30}, (), "--step=30: val/loss has no finite value there in toy/"),
-        ({"dirty": True}, (), "'optimizer': the runs differ in their code: commit;"),
+        ({"dirty": True}, (), "'optimizer': the arms differ in commit as well"),
         ({"loss": "nan"}, (), "--step=20: val/loss has no finite value there in toy/"),
         ({}, ("--step=15",), "--step=15: val/loss has no finite value there in toy/"),
-        ({}, ("--metric=val/los",), "'--metric=val/los': is not logged by toy/"),
+        ({}, ("--metric=val/los",), "'--metric=val/los': "),
         ({}, ("optimizer=sgd",), "'optimizer': a test compares runs with several values of it;"),
     ],
 )
@@ -146,15 +144,15 @@ def test_arms_that_cannot_be_compared_are_rejected(
 def test_keys_that_make_no_arms_are_rejected(arms: Any, add: Any, runs: Any) -> None:
     arms("adamw", "sgd")
     code, _, err = runs("test", "optimizer.lr")
-    assert code == 2 and err.startswith("'optimizer.lr': the arms differ in other keys as well: o")
+    assert code == 2 and err.startswith("'optimizer.lr': the arms differ in optimizer")
     add("muon", 0, 0.3)
     for key, message in {
         "seed": "'seed': the arms of a test differ in another key",
         "loss": "'loss': a test compares runs with several values of it; found none.",
         "optimzer": "'optimzer': no run has this key; did you mean optimizer",
         "model": "'model': a test compares runs with several values of it; found mlp.",
-        "optimizer": "optimizer=muon: has one run",
-        "optimizer.lr": "optimizer.lr=0.02: has one run",
+        "optimizer": "optimizer=muon: needs runs of two seeds",
+        "optimizer.lr": "optimizer.lr=0.02: needs runs of two seeds",
     }.items():
         code, out, err = runs("test", key)
         assert (code, out) == (2, "") and message in err, (key, err)

@@ -1,16 +1,12 @@
 """`runs watch`: the screen."""
 
-import json
 import os
 import sys
 
 import pytest
 
 from launcher.runs.__main__ import main, parse
-from launcher.runs.look.expected_times import format_expected, format_with_time
 from launcher.runs.look.watch import screen
-from launcher.runs.stored_run import StoredRun
-from launcher.slurm.scheduler import QueuedJob
 from support.terminal import in_terminal
 
 
@@ -75,32 +71,3 @@ def test_ctrl_c_leaves_a_restored_terminal(some_runs, outputs):
     assert code == 130 and "Traceback" not in output
     entered, left, shown = (output.rfind(f"\x1b[{mode}") for mode in ("?1049h", "?1049l", "?25h"))
     assert 0 <= entered < left and shown > output.rfind("\x1b[?25l") >= 0
-
-
-NOW = 1_800_000_000.0
-
-
-@pytest.mark.parametrize(
-    ("job", "steps", "said"),
-    [
-        (None, [], ""),
-        (None, [5], ""),
-        (None, [2, 4, 6], "ends in 40s"),
-        (QueuedJob("7", "RUNNING", "None", "n", end=NOW + 30), [2, 4, 6], "limit in 30s"),
-        (QueuedJob("7", "RUNNING", "None", "n", end=NOW + 90), [2, 4, 6], "ends in 40s"),
-        (QueuedJob("7", "RUNNING", "None", "n", end=NOW + 90), [], "limit in 1m"),
-        (QueuedJob("7", "PENDING", "Priority", "", start=NOW + 7200), [], "starts in 2h"),
-        (QueuedJob("7", "PENDING", "Priority", ""), [], ""),
-    ],
-)
-def test_when_it_starts_and_ends(make_run, job, steps, said):
-    folder = make_run("mlp", "live", state="running", step=6)
-    with open(folder.metrics_path, "w") as file:
-        for step in steps:
-            line = {"step": step, "time": NOW + 10.0 * (step - 6), "attempt": 1, "train/loss": 1.0}
-            file.write(json.dumps(line) + "\n")
-    run = StoredRun.read(folder.path)
-    run.job = job
-    assert format_expected(run, NOW) == said
-    text = format_with_time(run, NOW)
-    assert text.startswith(said) and text.endswith(")" if said else "")
