@@ -633,7 +633,7 @@ class BaseTrainer(HookCaller):
         self.state.load_counters(saved)
         if saved["grad_scaler"]:
             self.grad_scaler.load_state_dict(saved["grad_scaler"])
-        self._batches.load_position(saved.get("data_loader"), self.state)
+        self._batches.load_position(saved["data_loader"], self.state)
 
     def restore_schedule(self, saved: dict[str, Any]) -> None:
         """Restore the schedule of a training state, after the optimizer."""

@@ -44,15 +44,6 @@ def test_all_of_it_is_restored(tmp_path: Path) -> None:
     assert other.training_state() == saved
 
 
-def test_a_state_of_an_older_version_counts_from_zero(tmp_path: Path) -> None:
-    trainer = built(tmp_path, Toy)
-    fresh = trainer.training_state()
-    trainer.state.skipped_steps = trainer.state.skipped_in_row = trainer.state.epoch = 1
-    trainer.state.stop_reason = "early stopping"
-    trainer.load_training_state({"step": 0, "lr_scheduler": None, "grad_scaler": {}})
-    assert trainer.training_state() == fresh
-
-
 class Constant(Scaled):
     def build_lr_scheduler(self) -> Any:
         return None
