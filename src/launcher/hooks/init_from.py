@@ -2,11 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from itertools import product
 from pathlib import Path
-
-import torch
 
 from launcher.checkpoint.find_checkpoint import checkpoint_path, find_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint
@@ -17,7 +14,7 @@ from launcher.config.schema.checks import no_weights
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
-from launcher.strategies.weights import MODEL, model_tensors, names_of_tied
+from launcher.strategies.weights import MODEL, RenamedTensors, model_tensors, names_of_tied
 
 INDEX = "model.safetensors.index.json"
 
@@ -62,7 +59,7 @@ class InitFromHook(BaseHook):
         trainer.logger.info("Weights from %s: %d of %d.", path, len(names) - missing, len(names))
 
 
-class RenamingReader:
+class RenamingReader(RenamedTensors):
     """Stored weights under the model's own names, of which tied tensors have several.
 
     Compared with the model's names, names in a file may lack a prefix or have an extra one
@@ -72,7 +69,7 @@ class RenamingReader:
     """
 
     def __init__(self, reader: ShardReader, names: Iterable[str]):
-        self.reader, self.path, self.meta = reader, reader.path, reader.meta
+        self.reader = reader
         wanted, stored = set(names), reader.names()
         if any(name.startswith(MODEL) for name in stored):
             # This is a checkpoint, which is read without its optimizer.
@@ -90,38 +87,21 @@ class RenamingReader:
         if not fits[best]:
             some = ", ".join(sorted(plain)[:3])
             raise ConfigError(
-                f"run.init_from={self.path}: none of its weights ({some}, ...) is in the model."
+                f"run.init_from={reader.path}: none of its weights ({some}, ...) is in the model."
             )
-        self._names = _rename(plain, *best)
-
-    def names(self) -> list[str]:
-        return list(self._names)
+        super().__init__(reader, _rename(plain, *best))
 
     def differences(self, tied: Mapping[str, str]) -> list[str]:
         """Return a message for each two stored tensors that differ but the model ties."""
         return [
             f"{other}: the model ties it to {source}, and they differ in the file"
             for other, source in tied.items()
-            if other in self._names and source in self._names and self._differ(other, source)
+            if {other, source} <= self.stored_names.keys() and self._differ(other, source)
         ]
 
     def _differ(self, *names: str) -> bool:
-        one, other = (self.reader.read(self._names[name]) for name in names)
+        one, other = (self.reader.read(self.stored_names[name]) for name in names)
         return one.shape != other.shape or bool((one != other).any())
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.reader.shape(self._names[name])
-
-    def dtype(self, name: str) -> torch.dtype:
-        return self.reader.dtype(self._names[name])
-
-    def concurrent_reads(self) -> AbstractContextManager[None]:
-        return self.reader.concurrent_reads()
-
-    def read_into(
-        self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
-    ) -> None:
-        self.reader.read_into(self._names[name], target, offset)
 
 
 def _prefixes(names: Iterable[str]) -> list[str]:

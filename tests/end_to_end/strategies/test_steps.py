@@ -27,7 +27,6 @@ CLOSE = {
         "strategy.find_unused_parameters=true",
         "strategy.gradient_as_bucket_view=false",
     ],
-    "ddp bf16": [*DDP, "strategy.compression=bf16"],
     "ddp compiled": [*DDP, "digits", *COMPILED],
 }
 """Two ranks, and to rounding what plain ddp gives."""
