@@ -71,7 +71,7 @@ class DeepSpeedStrategy(NativeStrategy):
         initial_scale_power: the first scale is 2 to this power.
         hysteresis: overflows before the scale is halved.
         min_loss_scale: the lowest dynamic scale.
-        wall_clock_breakdown: DeepSpeed logs the times of each part of a step.
+        wall_clock_breakdown: DeepSpeed prints the times of each part of a step.
         config_file: a DeepSpeed configuration in JSON, in place of all the options above.
         timeout: seconds that a rank waits for the others before it fails.
     """
@@ -209,8 +209,6 @@ class DeepSpeedStrategy(NativeStrategy):
             model=module, optimizer=optimizer, config=dict(self.config)
         )[0]
         self.engine.compile = self._compile
-        if self.engine.wall_clock_breakdown():
-            engine_setup.log_times(self.engine)
         self.model, self.optimizer = self.engine, optimizer
         self.buffers = SharedBuffers(module)
         # DeepSpeed has its own.
