@@ -48,16 +48,6 @@ def test_log_reaches_every_form_of_a_hook(tmp_path: Path) -> None:
     assert trainer.state.metrics == {"a": 1}, "a dry run leaves nothing behind"
 
 
-def test_a_function_set_on_an_instance_is_called(tmp_path: Path) -> None:
-    steps: list[int] = []
-    hook = BaseHook()
-    trainer = Toy([hook], 2, tmp_path)
-    trainer.build()
-    hook.on_after_step = lambda trainer: steps.append(trainer.step)  # type: ignore[method-assign]
-    trainer.train()
-    assert steps == [1, 2]
-
-
 def test_hooks_are_called_at_each_step_those_that_run_first_before_the_others(
     tmp_path: Path,
 ) -> None:

@@ -36,20 +36,14 @@ OPT = {
     "ffn_dim": 32,
     "word_embed_proj_dim": 32,
 }
-BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 2}
 APART = {
-    "llama": GROUPED, "gemma": GROUPED | {"head_dim": 16},
+    "llama": GROUPED,
     "mixtral": GROUPED | {"num_local_experts": 2},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
 }  # fmt: skip
 MIXING = {
     "opt": OPT,
-    "bloom": BLOOM,
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2},
-    "jamba": GROUPED | {
-        "use_mamba_kernels": False, "num_experts": 2, "attn_layer_period": 2,
-        "attn_layer_offset": 1,
-    },
     "bert": SIZES | {"is_decoder": True},
 }  # fmt: skip
 
