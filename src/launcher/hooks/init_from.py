@@ -14,7 +14,13 @@ from launcher.config.schema.checks import no_weights
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
-from launcher.strategies.weights import MODEL, RenamedTensors, model_tensors, names_of_tied
+from launcher.strategies.weights import (
+    MODEL,
+    RenamedTensors,
+    model_tensors,
+    names_of_tied,
+    reject_misfits,
+)
 
 INDEX = "model.safetensors.index.json"
 
@@ -40,10 +46,8 @@ class InitFromHook(BaseHook):
         weights = RenamingReader(open_weights(self.source, self.outputs), [*names, *tied])
         try:
             problems = weights.differences(tied)
-            if self.strict and problems:
-                raise TrainingError(
-                    "The weights do not fit the model: " + "; ".join(problems) + "."
-                )
+            if self.strict:
+                reject_misfits(problems)
             problems += trainer.strategy.load_weights(weights, self.strict)
         except TrainingError as error:
             raise ConfigError(

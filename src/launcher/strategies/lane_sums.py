@@ -20,12 +20,6 @@ from launcher.strategies.sharded import bits, local
 Gradients = list[torch.Tensor | None]
 BUCKET = 1 << 25
 """Bytes that are exchanged at once, unless a single tensor has more."""
-BATCH_NORMS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-)
 
 
 class PartialSums:
@@ -143,7 +137,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def sum_over_replicas(parameters: Sequence[nn.Parameter], group: object) -> None:
+def sum_over_replicas(parameters: Sequence[nn.Parameter], group: Any) -> None:
     """Replace each gradient by the sum over a group's ranks, in a full binary tree.
 
     All ranks of the run must call it. A rank gets a part of each bucket from the others, adds the
@@ -200,8 +194,7 @@ def check_model(model: nn.Module) -> None:
     """Check that a model's results do not depend on how lanes are laid out over ranks."""
     model.train()
     for name, module in model.named_modules():
-        tracks = isinstance(module, BATCH_NORMS) or getattr(module, "track_running_stats", False)
-        if tracks and module.training:
+        if getattr(module, "track_running_stats", False) and module.training:
             raise ConfigError(
                 f"trainer.lanes: {name} ({type(module).__name__}) keeps statistics of the samples,"
                 " which depend on the number of ranks; use GroupNorm or LayerNorm, or"

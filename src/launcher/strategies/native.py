@@ -27,13 +27,11 @@ from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import (
     EXTRA,
     MODEL,
-    TIED,
     extra_misfits,
-    extra_state,
     load_model_tensors,
     load_weights,
+    model_meta,
     model_tensors,
-    names_of_tied,
     needs_backward,
 )
 
@@ -245,8 +243,7 @@ class NativeStrategy(Strategy):
                 tensors[name], part = shard
                 if part is not None:
                     parts[name] = part
-        meta: dict[str, object] = {"optimizer": rest, "scaler": self.scaler.state_dict()}
-        meta |= {EXTRA: extra_state(self.model), TIED: names_of_tied(self.model)}
+        meta = {"optimizer": rest, "scaler": self.scaler.state_dict()} | model_meta(self.model)
         return Snapshot(tensors, meta, parts)
 
     def load(self, saved: TensorReader) -> None:

@@ -1,7 +1,7 @@
 """A model's tensors by name, without its wrappers."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -242,14 +242,24 @@ def extra_state(model: nn.Module) -> dict[str, object]:
     }
 
 
+def model_meta(model: nn.Module) -> dict[str, object]:
+    """Return what a checkpoint stores of a model next to its tensors."""
+    return {EXTRA: extra_state(model), TIED: names_of_tied(model)}
+
+
 def extra_misfits(model: nn.Module, stored: Mapping[str, object], strict: bool = True) -> list[str]:
     """Return a message for each entry of `extra_state` that is missing or left over."""
     names = extra_state(model).keys()
     problems = [f"{name}: the checkpoint does not have it" for name in names - stored.keys()]
     problems += [f"{name}: the model does not have it" for name in stored.keys() - names]
-    if strict and problems:
-        raise TrainingError("The weights do not fit the model: " + "; ".join(problems) + ".")
+    if strict:
+        reject_misfits(problems)
     return problems
+
+
+def reject_misfits(problems: Sequence[str]) -> None:
+    if problems:
+        raise TrainingError("The weights do not fit the model: " + "; ".join(problems[:10]) + ".")
 
 
 def load_weights(
@@ -289,6 +299,6 @@ def misfits(
     for name, shape in shapes.items():
         if name in stored and (stored_shape := saved.shape(prefix + name)) != shape:
             problems.append(f"{name}: shape {stored_shape} in the checkpoint, {shape} in the model")
-    if strict and problems:
-        raise TrainingError("The weights do not fit the model: " + "; ".join(problems[:10]) + ".")
+    if strict:
+        reject_misfits(problems)
     return problems

@@ -27,15 +27,7 @@ from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.engine_state import EngineState
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
-from launcher.strategies.weights import (
-    EXTRA,
-    MODEL,
-    TIED,
-    extra_misfits,
-    extra_state,
-    load_weights,
-    names_of_tied,
-)
+from launcher.strategies.weights import EXTRA, MODEL, extra_misfits, load_weights, model_meta
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
 
 logger = logging.getLogger("launcher")
@@ -297,8 +289,7 @@ class DeepSpeedStrategy(NativeStrategy):
         tensors, parts, groups = self.state.snapshot()
         scaler = engine_setup.scaler_state(self.engine) if self.precision.needs_scaler else {}
         meta = {"optimizer": groups, "loss_scaler": scaler, "deepspeed": self.config}
-        meta |= {EXTRA: extra_state(self.model), TIED: names_of_tied(self.model)}
-        return Snapshot(tensors, meta, parts)
+        return Snapshot(tensors, meta | model_meta(self.model), parts)
 
     def load(self, saved: TensorReader) -> None:
         if self.file is not None:
