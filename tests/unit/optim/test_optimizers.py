@@ -103,11 +103,6 @@ def test_a_tied_embedding_is_an_embedding_once():
     assert "embedding.weight" in groups["no_decay"] and "embedding.weight" not in groups["decay"]
 
 
-def test_nesterov_needs_momentum():
-    with pytest.raises(ConfigError, match=r"^optimizer\.nesterov=true: needs momentum"):
-        optimizers.sgd(mixed(), momentum=0.0, nesterov=True)
-
-
 @pytest.mark.parametrize("factory", [optimizers.adamw, optimizers.adam, optimizers.sgd])
 def test_fused_where_the_device_can(factory):
     fused = lambda model, wanted: {g["fused"] for g in factory(model, fused=wanted).param_groups}  # noqa: E731
@@ -120,13 +115,6 @@ def test_fused_where_the_device_can(factory):
         ConfigError, match=r"optimizer\.fused=true: .* no fused kernel for torch.float32 on meta"
     ):
         factory(model, fused=True)
-
-
-def test_faults_are_sentences():
-    with pytest.raises(ConfigError, match=r"optimizer\.betas=\[0\.9\]: should be two numbers"):
-        optimizers.adamw(mixed(), betas=[0.9])
-    with pytest.raises(ConfigError, match="no trainable parameters"):
-        optimizers.adamw(mixed().requires_grad_(False))
 
 
 def test_a_torch_optimizer_by_its_name_alone():
@@ -282,15 +270,21 @@ class TestMuon:
             optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
 
 
-def test_muon_needs_a_torch_that_has_it(monkeypatch):
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: optimizers.sgd(mixed(), momentum=0.0, nesterov=True),
+            r"optimizer\.nesterov=true: needs momentum",
+        ),
+        (lambda: optimizers.adamw(mixed(), betas=[0.9]), r"optimizer\.betas=\[0\.9\]: "),
+        (lambda: optimizers.adamw(mixed().requires_grad_(False)), "model: it has no trainable"),
+        (lambda: optimizers.muon(mixed()), r"optimizer=muon: torch .* has no Muon"),
+        (lambda: optimizers.lion(mixed()), r"optimizer=lion: .*'torch-launcher\[lion\]'"),
+    ],
+)
+def test_what_an_optimizer_lacks_is_named(monkeypatch, make, message):
     monkeypatch.delattr(torch.optim, "Muon", raising=False)
-    with pytest.raises(
-        ConfigError, match=r"^optimizer=muon: torch .* has no Muon; install torch 2\.9"
-    ):
-        optimizers.muon(tiny_gpt())
-
-
-def test_lion_needs_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "lion_pytorch", None)
-    with pytest.raises(ConfigError, match=r"pip install 'torch-launcher\[lion\]'"):
-        optimizers.lion(mixed())
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        make()
