@@ -3,7 +3,6 @@
 import random
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 
@@ -30,15 +29,6 @@ class Loaded(Base):
                 for name, p in self.named_parameters()
             }
         self.load_state_dict(stored)
-
-
-class Drawn(Base):
-    """`nn.init` in the constructor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        nn.init.normal_(self.hidden.weight, std=3.0)
-        nn.init.constant_(self.out.bias, 1.5)
 
 
 class Scaled(Base):
@@ -75,39 +65,6 @@ class Tied(nn.Module):
         return self.out(self.second(self.first(x).tanh()))
 
 
-class Swapped(nn.Module):
-    """Registered in another order than drawn."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        out = nn.Linear(16, 10)
-        self.hidden = nn.Linear(64, 16)
-        self.out = out
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.hidden(x).tanh())
-
-
-class Partly(Base):
-    """An `init_weights` of the tutorials' kind: called by the constructor, and of some weights
-    alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.init_weights()
-
-    def init_weights(self) -> None:
-        nn.init.uniform_(self.out.weight, -0.5, 0.5)
-
-
-class Rescaled(Base):
-    """An `init_weights` that changes what the constructor drew."""
-
-    def init_weights(self) -> None:
-        with torch.no_grad():
-            self.out.weight.mul_(3)
-
-
 class Counting(Base):
     """A constructor that cannot run on the meta device, draws Python's numbers, and keeps a tensor
     unregistered."""
@@ -119,28 +76,6 @@ class Counting(Base):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * self.rates[0] * self.factor
-
-
-class OnMeta(Base):
-    """One that says how to be built on the meta device: `init_weights` draws all of it."""
-
-    def init_weights(self) -> None:
-        for linear in (self.hidden, self.out):
-            nn.init.normal_(linear.weight)
-            nn.init.zeros_(linear.bias)
-
-
-class OneSided(Base):
-    """Rank 1 alone uses `extra`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.extra = nn.ModuleList([nn.Linear(64, 64), nn.Linear(64, 64)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        if dist.is_initialized() and dist.get_rank() == 1:
-            x = self.extra[0](x)
-        return super().forward(x)
 
 
 class TiedLayers(Base):
@@ -167,18 +102,6 @@ class Points:
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         x = torch.tensor([index / self.size])
         return x, 2 * x
-
-
-class Products(nn.Module):
-    """A loss of matrix products alone, for which torch.compile needs no C++ compiler."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 2, bias=False)
-
-    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        output = self.layer(batch[0])
-        return (output.reshape(1, -1) @ output.reshape(-1, 1)).reshape(()), {}
 
 
 class TiedAndFrozen(Tied):

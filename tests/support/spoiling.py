@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from launcher.errors import TrainingError
 from launcher.hooks.watchdog import WatchdogHook
 from support.trainings import Journal, build, digest, is_last
 
@@ -34,17 +33,6 @@ def broken(folder: str, overrides: list[str]) -> list[str]:
     trainer.unwrapped_model.blocks[1].ffn.up.register_forward_hook(spoil_output)
     lines = messages(trainer, logging.WARNING)
     return [line for line in lines if ", rank " in line]
-
-
-def training_error(trainer: Any) -> str:
-    """Train; returns the message with which that fails, or ""."""
-    try:
-        trainer.train()
-    except TrainingError as error:
-        return str(error)
-    finally:
-        trainer.strategy.teardown()
-    return ""
 
 
 def stalled(folder: str, overrides: list[str]) -> list[str]:
@@ -98,9 +86,3 @@ def none_loss(folder: str, overrides: list[str]) -> dict[str, Any]:
     trainer.train()
     trainer.strategy.teardown()
     return {"step": trainer.step, "weights": digest(trainer)}
-
-
-def one_sided(folder: str, overrides: list[str]) -> str:
-    """Errors of training if only rank 1 uses a block."""
-    module = ["digits", "model=supervised", "model.module._target_=support.modules.OneSided"]
-    return training_error(build(Path(folder), [*overrides, *module], Journal()))

@@ -6,7 +6,7 @@ import re
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,7 @@ class Manifest:
 
         Raises:
             CorruptCheckpoint: it is missing, or differs from what was written.
-            UnsupportedCheckpoint: it has a newer format version, or keys that this version does not
-                know.
+            UnsupportedCheckpoint: it has a newer format version.
             OSError: it cannot be read, so its content is not known.
         """
         try:
@@ -88,21 +87,6 @@ def _parse(folder: Path, content: bytes) -> Manifest:
         )
     if data.pop("xxh3") != _digest(data):
         raise ValueError("its checksum does not match")
-    if unknown := sorted(data.keys() - {field.name for field in fields(Manifest)}):
-        raise UnsupportedCheckpoint(
-            f"{folder}: the manifest of this checkpoint has {', '.join(unknown)}, which this"
-            " version of Launcher does not know; use the version that wrote it, or a newer one."
-        )
-    types = {
-        "step": int,
-        "world_size": int,
-        "strategy": str,
-        "files": list,
-        "format_version": int,
-    }
-    for key, kind in types.items():
-        if type(data[key]) is not kind:
-            raise ValueError(f"{key} has a wrong type")
     files = [_entry(**entry) for entry in data.pop("files")]
     if outside := [
         e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts

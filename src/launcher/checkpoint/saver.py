@@ -78,7 +78,7 @@ class Saver:
 
     def prepare(self, payload: Payload) -> None:
         """Begin to allocate the memory into which `save` copies such a state."""
-        self._buffers.allocate({f"t:{name}": tensor for name, tensor in payload.tensors.items()})
+        self._buffers.allocate({_shard_name(self.ranks): payload.tensors})
 
     def save(self, payload: Payload, wait: bool) -> None:
         """Save a checkpoint, on all ranks, and return once the state is copied.
@@ -88,22 +88,15 @@ class Saver:
         Raises:
             SaveFailed: it failed, and `wait` is true.
         """
-        # Encoded here and not in the thread, since training changes the trees meanwhile.
-        rank_tensors: dict[str, torch.Tensor] = {}
-        rank_tree = encode(payload.rank_state, rank_tensors)
-        global_tensors: dict[str, torch.Tensor] = {}
-        global_tree = encode(payload.global_state, global_tensors)
-        job = _Job(
-            payload, payload.tensors, (rank_tree, rank_tensors), (global_tree, global_tensors)
-        )
+        files = _Files(payload, self.ranks)
         self._writing = writing = Writing()
         wait |= self.must_wait
         # If training waits, nothing changes the tensors, and no copy is needed.
         if not wait:
-            job.detach(self._buffers)
+            files.tensors = self._buffers.copy(files.tensors)
         # It is a daemon, since a hanging disk must not keep the process from exiting.
         writing.thread = threading.Thread(
-            target=self._run, args=(job, writing), name="checkpoint-writer", daemon=True
+            target=self._run, args=(files, writing), name="checkpoint-writer", daemon=True
         )
         writing.thread.start()
         if wait:
@@ -166,35 +159,41 @@ class Saver:
         self._open()
 
     # -------------------------------------------------------------------------------- in the thread
-    def _run(self, job: "_Job", writing: Writing) -> None:
+    def _run(self, files: "_Files", writing: Writing) -> None:
         try:
-            self._write(job, writing, self._group)
+            self._write(files, writing, self._group)
         # An error of any kind is passed to the training thread.
         except BaseException as error:
             writing.error = writing.error or error
 
-    def _write(self, job: "_Job", writing: Writing, group: object) -> None:
+    def _write(self, files: "_Files", writing: Writing, group: object) -> None:
         def collect(act: Callable[[], object]) -> list[Any]:
             return self._collect(act, writing, group)
 
-        main = self.ranks.is_main
-        folder: Path = collect(lambda: self.store.begin(job.payload.step) if main else None)[0]
+        main, payload = self.ranks.is_main, files.payload
+        folder: Path = collect(lambda: self.store.begin(payload.step) if main else None)[0]
         try:
-            written = collect(lambda: job.write_files(folder, self.ranks, writing.advance))
+            written = collect(lambda: files.write(folder, writing.advance))
             entries = [entry for of_rank in written for entry in of_rank]
-            collect(lambda: self._commit(job, folder, entries, writing.advance) if main else None)
+            collect(
+                lambda: self._commit(payload, folder, entries, writing.advance) if main else None
+            )
         except Exception:
             if main:
                 self.store.discard(folder)
             raise
 
     def _commit(
-        self, job: "_Job", folder: Path, entries: list[FileEntry], advanced: Callable[[], None]
+        self,
+        payload: Payload,
+        folder: Path,
+        entries: list[FileEntry],
+        advanced: Callable[[], None],
     ) -> None:
-        entries = sorted(entries + job.write_global(folder), key=lambda entry: entry.name)
+        entries = sorted(entries, key=lambda entry: entry.name)
         # The manifest comes after the files of all ranks, and nothing old is deleted before it.
-        self.store.commit(folder, replace(job.payload.manifest, files=entries), advanced)
-        self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
+        self.store.commit(folder, replace(payload.manifest, files=entries), advanced)
+        self.store.tidy(payload.step, self.retention, payload.is_best)
 
     def _collect(self, act: Callable[[], object], writing: Writing, group: object) -> list[object]:
         """Call `act` on each rank; every rank gets all results, or learns of a failure."""
@@ -212,59 +211,38 @@ class Saver:
         return [value for value, _ in answers]
 
 
-Tree = tuple[object, dict[str, torch.Tensor]]
+class _Files:
+    """The files of this rank: state as JSON, and tensors, each by the file's name."""
 
+    def __init__(self, payload: Payload, ranks: Ranks):
+        self.payload = payload
+        self.shard = _shard_name(ranks)
+        self.texts = payload.texts if ranks.is_main else {}
+        self.tensors: dict[str, Mapping[str, torch.Tensor]] = {self.shard: payload.tensors}
+        self.trees: dict[str, object] = {}
+        states = {f"rank-{ranks.rank:05d}": payload.rank_state}
+        if ranks.is_main:
+            states["state"] = payload.global_state
+        for name, state in states.items():
+            tensors: dict[str, torch.Tensor] = {}
+            # Encoded here and not in the thread, since training changes the trees meanwhile.
+            self.trees[name] = encode(state, tensors)
+            self.tensors[name] = tensors
 
-@dataclass
-class _Job:
-    payload: Payload
-    tensors: Mapping[str, torch.Tensor]
-    rank: Tree
-    whole: Tree
-
-    def detach(self, buffers: HostBuffers) -> None:
-        """Copy every tensor, so that training may change its own."""
-        groups = {"t": self.tensors, "r": self.rank[1], "g": self.whole[1]}
-        copies = buffers.copy(
-            {f"{k}:{name}": t for k, group in groups.items() for name, t in group.items()}
-        )
-        group_copies = {
-            k: {name: copies[f"{k}:{name}"] for name in group} for k, group in groups.items()
-        }
-        self.tensors, self.rank, self.whole = (
-            group_copies["t"],
-            (self.rank[0], group_copies["r"]),
-            (self.whole[0], group_copies["g"]),
-        )
-
-    def write_files(
-        self, folder: Path, ranks: Ranks, advanced: Callable[[], None]
-    ) -> list[FileEntry]:
-        """Write the shard and the state of this rank."""
-        rank = ranks.rank
-        entries = [write_json(folder / f"rank-{rank:05d}.json", self.rank[0])]
-        if self.rank[1]:
-            entries.append(
-                write_tensors(folder / f"rank-{rank:05d}.safetensors", _on_cpu(self.rank[1]))
-            )
-        if self.tensors:
-            name = f"shard-{rank:05d}.safetensors"
-            entries.append(
-                write_tensors(folder / name, _on_cpu(self.tensors), self.payload.parts, advanced)
-            )
+    def write(self, folder: Path, advanced: Callable[[], None]) -> list[FileEntry]:
+        entries = [write_json(folder / f"{name}.json", tree) for name, tree in self.trees.items()]
+        entries += [write_file(folder / name, [text.encode()]) for name, text in self.texts.items()]
+        for name, tensors in self.tensors.items():
+            if tensors:
+                parts = self.payload.parts if name == self.shard else {}
+                on_cpu = {key: tensor.detach().cpu() for key, tensor in tensors.items()}
+                file = folder / f"{name}.safetensors"
+                entries.append(write_tensors(file, on_cpu, parts, advanced))
         return entries
 
-    def write_global(self, folder: Path) -> list[FileEntry]:
-        entries = [write_json(folder / "state.json", self.whole[0])]
-        if self.whole[1]:
-            entries.append(write_tensors(folder / "state.safetensors", _on_cpu(self.whole[1])))
-        return entries + [
-            write_file(folder / name, [text.encode()]) for name, text in self.payload.texts.items()
-        ]
 
-
-def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+def _shard_name(ranks: Ranks) -> str:
+    return f"shard-{ranks.rank:05d}"
 
 
 def check_storable(

@@ -12,12 +12,11 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 import xxhash
@@ -131,7 +130,7 @@ class ShardReader:
         self._shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
             pieces = entries[file.name].pieces if entries is not None else ()
-            header, base = read_header(file, pieces[0][1] if pieces else None)
+            header, base = read_header(file, pieces[0] if pieces else None)
             ends = accumulate(length for length, _ in pieces)
             sums = {
                 end - length: checksum for end, (length, checksum) in zip(ends, pieces, strict=True)
@@ -154,13 +153,6 @@ class ShardReader:
 
     def names(self) -> list[str]:
         return list(self._shards)
-
-    def renamed(self, names: Mapping[str, str]) -> Self:
-        """Return a reader of some tensors, whose names here are the values of `names`."""
-        reader = copy(self)
-        reader._shards = {new: self._shards[name] for new, name in names.items()}
-        reader._shapes = {new: self._shapes[name] for new, name in names.items()}
-        return reader
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
@@ -193,41 +185,30 @@ class ShardReader:
 
         It starts at `offset`, which defaults to the origin.
         """
-        target = target.detach()
-        offset = offset or (0,) * target.dim()
-        whole, shards = self._shapes[name], self._shards[name]
-        # One is a box, the other a contiguous range.
-        if any(len(shard.offset) != len(offset) for shard in shards):
-            start = _run_start(whole, tuple(target.shape), offset)
-            runs = [_as_run(shard, whole) for shard in shards]
-            if start is None or None in runs or not target.is_contiguous():
-                target.copy_(_cut(self._now(name), target, offset))
-                return
-            target, offset, shards = (
-                target.view(-1),
-                (start,),
-                [run for run in runs if run is not None],
-            )
-        filled = 0
-        for shard in shards:
-            if shard.shape == tuple(target.shape) and shard.offset == offset:
-                if self._pool is None:
-                    self._read_whole(shard, target)
-                else:
-                    self._reads.append(self._pool.submit(self._read_whole, shard, target))
-                return
-            filled += self._read_overlap(shard, target, offset)
-        _expect(name, filled, target)
+        target, offset = target.detach(), offset or (0,) * target.dim()
+        if self._pool is None:
+            self._read_into(name, target, offset)
+        else:
+            self._reads.append(self._pool.submit(self._read_into, name, target, offset))
 
-    def _now(self, name: str) -> torch.Tensor:
-        """Read the full tensor in this thread."""
-        whole = torch.empty(self._shapes[name], dtype=self.dtype(name))
-        filled = 0
-        for shard in self._shards[name]:
-            target = whole if len(shard.offset) == whole.dim() else whole.view(-1)
-            filled += self._read_overlap(shard, target, (0,) * target.dim())
-        _expect(name, filled, whole)
-        return whole
+    def _read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...]) -> None:
+        shape, shards = self._shapes[name], self._shards[name]
+        if all(len(shard.offset) == len(offset) for shard in shards):
+            filled = sum(self._read_overlap(shard, target, offset) for shard in shards)
+            _expect(name, filled, target)
+            return
+        # One is a box, the other a range of the flattened values.
+        full, filled = torch.empty(shape, dtype=self.dtype(name)), 0
+        for shard in shards:
+            view = full if len(shard.offset) == len(shape) else full.view(-1)
+            filled += self._read_overlap(shard, view, (0,) * view.dim())
+        _expect(name, filled, full)
+        if len(offset) == len(shape):
+            box = zip(offset, target.shape, strict=True)
+            target.copy_(full[tuple(slice(start, start + count) for start, count in box)])
+        else:
+            values = full.view(-1)[offset[0] : offset[0] + target.numel()]
+            target.copy_(values.view(target.shape))
 
     def _read_whole(self, shard: _Shard, target: torch.Tensor) -> None:
         direct = (
@@ -249,6 +230,9 @@ class ShardReader:
 
     def _read_overlap(self, shard: _Shard, target: torch.Tensor, offset: tuple[int, ...]) -> int:
         """Copy the overlap of a shard and the target; return its number of values."""
+        if shard.shape == tuple(target.shape) and shard.offset == offset:
+            self._read_whole(shard, target)
+            return target.numel()
         low = [max(a, b) for a, b in zip(shard.offset, offset, strict=True)]
         high = [
             min(a + n, b + m)
@@ -282,26 +266,3 @@ def _expect(name: str, filled: int, target: torch.Tensor) -> None:
         raise ValueError(
             f"{name}: the files hold {filled} of the {target.numel()} values asked for."
         )
-
-
-def _run_start(
-    whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]
-) -> int | None:
-    """Return where a contiguous range, such as full rows, starts, or None for other boxes."""
-    if len(offset) != len(whole):
-        return offset[0]
-    return (offset[0] * prod(whole[1:]) if whole else 0) if shape[1:] == whole[1:] else None
-
-
-def _as_run(shard: _Shard, whole: tuple[int, ...]) -> _Shard | None:
-    start = _run_start(whole, shard.shape, shard.offset)
-    return None if start is None else replace(shard, shape=(prod(shard.shape),), offset=(start,))
-
-
-def _cut(whole: torch.Tensor, target: torch.Tensor, offset: tuple[int, ...]) -> torch.Tensor:
-    """Return the part of the full tensor that is `target`'s box or range."""
-    if len(offset) != whole.dim():
-        return whole.view(-1)[offset[0] : offset[0] + target.numel()].view(target.shape)
-    return whole[
-        tuple(slice(start, start + n) for start, n in zip(offset, target.shape, strict=True))
-    ]

@@ -70,12 +70,6 @@ class CheckpointStore:
         if not self.root.is_dir():
             # This stops a run whose whole folder was removed.
             self.check_lock()
-            if self._begun:
-                self.logger.warning(
-                    "%s was removed while the run was training, and with it the run's earlier"
-                    " checkpoints. It is created again.",
-                    self.root,
-                )
             # This is the target of a link, even if it does not exist.
             root = Path(os.path.realpath(self.root))
             root.mkdir(parents=True)

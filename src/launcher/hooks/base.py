@@ -61,11 +61,9 @@ class TrainState:
 
     def load_counters(self, saved: dict[str, Any]) -> None:
         for key in COUNTERS:
-            setattr(self, key, saved.get(key, 0))
+            setattr(self, key, saved[key])
         # A run that is extended must train further.
-        self.stop_reason = (
-            saved.get("stop_reason") if saved.get("max_steps") == self.max_steps else None
-        )
+        self.stop_reason = saved["stop_reason"] if saved["max_steps"] == self.max_steps else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as plain values for JSON; values on a device are read."""

@@ -14,7 +14,13 @@ from launcher.config.schema.checks import no_weights
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
-from launcher.strategies.weights import MODEL, model_tensors, names_of_tied
+from launcher.strategies.weights import (
+    MODEL,
+    RenamedTensors,
+    model_tensors,
+    names_of_tied,
+    reject_misfits,
+)
 
 INDEX = "model.safetensors.index.json"
 
@@ -37,13 +43,11 @@ class InitFromHook(BaseHook):
         if ranks.broadcast(bool(store.steps_with_broken())):
             return
         names, tied = model_tensors(trainer.model), names_of_tied(trainer.model)
-        weights = rename_weights(open_weights(self.source, self.outputs), [*names, *tied])
+        weights = RenamingReader(open_weights(self.source, self.outputs), [*names, *tied])
         try:
-            problems = _tied_differences(weights, tied)
-            if self.strict and problems:
-                raise TrainingError(
-                    "The weights do not fit the model: " + "; ".join(problems) + "."
-                )
+            problems = weights.differences(tied)
+            if self.strict:
+                reject_misfits(problems)
             problems += trainer.strategy.load_weights(weights, self.strict)
         except TrainingError as error:
             raise ConfigError(
@@ -59,44 +63,49 @@ class InitFromHook(BaseHook):
         trainer.logger.info("Weights from %s: %d of %d.", path, len(names) - missing, len(names))
 
 
-def rename_weights(reader: ShardReader, names: Iterable[str]) -> ShardReader:
-    """Return stored weights under the model's own names, of which tied tensors have several.
+class RenamingReader(RenamedTensors):
+    """Stored weights under the model's own names, of which tied tensors have several.
 
     Compared with the model's names, names in a file may lack a prefix or have an extra one
     (`model.` of a wrapper, `transformer.` of a Hugging Face model's body, `module.` of
     `model=supervised`). The prefix that makes most names fit is added or removed. A prefix that all
     names of a file have may be replaced by a prefix that all names of the model have.
     """
-    wanted, stored = set(names), reader.names()
-    if any(name.startswith(MODEL) for name in stored):
-        # This is a checkpoint, which is read without its optimizer.
-        stored = [name for name in stored if name.startswith(MODEL)]
-    plain = {name.removeprefix(MODEL): name for name in stored}
-    ways = [
-        ("", ""),
-        *(("", more) for more in _prefixes(wanted)),
-        *((less, "") for less in _prefixes(plain)),
-        *product(_common(plain), _common(wanted)),
-    ]
-    fits = {way: len(wanted & set(_rename(plain, *way))) for way in ways}
-    # In a tie the first one is used, which changes least.
-    best = max(ways, key=lambda way: fits[way])
-    if not fits[best]:
-        some = ", ".join(sorted(plain)[:3])
-        raise ConfigError(
-            f"run.init_from={reader.path}: none of its weights ({some}, ...) is in the model."
-        )
-    return reader.renamed(_rename(plain, *best))
 
+    def __init__(self, reader: ShardReader, names: Iterable[str]):
+        self.reader = reader
+        wanted, stored = set(names), reader.names()
+        if any(name.startswith(MODEL) for name in stored):
+            # This is a checkpoint, which is read without its optimizer.
+            stored = [name for name in stored if name.startswith(MODEL)]
+        plain = {name.removeprefix(MODEL): name for name in stored}
+        ways = [
+            ("", ""),
+            *(("", more) for more in _prefixes(wanted)),
+            *((less, "") for less in _prefixes(plain)),
+            *product(_common(plain), _common(wanted)),
+        ]
+        fits = {way: len(wanted & set(_rename(plain, *way))) for way in ways}
+        # In a tie the first one is used, which changes least.
+        best = max(ways, key=lambda way: fits[way])
+        if not fits[best]:
+            some = ", ".join(sorted(plain)[:3])
+            raise ConfigError(
+                f"run.init_from={reader.path}: none of its weights ({some}, ...) is in the model."
+            )
+        super().__init__(reader, _rename(plain, *best))
 
-def _tied_differences(weights: ShardReader, tied: Mapping[str, str]) -> list[str]:
-    """Return a message for each two stored tensors that differ but the model ties."""
-    stored = set(weights.names())
-    return [
-        f"{other}: the model ties it to {source}, and they differ in the file"
-        for other, source in tied.items()
-        if {other, source} <= stored and not weights.read(other).equal(weights.read(source))
-    ]
+    def differences(self, tied: Mapping[str, str]) -> list[str]:
+        """Return a message for each two stored tensors that differ but the model ties."""
+        return [
+            f"{other}: the model ties it to {source}, and they differ in the file"
+            for other, source in tied.items()
+            if {other, source} <= self.stored_names.keys() and self._differ(other, source)
+        ]
+
+    def _differ(self, *names: str) -> bool:
+        one, other = (self.reader.read(self.stored_names[name]) for name in names)
+        return one.shape != other.shape or bool((one != other).any())
 
 
 def _prefixes(names: Iterable[str]) -> list[str]:

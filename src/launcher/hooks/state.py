@@ -80,7 +80,9 @@ def full_state(trainer: TrainerView, options: Any) -> dict[str, object]:
 def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -> None:
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
-    training_state = state["training_state"]
+    # A state of trainloop has fewer keys.
+    missing = trainer.training_state() | {"data_loader": None}
+    training_state = missing | state["training_state"]
     trainer.load_training_state(training_state)
     set_state_dict(
         trainer.model,

@@ -15,10 +15,8 @@ TokenBatch = tuple[torch.Tensor, torch.Tensor] | Mapping[str, torch.Tensor]
 class Model(nn.Module, ABC):
     """A module that returns its own loss.
 
-    The constructor may run on the meta device, where tensors have shapes and no memory. The
-    strategy then allocates the memory. In either case it calls `init_weights()`. A model with
-    pretrained weights loads them onto a real device, and its `init_weights()` leaves them
-    unchanged.
+    The strategy calls `init_weights()` after the constructor. A model with pretrained weights loads
+    them onto a real device, and its `init_weights()` leaves them unchanged.
 
     A plain `nn.Module` with this `forward` works too, if the whole model fits on one device.
     """

@@ -10,7 +10,7 @@ first step on. A schedule that follows a metric keeps its counters, and takes wh
 import hashlib
 import warnings
 from collections.abc import Collection, Mapping
-from copy import copy
+from copy import deepcopy
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
@@ -37,6 +37,7 @@ RATE_ATTRIBUTES = ("base_lrs", "_last_lr")
 SETS_RATES = (CyclicLR, OneCycleLR)
 """Schedules whose arguments have the rates."""
 MAX_DEPTH = 12
+NO_SCHEDULE = {"class": type(None).__qualname__}
 
 
 class BuiltSchedule:
@@ -50,7 +51,7 @@ class BuiltSchedule:
         self.arguments: State = {"class": type(scheduler).__qualname__}
         # Another object may be a schedule, if its `step` needs no arguments.
         if isinstance(scheduler, LRScheduler):
-            self._state = _copy(scheduler.state_dict())
+            self._state = deepcopy(scheduler.state_dict())
             self.arguments["rates"] = [
                 float(group["initial_lr" if "initial_lr" in group else "lr"])
                 for group in self._groups
@@ -62,25 +63,22 @@ class BuiltSchedule:
             }
 
     def restore(
-        self, saved: State | None, arguments: State | None, updates: int, takes_rates: bool
+        self, saved: State | None, arguments: State, updates: int, takes_rates: bool
     ) -> None:
         """Load the schedule's saved state, or None, after the optimizer's.
 
-        Without saved `arguments` they are taken to be unchanged. A schedule that replaces another
-        kind of schedule has made `updates`. A fork takes the groups' own rates, a resume keeps the
-        saved ones.
+        A schedule that replaces another kind of schedule has made `updates`. A fork takes the
+        groups' own rates, a resume keeps the saved ones.
         """
         if not takes_rates and not isinstance(self.scheduler, SETS_RATES):
             arguments = self._with_own_rates(arguments)
-        is_unchanged = arguments in (None, self.arguments)
-        if self.scheduler is not None and saved is not None and is_unchanged:
+        if self.scheduler is not None and saved is not None and arguments == self.arguments:
             if isinstance(self.scheduler, LambdaLR):
                 # A hook has added groups to the optimizer.
                 add_factors(self.scheduler, len(saved["base_lrs"]))
-            self.scheduler.load_state_dict(_copy(saved))
+            self.scheduler.load_state_dict(deepcopy(saved))
             return
-        before = arguments or {"class": type(None).__qualname__}
-        is_same_class = before["class"] == self.arguments["class"]
+        is_same_class = arguments["class"] == self.arguments["class"]
         if not is_same_class:
             self._set_built(SCHEDULED_KEYS)
         if self.scheduler is None:
@@ -89,14 +87,14 @@ class BuiltSchedule:
         elif not self._state:
             return
         elif needs_metric(self.scheduler):
-            self._keep_counters(saved if saved and is_same_class else {}, before)
+            self._keep_counters(saved if saved and is_same_class else {}, arguments)
         else:
             self._step_again((saved or {}).get("last_epoch", updates) if is_same_class else updates)
 
-    def _with_own_rates(self, arguments: State | None) -> State | None:
+    def _with_own_rates(self, arguments: State) -> State:
         """Put this schedule's rates in place of the saved ones, so that they count as unchanged."""
         own = self.arguments
-        if arguments is None or "values" not in arguments or "values" not in own:
+        if "values" not in arguments or "values" not in own:
             return arguments
         rates = {key: own["values"][key] for key in RATE_ATTRIBUTES if key in own["values"]}
         return arguments | {"rates": own["rates"], "values": arguments["values"] | rates}
@@ -111,7 +109,7 @@ class BuiltSchedule:
         kept = {
             key: value for key, value in saved.items() if before["values"].get(key) == values[key]
         }
-        self.scheduler.load_state_dict(_copy(self._state) | kept)
+        self.scheduler.load_state_dict(deepcopy(self._state) | kept)
         rates: list[float] = self.arguments["rates"]
         all_rates = zip(
             self.optimizer.param_groups, rates, before.get("rates", rates), strict=False
@@ -126,7 +124,7 @@ class BuiltSchedule:
         loaded = [_copy_group(group) for group in groups]
         for group, built in zip(groups, self._groups, strict=False):
             _set(group, built)
-        self.scheduler.load_state_dict(_copy(self._state))
+        self.scheduler.load_state_dict(deepcopy(self._state))
         first = 0
         if isinstance(self.scheduler, LambdaLR) and count:
             # A function of the step needs only the last one.
@@ -178,17 +176,17 @@ class ScheduleState:
 
     def restore(self, training_state: State, updates: int, takes_rates: bool) -> None:
         """Restore the schedule and the rates, after the optimizer."""
-        saved, arguments = training_state["lr_scheduler"], training_state.get("lr_arguments")
+        saved, arguments = training_state["lr_scheduler"], training_state["lr_arguments"]
         if self._parts is None:
             self._only.restore(saved, arguments, updates, takes_rates)
             return
         for name, part in self._parts.items():
-            own, described = (saved or {}).get(name), (arguments or {}).get(name)
-            part.restore(own, described, updates, takes_rates)
+            described = arguments.get(name, NO_SCHEDULE)
+            part.restore((saved or {}).get(name), described, updates, takes_rates)
 
 
 def _copy_group(group: State) -> State:
-    return {key: _copy(value) for key, value in group.items() if key != "params"}
+    return {key: deepcopy(value) for key, value in group.items() if key != "params"}
 
 
 def _set(group: State, values: State) -> None:
@@ -197,21 +195,6 @@ def _set(group: State, values: State) -> None:
             set_rate(group, value)
         else:
             group[key] = value
-
-
-def _copy(value: Any) -> Any:
-    """Copy a state's containers and tensors, which a schedule changes in place."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, list):
-        return [_copy(item) for item in value]
-    if isinstance(value, dict):
-        # It may be a `Counter`.
-        copied = copy(value)
-        for key, item in value.items():
-            copied[key] = _copy(item)
-        return copied
-    return value
 
 
 def _digest(value: object) -> str:

@@ -70,9 +70,8 @@ class TensorReader(Protocol):
 class Strategy(ABC):
     """Distributes model and optimizer over the ranks, and makes the steps.
 
-    The calls come in this order: `setup`, then `prepare` (which builds the model inside
-    `init_context`), then for each micro-batch `grad_sync` and `forward_context` around the forward
-    pass and `backward`, and `step` once per optimizer step.
+    The calls come in this order: `setup`, then `prepare`, then for each micro-batch `grad_sync` and
+    `forward_context` around the forward pass and `backward`, and `step` once per optimizer step.
     """
 
     checkpoint_format: ClassVar[str] = "sharded"
@@ -119,10 +118,6 @@ class Strategy(ABC):
 
         A device, precision or number of ranks that is not supported is a ConfigError.
         """
-
-    def init_context(self) -> torch.device:
-        """Return where a model's constructor runs: meta if that saves memory or time."""
-        return self.device
 
     @abstractmethod
     def prepare(

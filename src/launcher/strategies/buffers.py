@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from launcher.strategies.lane_sums import buckets
+from launcher.strategies.lane_sums import as_bytes, exchange_in_buckets
 
 
 class SharedBuffers:
@@ -31,10 +31,5 @@ class SharedBuffers:
 
 def broadcast(tensors: Sequence[torch.Tensor]) -> None:
     """Give all ranks rank 0's values. All ranks must call it."""
-    for bucket in buckets(tensors):
-        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        # A backend does not support every dtype.
-        dist.broadcast(flat.view(torch.uint8), 0)
-        parts = flat.split([tensor.numel() for tensor in bucket])
-        for tensor, part in zip(bucket, parts, strict=True):
-            tensor.copy_(part.view(tensor.shape))
+    # A backend does not support every dtype.
+    exchange_in_buckets(tensors, lambda flat: dist.broadcast(as_bytes(flat), 0))

@@ -3,20 +3,18 @@
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from launcher.errors import ConfigError
 from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
-from launcher.process.ranks import any_rank
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.buffers import broadcast
-from launcher.strategies.lane_sums import buckets
+from launcher.strategies.lane_sums import complete_gradients, exchange_in_buckets
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
 from launcher.types import PositiveFloat
@@ -34,7 +32,6 @@ class DdpStrategy(NativeStrategy):
         gradient_as_bucket_view: gradients are views of the buckets, which saves a copy.
         broadcast_buffers: all ranks start each forward pass that syncs gradients with rank 0's
             buffers.
-        compression: bf16 halves the traffic, and the precision of the exchange.
         timeout: a rank fails after waiting this many seconds for the others.
     """
 
@@ -52,7 +49,6 @@ class DdpStrategy(NativeStrategy):
         bucket_cap_mb: PositiveFloat = 25.0,
         gradient_as_bucket_view: bool = True,
         broadcast_buffers: bool = True,
-        compression: Literal["none", "bf16"] = "none",
         timeout: PositiveFloat = 1800.0,
     ):
         self.options: dict[str, Any] = {
@@ -62,16 +58,9 @@ class DdpStrategy(NativeStrategy):
             "gradient_as_bucket_view": gradient_as_bucket_view,
         }
         self.broadcast_buffers, self.timeout = broadcast_buffers, timeout
-        self.compression = compression
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
-        if plan.lanes is not None and self.compression != "none":
-            raise ConfigError(
-                f"strategy.compression={self.compression}: rounds the gradients that ranks"
-                " exchange, and with trainer.lanes no number may depend on the ranks; use"
-                " strategy.compression=none."
-            )
         ranks.join(self.device, self.timeout)
         return self.device
 
@@ -90,7 +79,6 @@ class DdpStrategy(NativeStrategy):
             # DDP adds the ranks in an order of its own. It also waits for the gradients of all
             # parameters, and writes to buffers between the passes of two turns. So here `step`
             # exchanges the gradients once, or once a turn.
-            self._check_parts()
             self._no_sync = None
             self.attach(model, optimizer, self.precision.scaler(self.device))
             return self.model, self.optimizer
@@ -100,8 +88,6 @@ class DdpStrategy(NativeStrategy):
         buffers = "forward_sync_buffers" if "forward_sync_buffers" in takes else "broadcast_buffers"
         options = {**self.options, buffers: self.broadcast_buffers}
         wrapped = DistributedDataParallel(model, device_ids=ids, **options)
-        if self.compression == "bf16":
-            wrapped.register_comm_hook(None, average_in_bf16)
         self._wrapped = frozenset(id(p) for p in model.parameters() if p.requires_grad)
         # DDP learns a static graph from the first pass, which must be a real one and include the
         # exchange. With unused parameters, DDP keeps its first buckets.
@@ -113,13 +99,6 @@ class DdpStrategy(NativeStrategy):
         )
         self.attach(wrapped, optimizer, self.precision.scaler(self.device))
         return self.model, self.optimizer
-
-    def _check_parts(self) -> None:
-        if self.compression != "none":
-            raise ConfigError(
-                f"strategy.compression={self.compression}: several optimizers exchange their"
-                " gradients in full precision; use strategy.compression=none."
-            )
 
     def gradient_exchange(self) -> Callable[[list[nn.Parameter]], None] | None:
         if isinstance(self.optimizer, OptimizerParts):
@@ -168,25 +147,9 @@ def mean_over_ranks(parameters: Sequence[nn.Parameter]) -> None:
 
     A gradient that a rank does not have counts as 0, unless no rank has it.
     """
-    has_gradient = any_rank([p.grad is not None for p in parameters])
-    for p, is_anywhere in zip(parameters, has_gradient, strict=True):
-        if is_anywhere and p.grad is None:
-            p.grad = torch.zeros_like(p, requires_grad=False)
-    for bucket in buckets([p.grad for p in parameters if p.grad is not None]):
-        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+
+    def average(flat: torch.Tensor) -> None:
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
-        means = flat.split([gradient.numel() for gradient in bucket])
-        for gradient, mean in zip(bucket, means, strict=True):
-            gradient.copy_(mean.view(gradient.shape))
 
-
-def average_in_bf16(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Compute the mean over the ranks in bf16. Torch has such a hook of DDP for NCCL only."""
-    gradients = bucket.buffer()
-    compressed = gradients.to(torch.bfloat16).div_(dist.get_world_size())
-    work: Any = dist.all_reduce(compressed, async_op=True)
-    mean: torch.futures.Future[torch.Tensor] = work.get_future().then(
-        lambda done: gradients.copy_(done.value()[0])
-    )
-    return mean
+    exchange_in_buckets(complete_gradients(parameters), average)

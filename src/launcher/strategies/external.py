@@ -6,13 +6,12 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
-from launcher.errors import TrainingError
 from launcher.optim.precision import Precision
 from launcher.process.ranks import Ranks, rank, world_size
 from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
-from launcher.strategies.weights import MODEL, load_model_tensors, unwrap
+from launcher.strategies.weights import MODEL, load_model_tensors, reject_misfits, unwrap
 
 
 class ExternalStrategy(NativeStrategy):
@@ -68,10 +67,8 @@ class ExternalStrategy(NativeStrategy):
         problems = load_model_tensors(self.model, saved, MODEL, strict=False)
         optional = self._frozen() if self._ignores_frozen else set()
         problems = [problem for problem in problems if problem.split(":", 1)[0] not in optional]
-        if self._strict and problems:
-            raise TrainingError(
-                "The weights do not fit the model: " + "; ".join(problems[:10]) + "."
-            )
+        if self._strict:
+            reject_misfits(problems)
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
         # This is a model under fully_shard.

@@ -18,8 +18,7 @@ from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.buffers import SharedBuffers
-from launcher.strategies.collective_check import CollectiveConsistencyCheck
-from launcher.strategies.initial_weights import META, draw, outline, same_draws
+from launcher.strategies.initial_weights import draw, outline, same_draws
 from launcher.strategies.lane_sums import TreeReduceScatter
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.recompute import recompute_units
@@ -149,9 +148,6 @@ class FsdpStrategy(NativeStrategy):
                 f" {torch.__version__}; use strategy=ddp."
             )
 
-    def init_context(self) -> torch.device:
-        return META
-
     def prepare(
         self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -176,10 +172,8 @@ class FsdpStrategy(NativeStrategy):
                 " use strategy=ddp, or another optimizer."
             )
         self.attach(model, optimizer, self.precision.scaler(self.device))
-        is_alone = self.ranks.world_size == 1
-        self._buffers = None if is_alone or self.lanes is not None else SharedBuffers(model)
-        units = [module for module in self._shards if module is not model]
-        self._same_use = None if is_alone else CollectiveConsistencyCheck(model, units, self.name)
+        has_own = self.ranks.world_size == 1 or self.lanes is not None
+        self._buffers = None if has_own else SharedBuffers(model)
         return self.model, self.optimizer
 
     def _shard(self, model: nn.Module) -> None:
@@ -229,7 +223,7 @@ class FsdpStrategy(NativeStrategy):
         model = outline(build_model)
         restore_rng(start)
         if model is None:
-            model = draw(build_model, torch.device("cpu"), torch.device("cpu"))
+            model = draw(build_model, torch.device("cpu"))
             restore_rng(start)
         if self.plan.recompute_every:
             recompute_units(model, self.plan.recompute_every)
@@ -242,7 +236,7 @@ class FsdpStrategy(NativeStrategy):
                 setattr(module, name, buffer.to(self.device))
         source: dict[str, torch.Tensor] = {}
         if self.ranks.is_main:
-            drawn = draw(build_model, META, torch.device("cpu"))
+            drawn = draw(build_model, torch.device("cpu"))
             source = {
                 **dict(drawn.named_parameters()),
                 **dict(drawn.named_buffers(remove_duplicate=False)),
@@ -257,15 +251,7 @@ class FsdpStrategy(NativeStrategy):
         return model
 
     # --------------------------------------------------------------------------------------- a step
-    def backward(self, loss: torch.Tensor) -> None:
-        if self._same_use is not None:
-            self._same_use.compare_gradients(loss)
-        super().backward(loss)
-
     def step(self) -> StepResult:
-        if self._same_use is not None:
-            self._same_use.end()
-            self._same_use = None
         result = super().step()
         if self._buffers is not None:
             self._buffers.share()

@@ -5,7 +5,7 @@ no library's algorithm. An absent gradient is left out. If the others need a num
 which everything can be added without a change.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,12 +20,6 @@ from launcher.strategies.sharded import bits, local
 Gradients = list[torch.Tensor | None]
 BUCKET = 1 << 25
 """Bytes that are exchanged at once, unless a single tensor has more."""
-BATCH_NORMS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-)
 
 
 class PartialSums:
@@ -143,23 +137,46 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def sum_over_replicas(parameters: Sequence[nn.Parameter], group: object) -> None:
+def sum_over_replicas(parameters: Sequence[nn.Parameter], group: Any) -> None:
     """Replace each gradient by the sum over a group's ranks, in a full binary tree.
 
     All ranks of the run must call it. A rank gets a part of each bucket from the others, adds the
     parts, and sends out the sum. This is the traffic of a ring all-reduce.
     """
+
+    def exchange(flat: torch.Tensor) -> None:
+        count = dist.get_world_size(group)
+        padded = torch.nn.functional.pad(flat, (0, -len(flat) % count))
+        part = tree_sum(swap_parts(padded, group).view(count, -1))
+        dist.all_gather_into_tensor(as_bytes(padded), as_bytes(part), group=group)
+        flat.copy_(padded[: len(flat)])
+
+    exchange_in_buckets(complete_gradients(parameters), exchange)
+
+
+def complete_gradients(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
+    """Return the gradients that any rank has, with a zero where this rank has none."""
     has_gradient = any_rank([p.grad is not None for p in parameters])
     for p, is_anywhere in zip(parameters, has_gradient, strict=True):
         if is_anywhere and p.grad is None:
             p.grad = torch.empty_like(p, requires_grad=False)
             local(p.grad).fill_(-0.0)
-    gradients = [local(p.grad) for p in parameters if p.grad is not None]
-    for bucket in buckets(gradients):
-        _sum_bucket(bucket, group)
+    return [local(p.grad) for p in parameters if p.grad is not None]
 
 
-def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+def exchange_in_buckets(
+    tensors: Sequence[torch.Tensor], exchange: Callable[[torch.Tensor], object]
+) -> None:
+    """Let `exchange` change the values of several tensors at once, in a flat copy."""
+    for bucket in _buckets(tensors):
+        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        exchange(flat)
+        parts = flat.split([tensor.numel() for tensor in bucket])
+        for tensor, part in zip(bucket, parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+
+def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Yield consecutive tensors of one dtype, of about `BUCKET` bytes together."""
     bucket: list[torch.Tensor] = []
     size = 0
@@ -173,26 +190,11 @@ def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         yield bucket
 
 
-def _sum_bucket(bucket: list[torch.Tensor], group: Any) -> None:
-    count, sizes = dist.get_world_size(group), [tensor.numel() for tensor in bucket]
-    flat = torch.zeros(
-        -(-sum(sizes) // count) * count, dtype=bucket[0].dtype, device=bucket[0].device
-    )
-    views = flat[: sum(sizes)].split(sizes)
-    for tensor, view in zip(bucket, views, strict=True):
-        view.view(tensor.shape).copy_(tensor)
-    part = tree_sum(swap_parts(flat, group).view(count, -1))
-    dist.all_gather_into_tensor(as_bytes(flat), as_bytes(part), group=group)
-    for tensor, view in zip(bucket, views, strict=True):
-        tensor.copy_(view.view(tensor.shape))
-
-
 def check_model(model: nn.Module) -> None:
     """Check that a model's results do not depend on how lanes are laid out over ranks."""
     model.train()
     for name, module in model.named_modules():
-        tracks = isinstance(module, BATCH_NORMS) or getattr(module, "track_running_stats", False)
-        if tracks and module.training:
+        if getattr(module, "track_running_stats", False) and module.training:
             raise ConfigError(
                 f"trainer.lanes: {name} ({type(module).__name__}) keeps statistics of the samples,"
                 " which depend on the number of ranks; use GroupNorm or LayerNorm, or"

@@ -27,21 +27,15 @@ from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import (
     EXTRA,
     MODEL,
-    TIED,
     extra_misfits,
-    extra_state,
     load_model_tensors,
     load_weights,
+    model_meta,
     model_tensors,
-    names_of_tied,
     needs_backward,
 )
 
 OPTIMIZER = "optimizer/"
-SURELY_BELOW, EPSILON = 0.95, 1e-6
-"""A gradient whose norm is below this share of the limit is not clipped: it would be multiplied by
-1. Closer to the limit, the factor depends on how the norm's dtype rounds. Torch adds the epsilon to
-the norm."""
 
 
 class NativeStrategy(Strategy):
@@ -69,7 +63,7 @@ class NativeStrategy(Strategy):
 
     def make_model(self, build_model: Callable[[], nn.Module]) -> nn.Module:
         """Make the model on this rank's device, with the same weights on every rank."""
-        model = build(build_model, self.init_context(), self.device)
+        model = build(build_model, self.device)
         if self.plan.recompute_every:
             recompute_units(model, self.plan.recompute_every)
         return model
@@ -187,8 +181,7 @@ class NativeStrategy(Strategy):
         value = (norm if veto is None else norm.masked_fill(veto, math.inf)).item()
         if not math.isfinite(value):
             return self._leave_out(norm, is_vetoed=veto is not None and bool(veto))
-        if value + EPSILON > SURELY_BELOW * (self.plan.max_grad_norm or 0.0):
-            self._clip(norm)
+        self._clip(norm)
         if self._scales:
             self.scaler.step(self._updating)
             if self._turn is None:  # the loss scale of several optimizers changes after the last
@@ -250,8 +243,7 @@ class NativeStrategy(Strategy):
                 tensors[name], part = shard
                 if part is not None:
                     parts[name] = part
-        meta: dict[str, object] = {"optimizer": rest, "scaler": self.scaler.state_dict()}
-        meta |= {EXTRA: extra_state(self.model), TIED: names_of_tied(self.model)}
+        meta = {"optimizer": rest, "scaler": self.scaler.state_dict()} | model_meta(self.model)
         return Snapshot(tensors, meta, parts)
 
     def load(self, saved: TensorReader) -> None:

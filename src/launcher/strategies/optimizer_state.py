@@ -98,11 +98,9 @@ def load_optimizer(
         {key: value for key, value in group.items() if key in IMPLEMENTATION_SETTINGS}
         for group in optimizer.param_groups
     ]
-    before: dict[Any, Any] = {}
     if "state_dict" in stored:
         optimizer.load_state_dict(stored["state_dict"])
     else:
-        before = dict(optimizer.state)
         optimizer.state.clear()
     with saved.concurrent_reads():
         for group, entry, own in zip(optimizer.param_groups, groups, kept, strict=True):
@@ -115,8 +113,7 @@ def load_optimizer(
                     if key == VALUE:
                         read_into(saved, f"{prefix}{name}/{key}", p.detach())
                     else:
-                        present = before.get(p, {}).get(key)
-                        state[key] = _read(saved, f"{prefix}{name}/{key}", p, group, present)
+                        state[key] = _read(saved, f"{prefix}{name}/{key}", p, group)
                 if state:
                     optimizer.state[p] = state
     if others := stored.get("others"):
@@ -218,25 +215,10 @@ def _groups(count: int) -> str:
 
 
 def _read(
-    saved: TensorReader,
-    full: str,
-    param: torch.Tensor,
-    group: dict[str, object],
-    present: object = None,
+    saved: TensorReader, full: str, param: torch.Tensor, group: dict[str, object]
 ) -> torch.Tensor:
-    """Read a state tensor, placed like its parameter. A count is on the CPU, unless fused.
-
-    The tensor `present` is reused if it fits, since allocating costs more than reading.
-    """
-    shape = saved.shape(full)
-    if (
-        isinstance(present, torch.Tensor)
-        and shape
-        and present.shape == shape
-        and present.dtype == saved.dtype(full)
-    ):
-        target = present
-    elif shape:
+    """Read a state tensor, placed like its parameter. A count is on the CPU, unless fused."""
+    if shape := saved.shape(full):
         target = zeros_like_shard(param, shape, saved.dtype(full))
     else:
         on_device = group.get("fused") or group.get("capturable")

@@ -1,7 +1,7 @@
 """A model's tensors by name, without its wrappers."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -93,27 +93,21 @@ def names_of_tied(model: nn.Module) -> dict[str, str]:
     return tied
 
 
-class TiedTensor:
-    """Reads stored weights by any name of a tied tensor (see `names_of_tied`)."""
+class RenamedTensors:
+    """Stored tensors under other names; `names` has the stored name of each."""
 
-    def __init__(self, saved: TensorReader, tied: Mapping[str, str], prefix: str = ""):
+    def __init__(self, saved: TensorReader, names: Mapping[str, str]):
         self.saved, self.path, self.meta = saved, saved.path, saved.meta
-        stored = set(saved.names())
-        others = ((prefix + name, prefix + other) for other, name in tied.items())
-        self._names = {
-            name: other
-            for name, other in reversed([*others])
-            if name not in stored and other in stored
-        }
+        self.stored_names = names
 
     def names(self) -> list[str]:
-        return [*self.saved.names(), *self._names]
+        return list(self.stored_names)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.saved.shape(self._names.get(name, name))
+        return self.saved.shape(self.stored_names[name])
 
     def dtype(self, name: str) -> torch.dtype:
-        return self.saved.dtype(self._names.get(name, name))
+        return self.saved.dtype(self.stored_names[name])
 
     def concurrent_reads(self) -> AbstractContextManager[None]:
         return self.saved.concurrent_reads()
@@ -121,7 +115,17 @@ class TiedTensor:
     def read_into(
         self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
     ) -> None:
-        self.saved.read_into(self._names.get(name, name), target, offset)
+        self.saved.read_into(self.stored_names[name], target, offset)
+
+
+def _with_tied_names(saved: TensorReader, tied: Mapping[str, str], prefix: str) -> RenamedTensors:
+    """Find a tied tensor by any of its names (see `names_of_tied`)."""
+    names = {name: name for name in saved.names()}
+    stored = names.keys() | set()
+    for other, name in tied.items():
+        if prefix + other in stored:
+            names.setdefault(prefix + name, prefix + other)
+    return RenamedTensors(saved, names)
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -238,14 +242,24 @@ def extra_state(model: nn.Module) -> dict[str, object]:
     }
 
 
+def model_meta(model: nn.Module) -> dict[str, object]:
+    """Return what a checkpoint stores of a model next to its tensors."""
+    return {EXTRA: extra_state(model), TIED: names_of_tied(model)}
+
+
 def extra_misfits(model: nn.Module, stored: Mapping[str, object], strict: bool = True) -> list[str]:
     """Return a message for each entry of `extra_state` that is missing or left over."""
     names = extra_state(model).keys()
     problems = [f"{name}: the checkpoint does not have it" for name in names - stored.keys()]
     problems += [f"{name}: the model does not have it" for name in stored.keys() - names]
-    if strict and problems:
-        raise TrainingError("The weights do not fit the model: " + "; ".join(problems) + ".")
+    if strict:
+        reject_misfits(problems)
     return problems
+
+
+def reject_misfits(problems: Sequence[str]) -> None:
+    if problems:
+        raise TrainingError("The weights do not fit the model: " + "; ".join(problems[:10]) + ".")
 
 
 def load_weights(
@@ -259,7 +273,7 @@ def load_weights(
     `load_tensors` is called with `saved`, the prefix of the names and `strict`.
     """
     prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
-    saved = TiedTensor(saved, names_of_tied(model), prefix)
+    saved = _with_tied_names(saved, names_of_tied(model), prefix)
     problems = (load_tensors or partial(load_model_tensors, model))(saved, prefix, strict)
     # Only a checkpoint has it, other files of weights do not.
     if EXTRA in saved.meta:
@@ -285,6 +299,6 @@ def misfits(
     for name, shape in shapes.items():
         if name in stored and (stored_shape := saved.shape(prefix + name)) != shape:
             problems.append(f"{name}: shape {stored_shape} in the checkpoint, {shape} in the model")
-    if strict and problems:
-        raise TrainingError("The weights do not fit the model: " + "; ".join(problems[:10]) + ".")
+    if strict:
+        reject_misfits(problems)
     return problems

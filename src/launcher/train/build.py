@@ -1,10 +1,8 @@
 """Builds a trainer from a configuration. It is the only module that knows all parts."""
 
-import hashlib
 import inspect
 import logging
 import math
-import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -52,7 +50,6 @@ from launcher.process.files import expand
 from launcher.process.ranks import Ranks
 from launcher.process.rng import seed_all, set_deterministic
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.provenance import processor
 from launcher.rundir.signing import sign_text
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
@@ -62,9 +59,6 @@ from launcher.train.events import check_hook
 from launcher.train.packing import check_packing
 
 logger = logging.getLogger("launcher")
-
-COMPILED = "TORCHINDUCTOR_CACHE_DIR"
-"""Torch's environment variable, which child processes inherit."""
 
 
 def build_trainer(
@@ -163,7 +157,6 @@ def compile_options(
     """Return the arguments of torch.compile, or None if nothing is compiled."""
     if setting is False:
         return None
-    _keep_compiled()  # before inductor is imported
     options: dict[str, Any] = {} if setting is True else dict(setting)
     backend, backends = (
         options.get("backend", "inductor"),
@@ -190,28 +183,6 @@ def compile_options(
             " trainer.micro_batch_size=null."
         )
     return options
-
-
-def _keep_compiled() -> None:
-    """Let torch keep what it compiles in the user's cache folder, unless a folder is set.
-
-    Its own default is the temporary folder, which another node or a restart does not have. Kernels
-    of a CPU use its instructions, but torch does not look them up by processor.
-    """
-    if COMPILED in os.environ:
-        return
-    try:
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-        name = hashlib.sha256(processor().encode()).hexdigest()[:12]
-        folder = root / "launcher" / "inductor" / name
-        # Torch unpickles its files.
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # There is no home, or it is read-only.
-    except (OSError, RuntimeError) as error:
-        logger.info("Compiled graphs are kept in torch's temporary folder only: %s.", error)
-        return
-    os.environ[COMPILED] = str(folder)
 
 
 def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision, StepPlan]:

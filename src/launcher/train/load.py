@@ -1,6 +1,5 @@
 """Load a trained model in your own program, and in MLflow."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,11 @@ from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose.session import first_line
-from launcher.config.construct import instantiate, target_object
+from launcher.config.construct import instantiate
 from launcher.config.foreign import read_config
 from launcher.config.run_config import resolve_node
-from launcher.config.tree import get
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.init_from import rename_weights
+from launcher.hooks.init_from import RenamingReader
 from launcher.process.files import expand
 from launcher.rundir.folder import RunFolder, find_folders, run_name
 from launcher.strategies.weights import load_weights, model_tensors, names_of_tied
@@ -71,7 +69,7 @@ def load_model(
         load_weights(
             model,
             (
-                rename_weights(saved, [*model_tensors(model), *names_of_tied(model)])
+                RenamingReader(saved, [*model_tensors(model), *names_of_tied(model)])
                 if is_export
                 else saved
             ),
@@ -117,19 +115,6 @@ def _build(file: Path, trust: bool) -> nn.Module:
             f"{file}: does not exist; build the model yourself, and load the tensors into it."
         )
     config = read_config(file, trust, ["model"], "trust=True")
-    target = get(config, "model._target_")
-    # It logs the error too.
-    log = logging.getLogger("hydra.utils")
-    was_disabled, log.disabled = log.disabled, True
-    try:
-        target_class = None if target is None else target_object(target)
-        is_module = isinstance(target_class, type) and issubclass(target_class, nn.Module)
-    except (ImportError, ValueError) as error:
-        raise _not_importable(file, "model", target, error) from error
-    finally:
-        log.disabled = was_disabled
-    if not is_module:
-        raise ConfigError(f"{file}: model._target_={target}: must name a torch.nn.Module.")
     try:
         model: nn.Module = instantiate(resolve_node(config, "model"), "model")
     except InstantiationException as error:
@@ -137,9 +122,8 @@ def _build(file: Path, trust: bool) -> nn.Module:
         if "Error locating target '" not in message:
             raise
         target = message.partition("Error locating target '")[2].partition("'")[0]
-        raise _not_importable(
-            file, message.rpartition("full_key: ")[2].strip(), target, error
-        ) from error
+        key = message.rpartition("full_key: ")[2].strip()
+        raise _not_importable(file, key, target, error) from error
     except ConfigError as error:
         raise ConfigError(*(f"{file}: {message}" for message in error.messages)) from error
     return model

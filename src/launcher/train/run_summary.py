@@ -30,7 +30,7 @@ def start_lines(trainer: Trainer, config: RunConfig) -> Iterator[str]:
         f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s},"
         f" {precision=!s}"
     )
-    yield from model_lines(trainer.unwrapped_model, is_verbose())
+    yield from model_lines(trainer.unwrapped_model)
     if trainer.precision.note:
         yield f"Precision: {trainer.precision.note}"
     yield f"Data: {data_line(trainer)}"
@@ -40,7 +40,7 @@ def start_lines(trainer: Trainer, config: RunConfig) -> Iterator[str]:
         yield f"Not default: {' '.join(shown)}"
 
 
-def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
+def model_lines(model: nn.Module, by_module: bool = False) -> Iterator[str]:
     """Describe the model's class and parameters, where tied tensors count once."""
     total, trainable = parameter_counts(model, set())
     yield f"Model: {class_name(model)}, {total:,} parameters{describe_trainable(total, trainable)}"
@@ -86,10 +86,6 @@ def data_line(trainer: Trainer) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def is_verbose() -> bool:
-    return HydraConfig.initialized() and HydraConfig.get().verbose is True
 
 
 def is_in_sweep() -> bool:

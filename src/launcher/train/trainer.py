@@ -301,7 +301,6 @@ class BaseTrainer(HookCaller):
         """
         if not self.is_built:
             self.build()
-        self._warn_of_large_batch()
         rng = rng_state()
         self.is_paused, self.stop_signal, self._agreed_at = False, 0, -1
         has_ended = False
@@ -322,16 +321,6 @@ class BaseTrainer(HookCaller):
             raise
         finally:
             self.close_hooks(has_ended)
-
-    def _warn_of_large_batch(self) -> None:
-        """Warn of a step that uses each sample several times, which is nearly always a mistake."""
-        length = steps_per_epoch(self)
-        if length is not None and length < 1 and self.strategy.ranks.is_main:
-            self.logger.warning(
-                "A step has each training sample %.3g times: it takes more samples than there are;"
-                " use a smaller batch.",
-                float(1 / length),
-            )
 
     def restore(self) -> None:
         """Set up the hooks and restore the state that an earlier attempt saved.
@@ -633,7 +622,7 @@ class BaseTrainer(HookCaller):
         self.state.load_counters(saved)
         if saved["grad_scaler"]:
             self.grad_scaler.load_state_dict(saved["grad_scaler"])
-        self._batches.load_position(saved.get("data_loader"), self.state)
+        self._batches.load_position(saved["data_loader"], self.state)
 
     def restore_schedule(self, saved: dict[str, Any]) -> None:
         """Restore the schedule of a training state, after the optimizer."""

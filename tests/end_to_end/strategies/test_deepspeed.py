@@ -28,12 +28,14 @@ SAME = {
         3,
         ["trainer.activation_checkpointing=2", f"{GATHERED}=0", "strategy.sub_group_size=2e3"],
     ),
-    "optimizer on the host": (2, [OFFLOAD]),
     "all on the host": (3, [OFFLOAD, "strategy.offload_param=true"]),
-    "small buckets": (2, ["strategy.reduce_bucket_size=1e3", "strategy.overlap_comm=false"]),
-    "gradients where they are": (
+    "small buckets": (
         1,
-        ["strategy.contiguous_gradients=false", "strategy.overlap_comm=auto"],
+        [
+            "strategy.reduce_bucket_size=1e3",
+            "strategy.contiguous_gradients=false",
+            "strategy.overlap_comm=auto",
+        ],
     ),
     "a file": (2, ["strategy.zero_stage=2", "strategy.config_file={root}/ds.json"]),
 }
@@ -61,7 +63,7 @@ PARTS = {
 """Other parts, on two ranks, and under none on one."""
 PARTS = {name: part for name, part in PARTS.items() if INSTALLED.get(name, True)}
 WRITERS = {
-    **{f"stage {n}": STAGES[n] for n in (0, 2, 3)},
+    **{f"stage {n}": STAGES[n] for n in (0, 3)},
     "stage 0, bf16": [*STAGES[0], "precision=bf16"],
     "frozen, stage 2": [*STAGES[2], *FROZEN],
     "frozen, stage 3, bf16": [*STAGES[3], *FROZEN, "precision=bf16", f"{GATHERED}=0"],

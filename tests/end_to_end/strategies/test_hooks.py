@@ -2,7 +2,6 @@
 a number."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,8 +56,13 @@ def overrides(strategy: str, names: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("averages")
+
     @cache
     def of(world_size: int) -> dict[str, list[dict[str, Any]]]:
+        if world_size == 1:
+            # It reads what two ranks have saved.
+            of(2)
         folder = tmp_path_factory.mktemp(f"ranks-{world_size}")
         tasks: dict[str, Any] = {}
         for strategy in (name for name, count in STRATEGIES.items() if count == world_size):
@@ -75,6 +79,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
             watched = overrides(strategy, ["checkpointing", "nan_report"])
             arguments = {"folder": str(folder / f"{strategy}-broken"), "overrides": watched}
             tasks[f"{strategy} broken"] = "broken", arguments
+        names, saved = [*BASIC, "ema"], str(root / "run" / "name" / "id")
+        reader = "none" if world_size == 1 else "ddp"
+        if world_size == 2:
+            tasks["saved"] = "saved", {"folder": saved, "overrides": overrides("fsdp", names)}
+            tasks["stored"] = "stored", {"folder": saved}
+        # A copy of a run keeps its name.
+        copied = {"source": saved, "folder": str(root / reader / "name" / "id")}
+        read = {**copied, "overrides": overrides(reader, names)}
+        tasks[f"{reader} averages"] = "hook_values", read
         return dict(zip(tasks, together(world_size, folder, list(tasks.values())), strict=True))
 
     return of
@@ -101,22 +114,9 @@ def test_nan_reports_under_every_strategy(results: Any) -> None:
             )
 
 
-def test_averages_load_under_another_strategy(tmp_path: Path) -> None:
-    # A copy of a run keeps its name.
-    folder, copied, other = (
-        str(tmp_path / place / "name" / "id") for place in ("run", "copy", "other")
-    )
-    names = [*BASIC, "ema"]
-    tasks: list[Any] = [
-        ("saved", {"folder": folder, "overrides": overrides("fsdp", names)}),
-        ("stored", {"folder": folder}),
-        ("hook_values", {"source": folder, "folder": copied, "overrides": overrides("ddp", names)}),
-    ]
-    _, (stored, _), values = together(2, tmp_path / "2", tasks)
-    tasks = [
-        ("hook_values", {"source": folder, "folder": other, "overrides": overrides("none", names)})
-    ]
-    values += together(1, tmp_path / "1", tasks)[0]
+def test_averages_load_under_another_strategy(results: Any) -> None:
+    stored, _ = results(2)["stored"]
+    values = [*results(2)["ddp averages"], *results(1)["none averages"]]
     expected = {
         name: tensor for name, tensor in stored["tensors"].items() if name.startswith("ema/")
     }

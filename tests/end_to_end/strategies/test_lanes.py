@@ -60,7 +60,13 @@ FP8 = [
 RUNS: dict[str, tuple[list[str], list[str]]] = {
     "gpt, dropout": (["model.dropout=0.1", "model.num_layers=1"], []),  # the chain's
     "gpt, bf16, epochs": (
-        ["model.dropout=0.1", "precision=bf16", "optimizer=sgd", "data.num_samples=40"],
+        [
+            "model.dropout=0.1",
+            "precision=bf16",
+            "optimizer=sgd",
+            "data.num_samples=40",
+            "model.logits_chunk=5",
+        ],
         ["fsdp x2"],
     ),
     "gpt, fp16": (["precision=fp16", "precision.init_scale=1e9", "model.num_layers=1"], ["ddp x2"]),
@@ -69,7 +75,6 @@ RUNS: dict[str, tuple[list[str], list[str]]] = {
     "llama": (LLAMA, ["fsdp x2"]),
     "stream, validation sets": (STREAM, ["ddp x2"]),
     "mixture": (MIXTURE, ["fsdp x2"]),
-    "gpt, chunks of logits": (["model.logits_chunk=5", "precision=bf16"], ["fsdp x2"]),
     **({"gpt, fp8": (FP8, ["fsdp x2"])} if find_spec("torchao") else {}),
 }
 """Overrides, and the layouts that are compared with one rank: some layouts for each run, since each

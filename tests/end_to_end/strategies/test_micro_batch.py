@@ -16,10 +16,12 @@ RANKS = {"ddp": ("strategy=ddp", "dispatch.nproc=2"), "fsdp": ("strategy=fsdp", 
 CASES = {
     # What fails, and the sizes that do not fit
     "forward": ((), ("+model.most=20",), 15, "not with 60 or 30"),
-    "backward": ((), ("+model.most=20", "+model.backward=true"), 15, "not with 60 or 30"),
-    "second step": ((), ("+model.most=30", "+model.first=2"), 30, "not with 60"),
-    "nothing": ((), (), 60, "2 steps fit the memory"),
-    "all under ddp": (RANKS["ddp"], ("+model.most=10", "+model.backward=true"), 6, "30 or 15"),
+    "backward of the second step": (
+        (),
+        ("+model.most=30", "+model.first=2", "+model.backward=true"),
+        30,
+        "not with 60",
+    ),
     "one under ddp": (RANKS["ddp"], ("+model.most=15", "+model.rank=1"), 15, "not with 30"),
     "all under fsdp": (RANKS["fsdp"], ("+model.most=10",), 6, "not with 30 or 15"),
 }
@@ -52,12 +54,8 @@ def test_a_run_with_auto_is_bitwise_identical_with_one_where_the_size_is_set(
     assert tensors(tmp_path / "auto") == tensors(tmp_path / "fixed")
 
 
-@pytest.mark.parametrize("ranks", [(), RANKS["ddp"]], ids=["one", "two"])
-def test_one_sample_that_does_not_fit_fails_with_the_error_of_torch(
-    tmp_path: Path, ranks: tuple[str, ...]
-) -> None:
-    alone = [f"+model.rank={len(ranks) // 2}"] if ranks else []
-    done = launch(tmp_path, *HUNGRY, *ranks, *alone, "+model.most=0", AUTO)
+def test_one_sample_that_does_not_fit_fails_with_the_error_of_torch(tmp_path: Path) -> None:
+    done = launch(tmp_path, *HUNGRY, *RANKS["ddp"], "+model.rank=1", "+model.most=0", AUTO)
     assert done.returncode == 1, done.output
     assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB." in done.output
     assert "Less memory is needed with trainer.activation_checkpointing=full" in done.output
@@ -71,15 +69,11 @@ def test_a_resume_keeps_the_size_unless_it_ran_out_of_memory(tmp_path: Path) -> 
     assert f"{AUTO}: 15 (2 steps" in straight.output
     other = tmp_path / "other"
     trained(other, "+model.most=20", AUTO, "trainer.pause_at=2")
-    checked = trained(other, "+model.most=20", AUTO, "job=check")
-    assert f"{AUTO}: 15 (as before)" in checked.output, checked.output
     resumed = trained(other, "+model.most=20", AUTO)
     assert f"{AUTO}: 15 (as before)" in resumed.output, resumed.output
     assert "Changed since the checkpoint: trainer" not in resumed.output
     assert metrics(other) == metrics(tmp_path / "straight")
     assert [one["micro_batch_size"] for one in record(other)["attempts"]] == [15, 15]
-    evaluated = trained(other, "+model.most=20", AUTO, "job=evaluate")
-    assert "val/loss" in evaluated.output
     # The 4 passes of the first two steps succeed.
     late = tmp_path / "late"
     model = ("+model.most=40", "+model.first=3")

@@ -40,16 +40,11 @@ def test_each_fault_is_named_also_where_no_file_is_read(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "change", [{"mood": "good"}, {"format_version": 99}, {"format_version": 99, "mood": "good"}]
-)
-def test_a_checkpoint_of_a_newer_version_is_not_damaged(
-    tmp_path: Path, change: dict[str, object]
-) -> None:
+def test_a_checkpoint_of_a_newer_version_is_not_damaged(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 4)
     save(store, 5)
-    change_manifest(store.path(5), **change)
+    change_manifest(store.path(5), format_version=99, mood="good")
     with pytest.raises(
         UnsupportedCheckpoint, match=r"use the version that wrote it, or a newer one\."
     ):

@@ -123,7 +123,7 @@ def test_a_missing_piece_is_an_error(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="hold 4 of the 8"):  # a column is no run
         ShardReader([tmp_path / "b.safetensors"]).read_into("w", torch.empty(6), (0,))
-    with pytest.raises(ValueError, match="hold 4 of the 6"):
+    with pytest.raises(ValueError, match="hold 4 of the 8"):
         reader.read_into("w", torch.empty(6), (0,))
 
 

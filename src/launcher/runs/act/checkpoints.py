@@ -128,7 +128,7 @@ def as_json(checkpoint: FoundCheckpoint, with_digest: bool) -> dict[str, object]
 def digest_of(checkpoint: FoundCheckpoint) -> str | None:
     """Hash the weights of a checkpoint, or return None if it is damaged or was set aside."""
     # Imported late, since this needs torch.
-    from launcher.checkpoint import weights_digest
+    from launcher.checkpoint.stored import weights_digest
 
     is_whole = not checkpoint.problem and not checkpoint.is_aside
     return weights_digest(checkpoint.path) if is_whole else None

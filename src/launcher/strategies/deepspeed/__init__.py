@@ -27,15 +27,7 @@ from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.engine_state import EngineState
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
-from launcher.strategies.weights import (
-    EXTRA,
-    MODEL,
-    TIED,
-    extra_misfits,
-    extra_state,
-    load_weights,
-    names_of_tied,
-)
+from launcher.strategies.weights import EXTRA, MODEL, extra_misfits, load_weights, model_meta
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
 
 logger = logging.getLogger("launcher")
@@ -71,7 +63,7 @@ class DeepSpeedStrategy(NativeStrategy):
         initial_scale_power: the first scale is 2 to this power.
         hysteresis: overflows before the scale is halved.
         min_loss_scale: the lowest dynamic scale.
-        wall_clock_breakdown: DeepSpeed logs the times of each part of a step.
+        wall_clock_breakdown: DeepSpeed prints the times of each part of a step.
         config_file: a DeepSpeed configuration in JSON, in place of all the options above.
         timeout: seconds that a rank waits for the others before it fails.
     """
@@ -209,8 +201,6 @@ class DeepSpeedStrategy(NativeStrategy):
             model=module, optimizer=optimizer, config=dict(self.config)
         )[0]
         self.engine.compile = self._compile
-        if self.engine.wall_clock_breakdown():
-            engine_setup.log_times(self.engine)
         self.model, self.optimizer = self.engine, optimizer
         self.buffers = SharedBuffers(module)
         # DeepSpeed has its own.
@@ -299,8 +289,7 @@ class DeepSpeedStrategy(NativeStrategy):
         tensors, parts, groups = self.state.snapshot()
         scaler = engine_setup.scaler_state(self.engine) if self.precision.needs_scaler else {}
         meta = {"optimizer": groups, "loss_scaler": scaler, "deepspeed": self.config}
-        meta |= {EXTRA: extra_state(self.model), TIED: names_of_tied(self.model)}
-        return Snapshot(tensors, meta, parts)
+        return Snapshot(tensors, meta | model_meta(self.model), parts)
 
     def load(self, saved: TensorReader) -> None:
         if self.file is not None:

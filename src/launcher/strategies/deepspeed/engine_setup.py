@@ -4,11 +4,9 @@ Only this module uses private names of DeepSpeed, for the versions that are test
 """
 
 import importlib.metadata
-import io
 import logging
 import os
 import warnings
-from contextlib import redirect_stdout
 from importlib.util import find_spec
 from typing import Any
 
@@ -103,16 +101,3 @@ def scaler_state(engine: Any) -> dict[str, object]:
 def load_scaler_state(engine: Any, state: dict[str, object]) -> None:
     for key, value in state.items():
         setattr(engine.optimizer.loss_scaler, key, value)
-
-
-def log_times(engine: Any) -> None:
-    """Log the times that DeepSpeed prints, so that they reach the run's files."""
-    step = engine.step
-
-    def log_printed() -> None:
-        with redirect_stdout(io.StringIO()) as printed:
-            step()
-        for line in printed.getvalue().splitlines():
-            logging.getLogger("launcher").info(line)
-
-    engine.step = log_printed

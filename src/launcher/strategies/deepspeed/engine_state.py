@@ -16,7 +16,7 @@ from launcher.strategies.optimizer_state import (
     read_keys,
     read_values,
 )
-from launcher.strategies.weights import EXTRA, MODEL, extra_state, misfits
+from launcher.strategies.weights import EXTRA, MODEL, misfits, model_tensors
 
 
 class EngineState:
@@ -55,9 +55,8 @@ class EngineState:
         return dict(self.module.named_parameters())
 
     def _buffers(self) -> dict[str, torch.Tensor]:
-        parameters = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
-        state, extra = self.module.state_dict().items(), extra_state(self.module).keys()
-        return {name: tensor for name, tensor in state if name not in parameters | extra}
+        tensors = model_tensors(self.module).items()
+        return {name: tensor for name, tensor in tensors if name not in self.shapes}
 
     # --------------------------------------------------------------------------------------- saving
     def snapshot(
