@@ -40,6 +40,12 @@ MIXTURE = (
     "data.num_classes=10",
 )
 DIGITS_ALONE = ("data=digits", "scheduler=constant")
+PLATEAU = (
+    *DIGITS_ALONE,
+    "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau",
+    "+scheduler.metric=val/loss",
+    "+scheduler.threshold=0.2",
+)
 DEFAULT = ("data=digits", *WSD)
 STOPPING = (*DEFAULT, "hooks=[default,early_stopping]")
 WEIGHTS = "weights:{a:3}"
@@ -58,6 +64,7 @@ MATTERS = {
         (DEFAULT, [], ["scheduler.decay_ratio=0.4"], 12),
         (DEFAULT, ["scheduler=constant_with_warmup"], ["scheduler=wsd"], 16),
         (STEP_LR, ["+scheduler.step_size=9"], ["+scheduler.step_size=11"], 8),
+        (PLATEAU, ["+scheduler.patience=1"], ["+scheduler.patience=2"], 4),
         (ONE_CYCLE, [], ["+scheduler.three_phase=true"], 4),
     ],
     "trainer.max_steps": [(DEFAULT, [], ["trainer.max_steps=30"], 16)],

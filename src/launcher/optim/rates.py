@@ -8,14 +8,16 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from launcher.config.construct import target_object
-from launcher.config.schema.matters_from import Node, Pair
+from launcher.config.schema.matters_from import Node, Pair, before_last_line
+from launcher.config.schema.metric_direction import direction, is_better, without_noise
 from launcher.config.tree import walk
 
 STEP_SCHEDULES = ("launcher.optim.schedulers.", "torch.optim.lr_scheduler.")
-"""The schedules that depend on the step alone. Another one could be any code."""
+"""The schedules that depend on the step or a metric alone. Another one could be any code."""
 SCHEDULED_KEYS = ("lr", "momentum", "betas")
 """The keys of a parameter group that schedules change."""
 SOME_RATES = (1.0, 1e-3, 0.37)
@@ -25,14 +27,13 @@ SOME_RATES = (1.0, 1e-3, 0.37)
 def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
     """Return the first steps in which two schedules give the same rates.
 
-    It is 0 for schedules of several optimizers, or that follow a metric.
+    It is 0 for schedules of several optimizers.
     """
     optimizer, limit = pair.one["optimizer"], pair.steps_before_an_end
     if (
         one is None
         or other is None
         or "parts" in optimizer
-        or "metric" in one
         or not (_is_known(one) and _is_known(other))
     ):
         return 0
@@ -41,6 +42,8 @@ def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
         with warnings.catch_warnings():
             # Torch warns of a schedule that is stepped before the optimizer.
             warnings.simplefilter("ignore")
+            if "metric" in one:
+                return _common_by_metric(one, other, pair)
             courses = [
                 _course(*map(json.dumps, (node, optimizer)), tree["trainer"]["max_steps"] - 1)
                 for node, tree in ((one, pair.one), (other, pair.other))
@@ -86,7 +89,7 @@ def _build(node: Node, optimizer: Node) -> Any:
     """Build a schedule on an optimizer of numbers, with each rate that the real one may have."""
     rates = [value for path, value in walk(optimizer, lists=True) if path.endswith("lr")]
     groups = [{"params": [torch.zeros(1)], "lr": rate} for rate in (*rates, *SOME_RATES)]
-    arguments = {key: value for key, value in node.items() if key[0] != "_"}
+    arguments = {key: value for key, value in node.items() if key[0] != "_" and key != "metric"}
     scheduler = target_object(node["_target_"])(torch.optim.AdamW(groups), **arguments)
     if not isinstance(scheduler, LRScheduler):
         raise TypeError(type(scheduler).__name__)
@@ -100,3 +103,34 @@ def _row(scheduler: LRScheduler) -> list[float]:
         for value in (group[key] for key in SCHEDULED_KEYS if key in group):
             row.extend(value if isinstance(value, tuple) else [value])
     return row
+
+
+def _common_by_metric(one: Node, other: Node, pair: Pair) -> int:
+    """Return the steps before two schedules that follow a metric differ, in the logged lines."""
+    metric, chosen = one["metric"], [node.get("mode", "auto") for node in (one, other)]
+    modes = [direction(metric) if mode == "auto" else mode for mode in chosen]
+    if other.get("metric") != metric or modes[0] != modes[1] or modes[0] is None:
+        return 0
+    mode, best = modes[0], None
+    both = [_build({**node, "mode": mode}, pair.one["optimizer"]) for node in (one, other)]
+    arguments = {key for key in vars(both[0]) if len({str(vars(each)[key]) for each in both}) > 1}
+    for line in pair.lines():
+        if metric not in line:
+            continue
+        latest = float(line[metric])
+        for scheduler in both:
+            scheduler.step(without_noise(latest, best, mode))
+        best = latest if is_better(latest, best, mode) else best
+        states = [_counters(scheduler, arguments) for scheduler in both]
+        if states[0] != states[1]:
+            return int(line["step"]) - 1
+    return before_last_line(one, other, pair)
+
+
+def _counters(scheduler: LRScheduler, arguments: set[str]) -> list[object]:
+    values = {
+        key: value
+        for key, value in vars(scheduler).items()
+        if key not in arguments and not isinstance(value, Optimizer)
+    }
+    return [values, _row(scheduler)]

@@ -15,7 +15,7 @@ from torch import nn
 
 from launcher import BaseTrainer
 from launcher.errors import ConfigError
-from launcher.hooks.init_from import InitFromHook, open_weights, RenamingReader
+from launcher.hooks.init_from import InitFromHook, RenamingReader, open_weights
 
 
 class Wrapped(nn.Module):

@@ -43,7 +43,6 @@ def hook(name: str, **settings: Any) -> Node:
     return {"hooks": {name: {"_target_": f"launcher.hooks.{name}.{kind}Hook", **settings}}}
 
 
-PLATEAU = {"_target_": f"{TORCH}ReduceLROnPlateau", "metric": "val/loss"}
 OWN = {"mine": {"_target_": "my.Hook"}}
 LATE = {"at": 400, "weights": {"a": 2.0}}
 
@@ -99,11 +98,6 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
         # Code of others is never called, and a hook may ask for the length of the run.
         (identity(schedule={"_target_": "my.own"}), identity(schedule={"_target_": "my.two"}), 0),
         (identity(schedule={"_target_": "my.own"}), identity(200, {"_target_": "my.own"}), 99),
-        (
-            identity(schedule=PLATEAU | {"patience": 1}),
-            identity(schedule=PLATEAU | {"patience": 2}),
-            0,
-        ),
         (identity(hooks=OWN), identity(200, hooks=OWN), 0),
         (identity(hooks=OWN), identity(schedule={"decay_ratio": 0.5}, hooks=OWN), 51),
     ],
@@ -112,6 +106,7 @@ def test_common_steps(one: Node, other: Node, expected: int) -> None:
     assert common_steps(one, other) == common_steps(other, one) == expected
 
 
+PLATEAU = {"_target_": f"{TORCH}ReduceLROnPlateau", "metric": "val/loss", "patience": 2}
 LINES = [
     {"step": 0, "val/loss": 9.0},
     {"step": 10, "val/loss": 2.0, "val/accuracy": 0.1},
@@ -147,6 +142,27 @@ def test_runs_that_stop_early_share_until_either_stops(
     assert common_steps(*runs, lambda: LINES) == expected
     assert common_steps(*reversed(runs), lambda: LINES) == expected
     assert common_steps(*runs) == common_steps(*runs, list) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"patience": 1}, 59),
+        ({"patience": 0}, 29),
+        ({"factor": 0.5}, 65),
+        ({"threshold": 0.1}, 39),
+        ({"mode": "max"}, 0),
+        ({"metric": "val/accuracy"}, 0),
+        ({"_target_": f"{OURS}constant"}, 0),
+    ],
+)
+def test_schedules_that_follow_a_metric_share_until_they_differ(
+    change: Node, expected: int
+) -> None:
+    one, other = identity(schedule=PLATEAU), identity(schedule=PLATEAU | change)
+    assert common_steps(one, other, lambda: LINES) == expected
+    assert common_steps(other, one, lambda: LINES) == expected
+    assert common_steps(one, other) == 0
 
 
 def test_epochs_share_with_epochs_only() -> None:
@@ -206,7 +222,7 @@ def rates(schedule: Node, steps: int) -> list[tuple[object, ...]]:
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SCHEDULES, st.data(), STEPS, STEPS)
 def test_the_rates_of_common_steps_are_equal(
     one: Node, data: st.DataObject, steps: int, more: int
