@@ -1,16 +1,24 @@
 """The trials of a search as a table: live on a terminal, and at the end."""
 
 import math
+import shutil
 import sys
 from collections.abc import Sequence
+from typing import Any, Self
 
-from launcher.cli.live import LiveTable
+from rich.text import Text
+
 from launcher.config.schema.metric_direction import sort_best_first
-from launcher.process.text_table import GAP, TextTable, terminal_width
+from launcher.process.text_table import GAP, TextTable
+from launcher.rundir.logs import console, is_live_terminal
 from launcher.runs.format import number as short
 from launcher.runs.look.listing import shorten_keys
 from launcher.runs.trials import Trial
 from launcher.search.search import Search
+
+MAX_ROWS = 20
+EXTRA_LINES = 4
+"""Lines of a terminal that rows cannot use: heading, last message and the shell's output."""
 
 STYLES = {
     "running": "green",
@@ -22,13 +30,41 @@ STYLES = {
 }
 
 
-class Display(LiveTable):
-    """Prints what happens in a search."""
+class Display:
+    """Prints what happens in a search, on a terminal above a live table.
+
+    Use it as a context manager; the table is erased at its end.
+    """
+
+    def __init__(self) -> None:
+        self._live: Any = None
+
+    def __enter__(self) -> Self:
+        if is_live_terminal():
+            from rich.live import Live
+
+            self._live = Live(console=console(), auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        if self._live is None:
+            print(line, flush=True)
+        else:
+            console().print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, search: Search) -> None:
         """Redraw the table."""
-        if self.is_live:
-            self.draw(trial_table(search, active_first(search)[: self.rows], terminal_width()))
+        if self._live is None:
+            return
+        columns, lines = shutil.get_terminal_size()
+        trials = active_first(search)[: max(1, min(MAX_ROWS, lines - EXTRA_LINES))]
+        rows = trial_table(search, trials, columns).lines(columns, not console().no_color)
+        self._live.update(Text.from_ansi("\n".join(rows), no_wrap=True), refresh=True)
 
 
 def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> TextTable:

@@ -7,14 +7,13 @@ from typing import Any
 
 import yaml
 
-from launcher.cli.live import MAX_ROWS
 from launcher.config.compose.composer import NOT_IN_NAME, Composer
 from launcher.config.compose.overrides import parse
 from launcher.config.tree import nest
 from launcher.process.files import replace_file
 from launcher.process.text_table import terminal_width
 from launcher.runs.trials import Trial, best_of, describe_trial
-from launcher.search.display import best_first, trial_table
+from launcher.search.display import MAX_ROWS, best_first, trial_table
 from launcher.search.search import Search
 
 RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
