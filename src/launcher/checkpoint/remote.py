@@ -168,7 +168,10 @@ class RemoteStore(CheckpointStore):
     def newest_valid(
         self, hashes: bool | Callable[[FileEntry], bool] = True
     ) -> tuple[Path, Manifest] | None:
-        """Return the newest valid checkpoint, after it was fetched if it is remote."""
+        """Return the newest valid checkpoint, after it was fetched if it is remote.
+
+        A remote one that was saved before a rollback of this machine's run is set aside there.
+        """
         newest, problem = None, None
         try:
             newest = super().newest_valid(hashes)
@@ -178,6 +181,9 @@ class RemoteStore(CheckpointStore):
             for step, name in reversed(self._list_folders()):
                 if newest is not None and step <= newest[1].step:
                     break
+                if self._is_abandoned(name):
+                    self._abandon_copy(name)
+                    continue
                 try:
                     self._check_own(self._manifest(name), f"{self.url}/{name}")
                     return self._fetch(name, step)
@@ -197,6 +203,24 @@ class RemoteStore(CheckpointStore):
         if newest is None and problem is not None:
             raise problem
         return newest
+
+    def _abandon_copy(self, name: str) -> None:
+        aside = f"{ABANDONED}{name}"
+        self._rename(name, aside)
+        self.logger.warning(
+            "%s has %s from before the run was rolled back: set aside as %s.", self.url, name, aside
+        )
+
+    def _is_abandoned(self, name: str) -> bool:
+        """Return whether this machine has set the checkpoint aside, by a rollback.
+
+        The remote copy may have been out of use then.
+        """
+        return name.rpartition("-")[2] in {
+            _digest(folder)
+            for folder in self.root.glob(f"{ABANDONED}step-*")
+            if (folder / NAME).is_file()
+        }
 
     def abandon(self, after: int) -> list[str]:
         """Set checkpoints aside in the remote copy too, or they would be fetched again."""

@@ -41,7 +41,7 @@ def test_of_this_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not any("none" in line for line in logged)
     assert [line.get("sometimes") for line in logged] == [None, 3, 3]
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warnings[1:] == [
+    assert warnings == [
         "Step 2: the loss was not finite in 1 of the last 1 steps, although the gradient was."
     ]
 

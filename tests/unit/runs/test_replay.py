@@ -45,10 +45,9 @@ def test_runs_of_a_filter_that_cannot_be_replayed_do_not_keep_the_others_from_it
     make_run("mlp", "bbbb1234")
     make_run("gpt", "ffff1234", state="failed")
     code, output, _ = runs("replay", "state=completed")
-    heading, *rows = [line.split() for line in output.splitlines()]
-    assert (code, heading) == (1, ["name", "id", "equal", "result"])
     ids = ["mlp/abcd1234", "mlp/bbbb1234"]
-    assert [row[:5] for row in rows] == [[*id.split("/"), "0/0", "not", "replayed:"] for id in ids]
+    starts = [line.rpartition(id)[0] for line, id in zip(output.splitlines(), ids, strict=True)]
+    assert (code, starts) == (1, ["Not replayed: "] * 2)
     code, output, _ = runs("replay", "step=10", "--json")
     found = [json.loads(line) for line in output.splitlines()]
     assert code == 1 and [row["run"] for row in found] == [*ids, "gpt/ffff1234"]

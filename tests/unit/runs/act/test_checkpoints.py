@@ -108,14 +108,11 @@ def test_a_run_without_checkpoints(make_run, runs):
     assert (code, output) == (2, "") and error.startswith("--at=latest: ")
 
 
-@pytest.mark.parametrize(
-    ("verb", "option", "code"), [("replay", [], 2), ("checkpoints", ["--verify"], 1)]
-)
-def test_checkpoints_on_another_machine(make_run, runs, tmp_path, verb, option, code):
+def test_checkpoints_on_another_machine(make_run, runs, tmp_path):
     """`hooks.checkpointing.path` is a folder that this machine does not have."""
     make_run("gpt", "aa").checkpoints.symlink_to(tmp_path / "scratch" / "aa")
-    found, output, errors = runs(verb, "aa", *option)
-    assert found == code and f"points to {tmp_path}/scratch/aa, " in output + errors
+    code, output, errors = runs("checkpoints", "aa", "--verify")
+    assert code == 1 and f"points to {tmp_path}/scratch/aa, " in output + errors
 
 
 def test_a_filter_selects_runs(store, make_run, runs):
