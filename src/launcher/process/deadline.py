@@ -89,8 +89,11 @@ def disarm() -> None:
 
 
 def progress(ahead: float = 0.0) -> None:
-    """Restart the grace period, after a wait of a known length `ahead` seconds from now."""
-    _state.since = max(_state.since, time.monotonic() + ahead)
+    """Restart the grace period, after a wait of at most `ahead` seconds from now.
+
+    Progress ends a wait that was announced before.
+    """
+    _state.since = time.monotonic() + ahead
 
 
 @contextmanager

@@ -155,6 +155,7 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
         timeout=timedelta(seconds=timeout),
         device_id=device if on_gpu else None,
     )
+    deadline.progress()
     _meeting.joined = True
     if signum := maximum(signals.first_signal()):
         leave()

@@ -33,9 +33,10 @@ def run(grace: str, act: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_hang_in_native_code_ends() -> None:
+@pytest.mark.parametrize("before", ["None", "deadline.progress(60); deadline.progress()"])
+def test_a_hang_in_native_code_ends(before: str) -> None:
     other = "subprocess.Popen(['sh', '-c', f'sleep 0.3; kill -TERM {os.getpid()}'])"
-    done = run("0.5", f"import subprocess; {other}; {HANG}; {HANG}")
+    done = run("0.5", f"{before}; import subprocess; {other}; {HANG}; {HANG}")
     assert done.returncode == 1, done.stderr
     reason = "No progress for 0.5 s after SIGTERM: forced exit. The last checkpoint is valid."
     assert done.stdout == f"forced exit 15 {reason}\n"

@@ -46,7 +46,7 @@ def test_runs_of_a_filter_that_cannot_be_replayed_do_not_keep_the_others_from_it
     make_run("gpt", "ffff1234", state="failed")
     code, output, _ = runs("replay", "state=completed")
     ids = ["mlp/abcd1234", "mlp/bbbb1234"]
-    starts = [line.rpartition(id)[0] for line, id in zip(output.splitlines(), ids, strict=True)]
+    starts = [line.partition(id)[0] for line, id in zip(output.splitlines(), ids, strict=True)]
     assert (code, starts) == (1, ["Not replayed: "] * 2)
     code, output, _ = runs("replay", "step=10", "--json")
     found = [json.loads(line) for line in output.splitlines()]
