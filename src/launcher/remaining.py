@@ -132,8 +132,8 @@ def is_done(run: RunConfig) -> bool:
     logger.info("%s is %s: nothing to do.", folder.path, words.get(rest.reason, rest))
     stored = RunOnDisk.read(folder)
     # The steps of `trainer.max_epochs` follow from the data, which have not changed.
-    known = with_steps(config, stored.max_steps) if _counts_epochs(config) else config
-    for message in changes(known, folder):
+    full = with_steps(config, stored.max_steps) if _counts_epochs(config) else config
+    for message in changes(full, folder):
         logger.warning("Changed since it was trained: %s", message)
     for message in _advice(run, stored, rest):
         logger.info("%s", message)
@@ -208,9 +208,9 @@ def with_known_steps(config: Mapping[str, Any], run: RunOnDisk) -> Mapping[str, 
     epochs = config["trainer"]["max_epochs"]
     earlier = run.settings.get("trainer.max_epochs")
     if run.record.get("state") == "completed" and earlier is not None and epochs <= earlier:
-        known = with_steps(config, run.max_steps)
-        if not _is_changed({**known, "trainer": {**known["trainer"], "max_epochs": earlier}}, run):
-            return known
+        full = with_steps(config, run.max_steps)
+        if not _is_changed({**full, "trainer": {**full["trainer"], "max_epochs": earlier}}, run):
+            return full
     return with_steps(config, math.inf)
 
 
