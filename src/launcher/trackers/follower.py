@@ -33,7 +33,7 @@ PATIENCE = 300.0
 """Seconds after the run's end during which a failing tracker is tried again."""
 HANGS = 1800.0
 """Seconds after that until a call into a tracker is given up. An artifact may be large."""
-LONGEST_WAIT = 60.0
+MAX_WAIT = 60.0
 """Seconds between two attempts, at most."""
 MAX_REJECTED = 5
 """Number of rejected names that a message lists."""
@@ -153,7 +153,7 @@ class Follower:
                 self._report(name, error, is_first=wait == self.interval and not is_last)
                 if is_last:
                     return
-                lines, wait = None, min(2 * wait, LONGEST_WAIT)
+                lines, wait = None, min(2 * wait, MAX_WAIT)
             self._stop.wait(wait)
 
     def _report(self, name: str, error: Exception, is_first: bool) -> None:
