@@ -35,7 +35,7 @@ from launcher.trackers.base import is_tracker
 
 logger = logging.getLogger("launcher")
 
-ADDED = re.compile(r"tracker\.\w+|hooks\.\w+\.metrics\.\w+")
+ADDABLE_KEY = re.compile(r"tracker\.\w+|hooks\.\w+\.metrics\.\w+")
 """Keys of parts that a completed run can get without training."""
 AT_THE_END = "hooks.evaluation.test", "hooks.export.checkpoint"
 """Keys of what a run does once it is trained, also if it was trained without them."""
@@ -332,4 +332,4 @@ def additions(run: RunConfig, stored: RunOnDisk) -> Iterator[str]:
 
 
 def _parts_of(settings: Mapping[str, object]) -> set[str]:
-    return {match[0] for key in settings if (match := ADDED.match(key))}
+    return {match[0] for key in settings if (match := ADDABLE_KEY.match(key))}
