@@ -50,7 +50,7 @@ def table(keys: Iterable[Key], known: set[str], option: str) -> str:
         known.add(anchor)
         rows.append(
             f'| <a id="{anchor}"></a>`{name}`'
-            f" | `{shortened(key.default)}` | {cell(key.comment)} | {cell(key.kind)} |"
+            f" | `{shortened(key.default)}` | {cell(key.comment)} | {cell(key.type)} |"
         )
     return (
         "\n".join(["| key | default | meaning | type |", "|---|---|---|---|", *rows, ""])

@@ -35,7 +35,7 @@ from launcher.trackers.base import is_tracker
 
 logger = logging.getLogger("launcher")
 
-ADDED = re.compile(r"tracker\.\w+|hooks\.\w+\.metrics\.\w+")
+ADDABLE_KEY = re.compile(r"tracker\.\w+|hooks\.\w+\.metrics\.\w+")
 """Keys of parts that a completed run can get without training."""
 AT_THE_END = "hooks.evaluation.test", "hooks.export.checkpoint"
 """Keys of what a run does once it is trained, also if it was trained without them."""
@@ -132,8 +132,8 @@ def is_done(run: RunConfig) -> bool:
     logger.info("%s is %s: nothing to do.", folder.path, words.get(rest.reason, rest))
     stored = RunOnDisk.read(folder)
     # The steps of `trainer.max_epochs` follow from the data, which have not changed.
-    known = with_steps(config, stored.max_steps) if _counts_epochs(config) else config
-    for message in changes(known, folder):
+    full = with_steps(config, stored.max_steps) if _counts_epochs(config) else config
+    for message in changes(full, folder):
         logger.warning("Changed since it was trained: %s", message)
     for message in _advice(run, stored, rest):
         logger.info("%s", message)
@@ -208,9 +208,9 @@ def with_known_steps(config: Mapping[str, Any], run: RunOnDisk) -> Mapping[str, 
     epochs = config["trainer"]["max_epochs"]
     earlier = run.settings.get("trainer.max_epochs")
     if run.record.get("state") == "completed" and earlier is not None and epochs <= earlier:
-        known = with_steps(config, run.max_steps)
-        if not _is_changed({**known, "trainer": {**known["trainer"], "max_epochs": earlier}}, run):
-            return known
+        full = with_steps(config, run.max_steps)
+        if not _is_changed({**full, "trainer": {**full["trainer"], "max_epochs": earlier}}, run):
+            return full
     return with_steps(config, math.inf)
 
 
@@ -332,4 +332,4 @@ def additions(run: RunConfig, stored: RunOnDisk) -> Iterator[str]:
 
 
 def _parts_of(settings: Mapping[str, object]) -> set[str]:
-    return {match[0] for key in settings if (match := ADDED.match(key))}
+    return {match[0] for key in settings if (match := ADDABLE_KEY.match(key))}

@@ -111,12 +111,12 @@ class ChunkWriter:
             if flags == self._flags:
                 raise
 
-    def __exit__(self, kind: object, *rest: object) -> None:
+    def __exit__(self, exception: object, *rest: object) -> None:
         for _ in self._threads:
             self._full.put(None)
         for thread in self._threads:
             thread.join()
-        if self.is_small or kind is not None:
+        if self.is_small or exception is not None:
             return
         if self._error is not None:
             raise self._error

@@ -77,5 +77,5 @@ def missing_checkpoint(root: Path, which: str, key: str) -> ConfigError:
         return ConfigError(f"{key}={which}: {root.parent} has no checkpoint.")
     is_word = which not in (LATEST, BEST) and not which.isdecimal() and "/" not in which
     near = hint(which, (LATEST, BEST)) if is_word else "."
-    known = ", ".join(map(step_name, steps))
-    return ConfigError(f"{key}={which}: {root.parent} has no such checkpoint; it has {known}{near}")
+    names = ", ".join(map(step_name, steps))
+    return ConfigError(f"{key}={which}: {root.parent} has no such checkpoint; it has {names}{near}")

@@ -91,8 +91,8 @@ class RemoteStore(CheckpointStore):
         try:
             best = self._best()
             folders = self._list_folders()
-            kept = () if best is None else (best,)
-            old = retention.to_remove({at for at, _ in folders}, step, kept)
+            best_steps = () if best is None else (best,)
+            old = retention.to_remove({at for at, _ in folders}, step, best_steps)
             for name in [name for at, name in folders if at in old]:
                 if self._is_own(self._manifest(name)):
                     self._remove(name)

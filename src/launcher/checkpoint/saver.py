@@ -249,14 +249,14 @@ def check_storable(
     tensors: Mapping[str, torch.Tensor], state: Mapping[str, object], optimizer: str
 ) -> None:
     """Check that tensors, named `<owner>/<name>`, and trees by owner can be stored."""
-    found = dict(tensors)
+    all_tensors = dict(tensors)
     for key, tree in state.items():
         try:
-            encode(tree, found, key)
+            encode(tree, all_tensors, key)
         except TypeError as error:
             advice = f" Or {CONVERT}." if key == "optimizer" else ""
             raise ConfigError(f"{_owner(key, optimizer)}: {error}{advice}") from error
-    for name, tensor in found.items():
+    for name, tensor in all_tensors.items():
         if (reason := why_not_stored(tensor)) is not None:
             advice = "convert it, or register it with persistent=False"
             if name.startswith("optimizer/"):

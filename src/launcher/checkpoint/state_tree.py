@@ -44,8 +44,8 @@ def encode(obj: object, tensors: dict[str, torch.Tensor], path: str = "") -> Any
         return {MARK: ["dict", [[_key(key, path), value] for key, value in items]]}
     if isinstance(obj, (list, tuple, set, frozenset)):
         values = [encode(value, tensors, f"{path}/{i}") for i, value in enumerate(obj)]
-        kind = next((name for name, cls in _SEQUENCES.items() if isinstance(obj, cls)), "list")
-        return values if kind == "list" else {MARK: [kind, values]}
+        type_name = next((name for name, cls in _SEQUENCES.items() if isinstance(obj, cls)), "list")
+        return values if type_name == "list" else {MARK: [type_name, values]}
     if isinstance(obj, bytes):
         return {MARK: ["bytes", base64.b64encode(obj).decode()]}
     if isinstance(obj, Path):
@@ -86,23 +86,23 @@ def decode(data: object, tensors: Mapping[str, torch.Tensor]) -> object:
         return data
     if set(data) != {MARK}:
         return {key: decode(value, tensors) for key, value in data.items()}
-    kind, value = data[MARK]
-    if kind == "float":
+    type_name, value = data[MARK]
+    if type_name == "float":
         return float(value)
-    if kind == "tensor":
+    if type_name == "tensor":
         return tensors[value]
-    if kind == "array":
+    if type_name == "array":
         return tensors[value].numpy()
-    if kind == "dict":
+    if type_name == "dict":
         return {_hashable(decode(k, tensors)): decode(v, tensors) for k, v in value}
-    if kind in _SEQUENCES:
-        return _SEQUENCES[kind](decode(item, tensors) for item in value)
-    if kind == "bytes":
+    if type_name in _SEQUENCES:
+        return _SEQUENCES[type_name](decode(item, tensors) for item in value)
+    if type_name == "bytes":
         return base64.b64decode(value)
-    if kind == "path":
+    if type_name == "path":
         return Path(value)
     raise ValueError(
-        f"Unknown kind of stored value: {kind!r}; the checkpoint is of a newer version."
+        f"Unknown kind of stored value: {type_name!r}; the checkpoint is of a newer version."
     )
 
 

@@ -91,10 +91,10 @@ def _grow(
             pairs = (
                 (other, common_steps(identities[job], identities[other])) for other in siblings
             )
-            found = next((pair for pair in pairs if pair[1] > branch.start), None)
-            if found is None:
+            closest = next((pair for pair in pairs if pair[1] > branch.start), None)
+            if closest is None:
                 break
-            branch.trunk, branch.start = found
+            branch.trunk, branch.start = closest
             siblings = tree[branch.trunk].leaves.setdefault(branch.start, [])
         siblings.append(job)
         tree[job] = branch

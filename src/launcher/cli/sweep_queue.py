@@ -90,10 +90,10 @@ class Processes(Pool):
         logs = job.config.folder.logs
         if not logs.is_dir():
             return last_lines(self.log(number), 20)
-        kept = logs / "output.log"
+        output = logs / "output.log"
         with suppress(OSError):
-            if not kept.is_symlink():
-                with kept.open("ab") as log:
+            if not output.is_symlink():
+                with output.open("ab") as log:
                     log.write(self.log(number).read_bytes())
         return []
 

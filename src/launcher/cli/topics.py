@@ -23,12 +23,12 @@ def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> s
         sections = dict.fromkeys(key.name.partition(".")[0] for key in top_keys(folders[0]))
         raise _unknown(topic, part, [*groups(folders), *sections])
     if dot:
-        found = [(f"{part}={option.name}", _keys_below(name, option.keys)) for option in listed]
-        parts = [[heading, *_key_lines(keys, width)] for heading, keys in found if keys]
+        blocks = [(f"{part}={option.name}", _keys_below(name, option.keys)) for option in listed]
+        parts = [[heading, *_key_lines(keys, width)] for heading, keys in blocks if keys]
         parts += [[*_key_lines(_keys_below(name, tops), width)]]
         if not any(parts):
-            known = [key.name for option in listed for key in option.keys]
-            raise _unknown(topic, name, known + [key.name for key in tops])
+            names = [key.name for option in listed for key in option.keys]
+            raise _unknown(topic, name, names + [key.name for key in tops])
         return "\n".join(line for lines in parts for line in lines) + "\n"
     if chosen and chosen not in [option.name for option in listed]:
         raise _unknown(topic, chosen, [option.name for option in listed])
@@ -41,9 +41,9 @@ def _keys_below(name: str, keys: Sequence[Key]) -> list[Key]:
     return [key for key in keys if key.name == name or key.name.startswith(f"{name}.")]
 
 
-def _unknown(topic: str, name: str, known: Sequence[str]) -> ConfigError:
+def _unknown(topic: str, name: str, choices: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"--help {topic}: there is no {name}{hint(name, known)} There are {', '.join(known)}."
+        f"--help {topic}: there is no {name}{hint(name, choices)} There are {', '.join(choices)}."
     )
 
 
@@ -60,6 +60,6 @@ def _key_lines(keys: Sequence[Key], width: int) -> Iterator[str]:
     for key in keys:
         yield f"  {'' if key.is_set else '+'}{key.name}={key.default}"
         text = (
-            f"{key.comment} ({key.kind})" if key.comment and key.kind else key.comment or key.kind
+            f"{key.comment} ({key.type})" if key.comment and key.type else key.comment or key.type
         )
         yield from textwrap.wrap(text, width - 6, initial_indent=" " * 6, subsequent_indent=" " * 6)

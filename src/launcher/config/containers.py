@@ -25,11 +25,11 @@ def resolve_at(config: Any, keys: Iterable[object]) -> object:
     )
 
 
-def settings_of(kind: type[T], node: Mapping[str, Any]) -> T:
+def settings_of(cls: type[T], node: Mapping[str, Any]) -> T:
     """Convert a valid node to a class of `launcher.config.settings`.
 
     Keys that an earlier version has not stored have their defaults, and users may add keys to
     some nodes.
     """
-    known = [field.name for field in fields(kind) if field.name in node]  # type: ignore[arg-type]
-    return kind(**{name: node[name] for name in known})
+    names = [field.name for field in fields(cls) if field.name in node]  # type: ignore[arg-type]
+    return cls(**{name: node[name] for name in names})

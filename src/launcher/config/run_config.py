@@ -191,12 +191,12 @@ def _name(
         return None
     if runs is None or not is_own:
         return None
-    known = equivalent(folder, json.loads(text)["identity"], runs)
-    if known is not None:
-        config.run.id = known.folder.path.name
+    existing = equivalent(folder, json.loads(text)["identity"], runs)
+    if existing is not None:
+        config.run.id = existing.folder.path.name
         if folder.name == own:
-            config.run.dir = known.path
-    return known
+            config.run.dir = existing.path
+    return existing
 
 
 def read_tree(source: Path | str) -> dict[str, Any]:

@@ -60,10 +60,10 @@ def leaves(tree: Mapping[str, object]) -> dict[str, object]:
 
 def of_the_run(tree: Mapping[Any, Any]) -> dict[str, object]:
     """Return a resolved configuration without the nodes that a run does not depend on."""
-    kept = {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
-    if isinstance(kept.get("run"), Mapping):
-        kept["run"] = {key: value for key, value in kept["run"].items() if key != "identity"}
-    return kept
+    nodes = {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
+    if isinstance(nodes.get("run"), Mapping):
+        nodes["run"] = {key: value for key, value in nodes["run"].items() if key != "identity"}
+    return nodes
 
 
 def flat(tree: Mapping[str, object], path: str = "") -> dict[str, object]:

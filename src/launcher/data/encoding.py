@@ -35,8 +35,8 @@ class Fields:
         return [name for name in (self.prompt, self.text, self.label) if name is not None]
 
     def check(self) -> None:
-        kinds = {"prompt": self.prompt, "messages": self.messages, "label": self.label}
-        chosen = [f"data.{kind}_field" for kind, name in kinds.items() if name is not None]
+        names = {"prompt": self.prompt, "messages": self.messages, "label": self.label}
+        chosen = [f"data.{part}_field" for part, name in names.items() if name is not None]
         if len(chosen) > 1:
             raise ConfigError(
                 f"{chosen[1]}: {chosen[0]} is set too, and only one may be; e.g. {chosen[0]}=null."
@@ -161,15 +161,15 @@ class Encoder:
         return str(template(messages, tokenize=False, add_generation_prompt=answer))
 
 
-def _field(record: dict[str, object], name: str, field: str, kind: type, where: str) -> Any:
+def _field(record: dict[str, object], name: str, field: str, cls: type, where: str) -> Any:
     value = record.get(field)
     if value is None:
         raise ConfigError(
             f"data.{name}_field={field}: {where}: has no such field; it has {', '.join(record)}."
         )
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, cls) or isinstance(value, bool):
         raise ConfigError(
-            f"data.{name}_field={field}: {where}: should be of type {kind.__name__}, and is of type"
+            f"data.{name}_field={field}: {where}: should be of type {cls.__name__}, and is of type"
             f" {type(value).__name__}."
         )
     return value

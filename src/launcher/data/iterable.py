@@ -65,8 +65,8 @@ def pickle_state(dataset: object, state: object) -> bytes:
 
 
 def is_hugging_face_stream(dataset: object) -> bool:
-    kind = type(dataset)
-    return kind.__name__ == "IterableDataset" and kind.__module__.partition(".")[0] == "datasets"
+    cls = type(dataset)
+    return cls.__name__ == "IterableDataset" and cls.__module__.partition(".")[0] == "datasets"
 
 
 def length(dataset: Any) -> int | None:

@@ -95,13 +95,13 @@ def map_tokens(path: Path, dtype: str, key: str) -> np.ndarray:
                 " row of uint16 or uint32, see `python -m launcher.data.write_tokens`."
             )
     else:
-        kind = np.dtype(dtype).newbyteorder("<")
+        stored_dtype = np.dtype(dtype).newbyteorder("<")
         size = path.stat().st_size
-        if size == 0 or size % kind.itemsize:
+        if size == 0 or size % stored_dtype.itemsize:
             raise ConfigError(
                 f"data.dtype={dtype}: {path} has {size} bytes, not a whole number of tokens."
             )
-        tokens = np.memmap(path, dtype=kind, mode="r")
+        tokens = np.memmap(path, dtype=stored_dtype, mode="r")
     # Slices of a memmap object are slow to make.
     array: np.ndarray = tokens.view(np.ndarray)
     return array

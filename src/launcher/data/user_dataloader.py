@@ -21,7 +21,7 @@ from launcher.process.ranks import world_size
 from launcher.process.rng import call_isolated, host_state, host_tree, restore_rng
 
 NAMES = ("sampler", "batch_sampler")
-EXAMINED = 64
+COMPARED_ITEMS = 64
 """Items of an order that are compared to find a state that is not stored."""
 WORKERS_DRAW_ANEW = (
     "The data loader resumes within its epoch. Random numbers that a dataset draws in a worker are"
@@ -302,14 +302,14 @@ def has_hidden_state(loader: DataLoader[object]) -> bool:
 
 def _differs_after_resume(loader: DataLoader[object]) -> bool:
     straight, resumed = _copy_order(loader), _copy_order(loader)
-    list(islice(straight, EXAMINED))
-    expected = list(islice(straight, EXAMINED))
+    list(islice(straight, COMPARED_ITEMS))
+    expected = list(islice(straight, COMPARED_ITEMS))
     assert straight.state is not None
     if straight.state["is_lazy"]:
         # Its order depends on what else draws.
         return False
     resumed.begin_at(straight.state, 0)
-    return pickle.dumps(list(islice(resumed, EXAMINED))) != pickle.dumps(expected)
+    return pickle.dumps(list(islice(resumed, COMPARED_ITEMS))) != pickle.dumps(expected)
 
 
 def _copy_order(loader: DataLoader[object]) -> ResumableSampler:

@@ -23,31 +23,31 @@ from launcher.rundir.logs import prepare_output
 
 
 def main() -> None:
-    kind, path, *result = sys.argv[1:]
-    if kind == "rank":
+    role, path, *result = sys.argv[1:]
+    if role == "rank":
         from launcher.dispatch.rank import note_signals
 
         note_signals(Path(path))
     _begin()
     try:
-        code = run_child(kind, Path(path), *map(Path, result))
+        code = run_child(role, Path(path), *map(Path, result))
     # SLURM signals the job again while Python exits, which would change the exit code.
     finally:
         user_exits.begin_exit()
     sys.exit(code)
 
 
-def run_child(kind: str, path: Path, result: Path | None = None) -> int:
+def run_child(role: str, path: Path, result: Path | None = None) -> int:
     """Run the configuration; return the exit code."""
-    if kind == "rank":
+    if role == "rank":
         from launcher.dispatch.rank import run_rank
 
         return run_rank(path)
-    if kind == "task" and (path / "runs.txt").exists():
+    if role == "task" and (path / "runs.txt").exists():
         from launcher.dispatch.slurm_runs import run_shared
 
         return run_shared(path)
-    if kind == "task":
+    if role == "task":
         from launcher.dispatch.slurm_task import run_task
 
         return run_task(path)

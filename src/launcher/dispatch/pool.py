@@ -40,10 +40,10 @@ class Pool:
         config.save(file)
         self.launch(number, "job", file, self._file(number, "jobs", "json"))
 
-    def launch(self, number: int, kind: str, *paths: Path) -> None:
+    def launch(self, number: int, role: str, *paths: Path) -> None:
         """Start a child (see `launcher.dispatch.child_job`) in a free slot."""
         slot = self.slots.index(None)
-        command = [*ENTRY, kind, *map(str, paths)]
+        command = [*ENTRY, role, *map(str, paths)]
         self.processes[number] = start_child(command, self.log(number), self.environment(slot))
         self.slots[slot] = number
 

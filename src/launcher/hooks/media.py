@@ -109,14 +109,14 @@ class MediaHook(LineFileHook):
             return False
         return True
 
-    def _add(self, trainer: TrainerView, kind: str, key: str, content: Row) -> None:
+    def _add(self, trainer: TrainerView, medium: str, key: str, content: Row) -> None:
         if ranks.rank() == 0:
-            place = (trainer.step, kind, key)
+            place = (trainer.step, medium, key)
             self.rows = [
                 row for row in self.rows if (row["step"], row["kind"], row["key"]) != place
             ]
             self.rows.append(
-                {"step": trainer.step, "time": time.time(), "kind": kind, "key": key, **content}
+                {"step": trainer.step, "time": time.time(), "kind": medium, "key": key, **content}
             )
 
 

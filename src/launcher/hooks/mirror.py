@@ -62,9 +62,9 @@ class TrackerHook(BaseHook):
             )
         for hook in hooks:
             hook.tracker(**hook.options).check(type(hook).__name__)
-        for kind in (JsonlHook, MediaHook):
-            if not any(isinstance(hook, kind) for hook in trainer.hooks):
-                added = kind()
+        for hook_class in (JsonlHook, MediaHook):
+            if not any(isinstance(hook, hook_class) for hook in trainer.hooks):
+                added = hook_class()
                 trainer.hooks.append(added)
                 added.on_start(trainer)
         # Its end comes last, since the other hooks still write when they close.

@@ -169,9 +169,9 @@ class CheckpointRestorer:
             source = str(self.fork.checkpoint())
             return ResumeChoice(source, is_named=True, is_fork=True)
         if choice.path is None and self.shared is not None:
-            found = self.shared.find(trainer)
-            if found is not None:
-                return ResumeChoice(str(found[0]), is_shared=True, states=found[1])
+            shared_start = self.shared.find(trainer)
+            if shared_start is not None:
+                return ResumeChoice(str(shared_start[0]), is_shared=True, states=shared_start[1])
         return choice
 
     def _choose(self, trainer: TrainerView) -> ResumeChoice:

@@ -74,12 +74,12 @@ class Source:
             return
         settings = next(iter(_settings(self.identity, CHECKPOINTING)), {})
         keys = ("keep_previous", "keep_interval", "keep_steps")
-        kept = {key: settings[key] for key in keys if settings.get(key)}
+        options = {key: settings[key] for key in keys if settings.get(key)}
         waiting = steps_to_await(
             self.run.path.parent, {int(step): ids for step, ids in leaves.items()}
         )
         store = CheckpointStore(self.run.checkpoints, names=RunOnDisk.read(self.run).names)
-        store.tidy(max(store.steps()), Retention(**kept, awaited=lambda: waiting))
+        store.tidy(max(store.steps()), Retention(**options, awaited=lambda: waiting))
 
 
 class SharedStart:
@@ -240,12 +240,12 @@ def _copy_lines(content: bytes, step: int) -> list[bytes]:
     Their attempts are numbered ..., -1, 0, since the run itself begins with attempt 1.
     """
     lines = content.splitlines(keepends=True)
-    kept = [line for line in lines if (at := step_of(line)) is not None and at < step]
-    numbers = [int(found[1]) for line in kept if (found := ATTEMPT.search(line))]
+    earlier = [line for line in lines if (at := step_of(line)) is not None and at < step]
+    numbers = [int(match[1]) for line in earlier if (match := ATTEMPT.search(line))]
     newest = max(numbers, default=0)
     return [
-        ATTEMPT.sub(lambda found: b'"attempt":%d' % (int(found[1]) - newest), line, count=1)
-        for line in kept
+        ATTEMPT.sub(lambda match: b'"attempt":%d' % (int(match[1]) - newest), line, count=1)
+        for line in earlier
     ]
 
 

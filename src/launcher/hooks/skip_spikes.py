@@ -12,7 +12,7 @@ from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 
-STEADY = 1e-3
+MIN_DEVIATION = 1e-3
 """Lower bound on the standard deviation, as a fraction of the mean: nearly constant values have no
 outliers."""
 
@@ -87,7 +87,7 @@ class SkipSpikesHook(IntervalHook):
         count = filled.clamp(min=1)
         mean = (self._values * is_filled).sum(1) / count
         variance = ((self._values - mean[:, None]).square() * is_filled).sum(1) / count
-        deviation = torch.maximum(variance.sqrt(), STEADY * mean.abs())
+        deviation = torch.maximum(variance.sqrt(), MIN_DEVIATION * mean.abs())
         is_above = (current > mean + self.sigmas * deviation) & self._is_judged
         is_finite = current.isfinite().all()
         can_skip = (self._accepted >= self.warmup) & (self._in_row < self.max_in_row)
@@ -95,8 +95,8 @@ class SkipSpikesHook(IntervalHook):
         is_accepted = is_finite & ~is_spike
 
         at = (self._accepted % self.window).view(1)
-        kept = torch.where(is_accepted, current[:, None], self._values.index_select(1, at))
-        self._values = self._values.index_copy(1, at, kept)
+        entry = torch.where(is_accepted, current[:, None], self._values.index_select(1, at))
+        self._values = self._values.index_copy(1, at, entry)
         self._accepted = self._accepted + is_accepted
         self._skipped = self._skipped + is_spike
         self._in_row = torch.where(is_finite, (self._in_row + 1) * is_spike, self._in_row)

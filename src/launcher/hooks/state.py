@@ -30,8 +30,8 @@ def hook_states(
         if overrides(hook, "on_state_dict"):
             state: dict[str, object] = {"model": model, "training_state": training_state}
             hook.on_state_dict(trainer, state)
-            kept = state.pop("model", None), state.pop("training_state", None)
-            if kept[0] is not model or kept[1] is not training_state:
+            inputs = state.pop("model", None), state.pop("training_state", None)
+            if inputs[0] is not model or inputs[1] is not training_state:
                 raise TrainingError(
                     f"{name}.on_state_dict replaced 'model' or 'training_state', which a checkpoint"
                     " does not support; store the values under another key."

@@ -13,7 +13,7 @@ from launcher.process import deadline
 from launcher.types import PositiveFloat, PositiveInt
 
 STDERR = 2
-KNOWN_STEPS = 3
+MIN_STEPS = 3
 """Number of steps after which the median is known well enough."""
 SECONDS_TO_PRINT = 1.0
 """Seconds from printing the stacks to a forced exit, which also ends the ranks that wait for this
@@ -57,7 +57,7 @@ class WatchdogHook(BaseHook):
 
     def on_before_step(self, trainer: TrainerView) -> None:
         self.limit = self.first_seconds
-        if len(self._durations) >= KNOWN_STEPS:
+        if len(self._durations) >= MIN_STEPS:
             self.limit = max(self.min_seconds, self.factor * median(self._durations))
         self._began = time.monotonic()
         faulthandler.dump_traceback_later(self.limit, file=STDERR)
@@ -90,7 +90,7 @@ class WatchdogHook(BaseHook):
         self._stop()
 
     def _usual(self) -> str:
-        if len(self._durations) < KNOWN_STEPS:
+        if len(self._durations) < MIN_STEPS:
             return "the time of other steps is not known yet"
         return f"the median of the last {len(self._durations)} is {median(self._durations):.3g} s"
 

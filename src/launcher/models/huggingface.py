@@ -86,10 +86,10 @@ class HuggingFaceModel(Model):
 
     def _check_data(self, vocab_size: int | None, seq_len: int | None) -> None:
         settings = self.model.config
-        known = getattr(settings, "vocab_size", None)
-        if vocab_size is not None and known is not None and vocab_size > known:
+        size = getattr(settings, "vocab_size", None)
+        if vocab_size is not None and size is not None and vocab_size > size:
             raise ConfigError(
-                f"model.vocab_size={vocab_size}: the model has only {known} token values; use data"
+                f"model.vocab_size={vocab_size}: the model has only {size} token values; use data"
                 " written with its own tokenizer."
             )
         longest = getattr(settings, "max_position_embeddings", None)

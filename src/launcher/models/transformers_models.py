@@ -130,9 +130,9 @@ def copy_tokenizer(name: str, folder: Path) -> None:
     """Save the tokenizer, or the image processor, of a pretrained model into a folder."""
     transformers = library()
     error: Exception | None = None
-    for kind in ("AutoTokenizer", "AutoImageProcessor"):
+    for loader in ("AutoTokenizer", "AutoImageProcessor"):
         try:
-            _load(name, getattr(transformers, kind).from_pretrained).save_pretrained(str(folder))
+            _load(name, getattr(transformers, loader).from_pretrained).save_pretrained(str(folder))
             return
         except Exception as failure:
             # The error may have any type: there is no such file, or it needs another package.

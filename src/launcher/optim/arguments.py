@@ -3,8 +3,8 @@
 import inspect
 
 
-def has_required_argument(kind: type, method: str) -> bool:
+def has_required_argument(cls: type, method: str) -> bool:
     """Return whether a method has a required argument, as LBFGS's `step` has."""
-    parameters = list(inspect.signature(getattr(kind, method)).parameters.values())[1:]
+    parameters = list(inspect.signature(getattr(cls, method)).parameters.values())[1:]
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return any(p.default is p.empty and p.kind not in variable for p in parameters)

@@ -54,14 +54,14 @@ def decisive_part(identity: Node) -> str:
 
 def _without_rules(node: Node, path: str) -> dict[str, Any]:
     """Return a node without the keys that have a rule, and the nodes whose keys all have one."""
-    rules, kept = _rules_of(path, node) or {}, {}
+    rules, remaining = _rules_of(path, node) or {}, {}
     for key, value in node.items():
         here = join(path, key)
         # A node that is null is equivalent to none.
         if value is None or key in rules or "*" in (_rules_of(here, value) or {}):
             continue
-        kept[key] = _without_rules(value, here) if isinstance(value, Mapping) else value
-    return kept
+        remaining[key] = _without_rules(value, here) if isinstance(value, Mapping) else value
+    return remaining
 
 
 def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:
@@ -73,8 +73,8 @@ def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:
         nodes = [node for tree in (one, other) if (node := get(tree, path)) is not None]
         declared = [rules for node in nodes if (rules := _rules_of(path, node)) is not None]
         if declared:
-            found = {rules.get(name, rules.get("*")) for rules in declared}
-            return path, found.pop() if len(found) == 1 and len(declared) == len(nodes) else None
+            common = {rules.get(name, rules.get("*")) for rules in declared}
+            return path, common.pop() if len(common) == 1 and len(declared) == len(nodes) else None
     return "", None
 
 

@@ -28,10 +28,10 @@ def decay_groups(
     kinds = NO_DECAY if no_decay is None else tuple(no_decay)
     members: dict[str, list[Tensor]] = defaultdict(list)
     trainable = False
-    for parameter, kind in _kinds(model):
+    for parameter, role in _kinds(model):
         trainable = True
         if id(parameter) not in leave_out:
-            members["no_decay" if kind in kinds else "decay"].append(parameter)
+            members["no_decay" if role in kinds else "decay"].append(parameter)
     if not trainable:
         raise ConfigError(
             "model: it has no trainable parameters; every one is frozen, or there are none."
@@ -58,8 +58,8 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
     return [
         parameter
         for root in units or [model]
-        for parameter, kind in _kinds(root)
-        if parameter.ndim == 2 and kind != "embeddings" and id(parameter) not in outer
+        for parameter, role in _kinds(root)
+        if parameter.ndim == 2 and role != "embeddings" and id(parameter) not in outer
     ]
 
 
@@ -87,7 +87,7 @@ def _kind(module: nn.Module, name: str) -> Kind | None:
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return "embeddings"
     # Norms are found by name, which includes LlamaRMSNorm, LayerNorm, BatchNorm2d and a user's own.
-    kind = type(module).__name__.lower()
-    if "norm" in kind:
+    class_name = type(module).__name__.lower()
+    if "norm" in class_name:
         return "norms"
     return "biases" if name == "bias" or name.endswith("_bias") else None

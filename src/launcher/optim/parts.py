@@ -148,11 +148,11 @@ def _check_trained(model: nn.Module, optimizer: OptimizerParts) -> None:
 
 def _module(model: nn.Module, names: Sequence[str], key: str) -> nn.Module:
     """Return a module with the parameters of the named modules and parameters."""
-    found = [_find_module(model, name, key) for name in names]
-    if len(found) == 1 and isinstance(found[0], nn.Module):
-        return found[0]
-    modules = [part for part in found if isinstance(part, nn.Module)]
-    single = [part for part in found if isinstance(part, nn.Parameter)]
+    members = [_find_module(model, name, key) for name in names]
+    if len(members) == 1 and isinstance(members[0], nn.Module):
+        return members[0]
+    modules = [part for part in members if isinstance(part, nn.Module)]
+    single = [part for part in members if isinstance(part, nn.Parameter)]
     return nn.ModuleList([*modules, *([nn.ParameterList(single)] if single else [])])
 
 

@@ -20,7 +20,7 @@ STEP_SCHEDULES = ("launcher.optim.schedulers.", "torch.optim.lr_scheduler.")
 """The schedules that depend on the step or a metric alone. Another one could be any code."""
 SCHEDULED_KEYS = ("lr", "momentum", "betas")
 """The keys of a parameter group that schedules change."""
-SOME_RATES = (1.0, 1e-3, 0.37)
+PROBE_RATES = (1.0, 1e-3, 0.37)
 """Rates that are compared next to the configured ones, which a class may have as its default."""
 
 
@@ -88,7 +88,7 @@ def _is_known(node: Node) -> bool:
 def _build(node: Node, optimizer: Node) -> Any:
     """Build a schedule on an optimizer of numbers, with each rate that the real one may have."""
     rates = [value for path, value in walk(optimizer, lists=True) if path.endswith("lr")]
-    groups = [{"params": [torch.zeros(1)], "lr": rate} for rate in (*rates, *SOME_RATES)]
+    groups = [{"params": [torch.zeros(1)], "lr": rate} for rate in (*rates, *PROBE_RATES)]
     arguments = {key: value for key, value in node.items() if key[0] != "_" and key != "metric"}
     scheduler = target_object(node["_target_"])(torch.optim.AdamW(groups), **arguments)
     if not isinstance(scheduler, LRScheduler):

@@ -106,10 +106,10 @@ class BuiltSchedule:
     def _keep_counters(self, saved: State, before: State) -> None:
         """Take the saved values of all arguments that have not changed, and the saved rates."""
         values = self.arguments["values"]
-        kept = {
+        counters = {
             key: value for key, value in saved.items() if before["values"].get(key) == values[key]
         }
-        self.scheduler.load_state_dict(deepcopy(self._state) | kept)
+        self.scheduler.load_state_dict(deepcopy(self._state) | counters)
         rates: list[float] = self.arguments["rates"]
         all_rates = zip(
             self.optimizer.param_groups, rates, before.get("rates", rates), strict=False

@@ -210,9 +210,9 @@ def needs_metric(scheduler: object) -> bool:
 def check_steps(scheduler: object, where: str) -> None:
     if isinstance(scheduler, LRScheduler) or not needs_metric(scheduler):
         return
-    kind = type(scheduler)
+    cls = type(scheduler)
     raise ConfigError(
-        f"{where}: {kind.__name__} is not a torch.optim.lr_scheduler.LRScheduler, and its step"
+        f"{where}: {cls.__name__} is not a torch.optim.lr_scheduler.LRScheduler, and its step"
         " needs arguments; use scheduler=cosine, linear or wsd, a class of"
         " torch.optim.lr_scheduler, or a LambdaLR with the same factors."
     )

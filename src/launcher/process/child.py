@@ -14,7 +14,7 @@ PARENT = "LAUNCHER_PARENT"
 """The variable with the process that a child ends with."""
 ENTRY = (sys.executable, "-m", "launcher.dispatch.child_job")
 """The command of a child that runs a stored configuration, see there."""
-READ = 1 << 16
+TAIL_BYTES = 1 << 16
 """Bytes at the end of a log that are searched for its last lines."""
 
 
@@ -71,7 +71,7 @@ def last_lines(log: Path, count: int) -> list[str]:
     """Return the last lines of a log, or none if it cannot be read."""
     try:
         with open(log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - READ))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             return file.read().decode(errors="replace").splitlines()[-count:]
     except OSError:
         return []

@@ -28,7 +28,7 @@ CODE = 1
 """Exit code of a forced exit. (128 + signal means that the state was saved.)"""
 REPORT_TIMEOUT = 30.0
 """Seconds that the callbacks may take, since a hanging disk may be the cause."""
-ASK_AGAIN = 2.0
+RETRY_SECONDS = 2.0
 """Seconds until a scheduler that did not know the job's end is queried again."""
 
 Callback = Callable[[int, str], None]
@@ -158,7 +158,7 @@ def _check() -> float | None:
         left = limits.seconds_left()
         _state.asks = left is None
         if left is None:
-            pause = ASK_AGAIN
+            pause = RETRY_SECONDS
         else:
             _state.end = time.monotonic() + left
     with _state.lock:

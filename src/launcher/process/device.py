@@ -27,9 +27,9 @@ def device_type(wanted: str = "auto") -> str:
 
 def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
     """Return the device of one rank of this machine, and make a CUDA device the current one."""
-    kind = device_type(wanted)
-    if kind != "cuda":
-        return torch.device(kind)
+    type_name = device_type(wanted)
+    if type_name != "cuda":
+        return torch.device(type_name)
     count = torch.cuda.device_count()
     if local_rank >= count:
         raise ConfigError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.process.visible_gpus import VISIBLE, visible_devices
 
-ASK = "import torch; print(torch.cuda.device_count())"
+COUNT_CODE = "import torch; print(torch.cuda.device_count())"
 
 
 def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) -> int:
@@ -27,6 +27,6 @@ def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) ->
     if count <= 1:
         return count
     done = subprocess.run(
-        [sys.executable, "-c", ASK], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        [sys.executable, "-c", COUNT_CODE], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
     return int(done.stdout) if done.returncode == 0 else 0

@@ -255,13 +255,13 @@ def on_main(act: Callable[[], T]) -> T:
             raise
         store().set(key, json.dumps(["done", value]))
         return value
-    kind, answer = json.loads(store().get(key))
+    outcome, answer = json.loads(store().get(key))
     store().add(f"{key}/read", 1)
-    if kind == "rejected":
+    if outcome == "rejected":
         raise ConfigError(*answer)
-    if kind == "stopped":
+    if outcome == "stopped":
         raise signals.SignalExit(answer)
-    if kind == "failed":
+    if outcome == "failed":
         raise TrainingError(f"Rank 0 failed: {answer}")
     agreed: T = answer
     return agreed

@@ -97,11 +97,11 @@ def rng_state() -> dict[str, object]:
 
 
 def host_tree(state: HostState) -> dict[str, object]:
-    python, (kind, keys, pos, has_gauss, cached), cpu = state
+    python, (algorithm, keys, pos, has_gauss, cached), cpu = state
     return {
         "python": python,
         "numpy": (
-            str(kind),
+            str(algorithm),
             torch.from_numpy(keys.astype(np.int64)),
             int(pos),
             int(has_gauss),
@@ -113,8 +113,8 @@ def host_tree(state: HostState) -> dict[str, object]:
 
 def host_of(tree: dict[str, Any]) -> HostState:
     version, internal, gauss = tree["python"]
-    kind, keys, pos, has_gauss, cached = tree["numpy"]
-    numpy_state = (kind, keys.numpy().astype(np.uint32), pos, has_gauss, cached)
+    algorithm, keys, pos, has_gauss, cached = tree["numpy"]
+    numpy_state = (algorithm, keys.numpy().astype(np.uint32), pos, has_gauss, cached)
     return (version, tuple(internal), gauss), numpy_state, tree["torch"]
 
 

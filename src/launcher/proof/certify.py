@@ -32,7 +32,7 @@ STEP = r"step['\"]?[=: ]+['\"]?([0-9.]+)"
 FOLDER_PLACEHOLDER = "{dir}"
 LAST_LINES = 8
 EXACT, CLOSE = "exact", "close"
-CLOSE_TO = 0.01
+CLOSE_TOLERANCE = 0.01
 """Largest relative difference of losses that count as close."""
 
 
@@ -140,16 +140,16 @@ def certify(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     straight = launch(command, folder / "straight", arguments)
     if straight.code:
         raise ConfigError(f"The command ended with exit code {straight.code}:", *straight.lines)
-    known = sorted(straight.steps)
-    if len(known) < 3:
+    steps = sorted(straight.steps)
+    if len(steps) < 3:
         raise ConfigError(
-            f"{len(known)} lines of the output have a step (--step={arguments.step.pattern}) and a"
+            f"{len(steps)} lines of the output have a step (--step={arguments.step.pattern}) and a"
             f" loss (--loss={arguments.loss.pattern}), and 3 are needed:",
             *straight.lines,
         )
-    at = known[len(known) // 2 - 1] if arguments.at is None else arguments.at
-    if at >= known[-1]:
-        raise ConfigError(f"--at={at:g}: must be before the last step, {known[-1]:g}.")
+    at = steps[len(steps) // 2 - 1] if arguments.at is None else arguments.at
+    if at >= steps[-1]:
+        raise ConfigError(f"--at={at:g}: must be before the last step, {steps[-1]:g}.")
     say(f"Training again, with {'SIGKILL' if arguments.kill else 'SIGTERM'} after step {at:g}.")
     first = launch(command, folder / "stopped", arguments, at)
     if first.seconds is None:
@@ -180,10 +180,10 @@ def launch(
     try:
         for line in output_of(process):
             result.lines = [*result.lines, line][-LAST_LINES:]
-            if (found := read(line, arguments)) is None:
+            if (reading := read(line, arguments)) is None:
                 continue
-            result.steps[found[0]] = found[1]
-            if at is not None and found[0] >= at and not sent:
+            result.steps[reading[0]] = reading[1]
+            if at is not None and reading[0] >= at and not sent:
                 sent = time.monotonic()
                 if arguments.kill:
                     kill(process.pid)
@@ -262,14 +262,14 @@ def report_of(
     """Compare the losses of three launches: without a stop, up to it, and after it."""
     missing = [step for step in straight.steps if step not in first.steps | second.steps]
     repeated = second.steps.keys() & first.steps.keys()
-    found = [
+    findings = [
         *findings_at_stop(straight, first, arguments),
         *findings_of_resume(straight, first, second, missing, len(repeated)),
     ]
     largest = max(map(relative, differences(straight, second, "loss")), default=0.0)
     return {
-        "verdict": next((finding.verdict for finding in found if finding.verdict), EXACT),
-        "findings": [finding.text for finding in found],
+        "verdict": next((finding.verdict for finding in findings if finding.verdict), EXACT),
+        "findings": [finding.text for finding in findings],
         "steps": len(straight.steps),
         "stopped_at": max(first.steps),
         "resumed_at": min(second.steps, default=None),
@@ -290,8 +290,8 @@ def findings_at_stop(
     if first.was_killed:
         text = f"It did not exit within --grace={arguments.grace:g} seconds, and was killed."
         yield Finding(text, "did not exit")
-    for found in differences(straight, first, "loss")[:1]:
-        text = f"Before the stop, the loss of step {found.step:g} is another in two equal starts."
+    for line in differences(straight, first, "loss")[:1]:
+        text = f"Before the stop, the loss of step {line.step:g} is another in two equal starts."
         yield Finding(text, "does not repeat")
 
 
@@ -314,8 +314,8 @@ def findings_of_resume(
         yield Finding(text, "skipped steps")
     if repeated:
         yield Finding(f"It repeats {repeated} steps.")
-    for found in differences(straight, second, "epoch")[:1]:
-        text = f"Step {found.step:g} is in epoch {found.after}, not in {found.before}."
+    for line in differences(straight, second, "epoch")[:1]:
+        text = f"Step {line.step:g} is in epoch {line.after}, not in {line.before}."
         yield Finding(text, "wrong epoch")
     if second.code:
         yield Finding(f"The second start ended with exit code {second.code}.", "failed")
@@ -325,14 +325,14 @@ def findings_of_resume(
             f"{len(different)} losses differ, the first at step {at.step:g}: {at.after:g} instead"
             f" of {at.before:g}; the largest relative difference is {largest:.2g}."
         )
-        yield Finding(text, CLOSE if largest <= CLOSE_TO else "other losses")
+        yield Finding(text, CLOSE if largest <= CLOSE_TOLERANCE else "other losses")
     else:
         count = len(second.steps.keys() & straight.steps.keys())
         yield Finding(f"All {count} losses after it are equal.")
 
 
 def differences(one: Launch, other: Launch, key: str) -> list[LineDifference]:
-    return [found for found in line_differences(one.steps, other.steps) if found.key == key]
+    return [line for line in line_differences(one.steps, other.steps) if line.key == key]
 
 
 def relative(difference: LineDifference) -> float:

@@ -72,7 +72,7 @@ def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple
     """Compare two trainings: checkpoints at `end`, and lines of metrics since `start`."""
     before, after = lines_of(first, start, end), lines_of(second, start, end)
     result = Diff(lines=len(before))
-    result.metrics = [str(found) for found in line_differences(before, after, names)]
+    result.metrics = [str(difference) for difference in line_differences(before, after, names)]
     if (newest := second.newest_step()) != end:
         result.states = [f"the last one is of step {newest} instead of {end}"]
         return result
@@ -85,11 +85,11 @@ def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple
 def checkpoint_differences(first: Path, second: Path) -> list[str]:
     """List the differences between two checkpoints, of any number of ranks, tensors first."""
     left, right = StoredCheckpoint(first), StoredCheckpoint(second)
-    found = list(_of_tensors(left, right))
-    found += _of_values("state", left.meta, right.meta)
+    differing = list(_of_tensors(left, right))
+    differing += _of_values("state", left.meta, right.meta)
     for rank in range(min(left.manifest.world_size, right.manifest.world_size)):
-        found += _of_values(f"rank {rank}", left.rank_state(rank), right.rank_state(rank))
-    return [f"{name}: {text}" for name, text in found]
+        differing += _of_values(f"rank {rank}", left.rank_state(rank), right.rank_state(rank))
+    return [f"{name}: {text}" for name, text in differing]
 
 
 def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[tuple[str, str]]:
@@ -205,14 +205,14 @@ class TraceComparison:
 
     def list_not_restored(self) -> list[str]:
         """List the attributes of the user's parts with which the resumed process began wrongly."""
-        found: dict[str, None] = {}
+        texts: dict[str, None] = {}
         for rank, lines in self.before.items():
             then = lines.get(self.at, {}).get(USER_PARTS, {})
             now = self.after.get(rank, {}).get(self.at, {}).get(USER_PARTS, {})
             for name, value in then.items():
                 if now.get(name) != value:
-                    found[f"{name} is {now.get(name, 'not set')} instead of {value}"] = None
-        return list(found)
+                    texts[f"{name} is {now.get(name, 'not set')} instead of {value}"] = None
+        return list(texts)
 
     def list_changes(self) -> list[str]:
         """List the differences between the checkpoints of the stop, if both have saved there."""

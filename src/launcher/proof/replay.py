@@ -70,8 +70,8 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
             f"{run.label}: has no checkpoint in {run.folder.checkpoints}, so there is nothing to"
             " replay."
         )
-    known, start, end = [0, *steps], arguments.start, arguments.end
-    for option, step, options in (("--from", start, known[:-1]), ("--to", end, steps)):
+    bounds, start, end = [0, *steps], arguments.start, arguments.end
+    for option, step, options in (("--from", start, bounds[:-1]), ("--to", end, steps)):
         if step is not None and step not in options:
             raise ConfigError(
                 f"{option}={step}: {run.label} has no such checkpoint; it has"
@@ -79,12 +79,12 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
                 " keep more."
             )
     if start is None and end is None:
-        pairs = list(pairwise(known))
+        pairs = list(pairwise(bounds))
         return sorted(random.sample(pairs, min(arguments.segments, len(pairs))))
     if end is None:
         end = next(step for step in steps if step > start)
     elif start is None:
-        start = max(step for step in known if step < end)
+        start = max(step for step in bounds if step < end)
     if start >= end:
         raise ConfigError(f"--from={start}: must be before --to={end}.")
     return [(start, end)]

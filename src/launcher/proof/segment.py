@@ -116,9 +116,9 @@ def compare(segment: Segment, copy: ScratchRun) -> Replay:
     from launcher.proof.diff import diff  # late: torch
 
     run, start, end = segment.run, segment.start, segment.end
-    found = diff(run.folder, copy.folder, start, end, ("the run", "the replay"))
-    result = Replay(run.label, start, end, found)
-    if not found.is_equal:
+    difference = diff(run.folder, copy.folder, start, end, ("the run", "the replay"))
+    result = Replay(run.label, start, end, difference)
+    if not difference.is_equal:
         after = copy.folder.checkpoints / step_name(end)
         if after.is_dir():
             result.circumstances = circumstances(segment.checkpoint, after)

@@ -22,7 +22,7 @@ SAMPLE_BYTES = 1 << 12
 """Bytes read at each of these places."""
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 16
-WIDE_RANGE = 1000.0
+LOG_SCALE_RATIO = 1000.0
 """Ratio of the largest to the smallest value from which a curve is drawn on a logarithmic scale."""
 
 
@@ -103,8 +103,8 @@ class History:
 
     def curve(self, metric: str, against: str = "step") -> Curve:
         points = [(self.x(index, against), y) for index, y in self.values(metric)]
-        known = [(x, y) for x, y in points if x is not None]
-        return Curve([x for x, _ in known], [y for _, y in known])
+        pairs = [(x, y) for x, y in points if x is not None]
+        return Curve([x for x, _ in pairs], [y for _, y in pairs])
 
     def restarts(self, against: str = "step") -> list[float]:
         """Return the positions on the axis at which the run was resumed."""
@@ -184,8 +184,8 @@ def _spread_values(file: Any, size: int, metric: str, count: int) -> Iterator[fl
         start = index * max(0, size - SAMPLE_BYTES) // (count - 1)
         file.seek(start)
         lines = file.read(SAMPLE_BYTES).split(b"\n")[1 if start else 0 :]
-        if known := values_of(parse_lines(lines), metric):
-            yield known[-1] if index == count - 1 else known[0]
+        if numbers := values_of(parse_lines(lines), metric):
+            yield numbers[-1] if index == count - 1 else numbers[0]
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
@@ -213,8 +213,8 @@ def _bar(value: float, low: float, high: float) -> str:
 
 def is_wide(values: Iterable[float]) -> bool:
     """Return whether finite values span orders of magnitude."""
-    known = list(values)
-    return bool(known) and min(known) > 0 and max(known) / min(known) >= WIDE_RANGE
+    numbers = list(values)
+    return bool(numbers) and min(numbers) > 0 and max(numbers) / min(numbers) >= LOG_SCALE_RATIO
 
 
 def is_measured(name: str) -> bool:

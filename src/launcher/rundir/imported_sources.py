@@ -37,13 +37,13 @@ def digest_imported_sources() -> dict[str, str]:
         if key is None:
             continue
         spec = getattr(module, "__spec__", None)
-        known = _imported.get(path)
+        entry = _imported.get(path)
         # Reloading a module gives it another spec.
-        if known is None or known[0] is not spec:
+        if entry is None or entry[0] is not spec:
             if (digest := digest_of(path)) is None:
                 continue
-            known = _imported[path] = (spec, digest)
-        sources[key] = known[1]
+            entry = _imported[path] = (spec, digest)
+        sources[key] = entry[1]
     return dict(sorted(sources.items()))
 
 
@@ -58,7 +58,7 @@ def source_changes(stored: Mapping[str, object], current: Mapping[str, str]) -> 
         "is gone": [name for name in stored if digests[name] is None],
         "is new": [name for name in current if name not in stored] if stored else [],
     }
-    return [f"{_join(names)}: {kind}." for kind, names in kinds.items() if names]
+    return [f"{_join(names)}: {change}." for change, names in kinds.items() if names]
 
 
 def digest_of(path: str | os.PathLike[str]) -> str | None:

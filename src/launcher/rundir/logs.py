@@ -177,7 +177,7 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
         keep: also keep the lines in memory, for the file that the next call names. A launch that is
             rejected must not write a log.
     """
-    kept = [record for old in _remove_handlers() for record in getattr(old, "records", ())]
+    records = [record for old in _remove_handlers() for record in getattr(old, "records", ())]
     screen: logging.Handler = (
         _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
     )
@@ -199,7 +199,7 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
         handler.setFormatter(logging.Formatter(text, "%H:%M:%S"))
         handler.of_launcher = True  # type: ignore[attr-defined]
         root.addHandler(handler)
-    for record in kept if file is not None else ():
+    for record in records if file is not None else ():
         # This is the file's handler, even if the screen is diverted to it.
         handlers[-1].handle(record)
     root.setLevel(logging.INFO)

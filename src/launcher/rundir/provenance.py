@@ -77,8 +77,8 @@ def versions(also: Collection[str] = ()) -> dict[str, str]:
     """
     used = [name for name in VERSIONED if name in sys.modules or name in also]
     names = {"launcher": "torch-launcher", **{name: VERSIONED[name] for name in used}}
-    known = {module: _version_of(name) for module, name in names.items()}
-    installed = {module: version for module, version in known.items() if version is not None}
+    all_versions = {module: _version_of(name) for module, name in names.items()}
+    installed = {module: version for module, version in all_versions.items() if version is not None}
     return {"python": sys.version.split()[0], **installed}
 
 

@@ -166,7 +166,7 @@ class RunRecord:
         is_requeued = before is not None and before.get("slurm_job_id") == job
         return before.get("ended") if before is not None and is_requeued else self.data["queued"]
 
-    def _add_attempt(self, time: float, **known: Any) -> None:
+    def _add_attempt(self, time: float, **values: Any) -> None:
         attempt = {
             **dict.fromkeys(ATTEMPT_KEYS),
             "number": self.next_number,
@@ -174,7 +174,7 @@ class RunRecord:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "slurm_job_id": slurm_job_id(),
-            **known,
+            **values,
         }
         self.attempts.append(cast(AttemptData, attempt))
 

@@ -170,7 +170,7 @@ def _field(hint: Any) -> Field:
     if origin in (Union, UnionType):
         parts = [_field(argument) for argument in arguments]
         inner = next((part.inner for part in parts if part.inner), None)
-        return Field(tuple(kind for part in parts for kind in part.types), inner)
+        return Field(tuple(cls for part in parts for cls in part.types), inner)
     if origin is Literal:
         return Field((str,), None)
     if is_typeddict(hint):

@@ -19,7 +19,7 @@ from launcher.rundir.secret_patterns import SECRET_TEXT
 CODE, ENVIRONMENT = "code.diff", "environment.txt"
 SUFFIXES = tuple(b".py .pyi .yaml .yml .toml .cfg .sh .c .cc .cpp .cu .cuh .h .hpp".split())
 """Suffixes of untracked files that are kept."""
-LARGEST_FILE, LARGEST = 1 << 20, 1 << 23
+MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 1 << 23
 """Maximum size in bytes of one file's difference, and of all differences together."""
 MAX_UNTRACKED = 500
 TIMEOUT = 60.0
@@ -66,7 +66,7 @@ def environment() -> str:
     """List all installed distributions, one per line, after a comment with the interpreter."""
     from importlib.metadata import distributions
 
-    found = set()
+    requirements = set()
     for distribution in distributions():
         # Its `name` and `version` parse the whole file, twice: a third of the CPU time of a short
         # run.
@@ -76,9 +76,9 @@ def environment() -> str:
         is_local = distribution.read_text("direct_url.json") is not None
         if len(fields) == 2:
             mark = "  # not from an index" if is_local else ""
-            found.add(f"{fields['Name']}=={fields['Version']}{mark}")
+            requirements.add(f"{fields['Name']}=={fields['Version']}{mark}")
     interpreter = f"{platform.python_implementation()} {platform.python_version()}"
-    return "\n".join([f"# {interpreter}, {platform.platform()}", *sorted(found)]) + "\n"
+    return "\n".join([f"# {interpreter}, {platform.platform()}", *sorted(requirements)]) + "\n"
 
 
 def code_diff(code: Path, outputs: Path) -> bytes:
@@ -122,7 +122,7 @@ def _list_untracked(root: Path, outputs: Path) -> list[str]:
         and not (root / name).is_relative_to(outputs.absolute())
         and not _is_hidden(root, Path(name))
         and not (root / name).is_symlink()
-        and (root / name).stat().st_size <= LARGEST_FILE
+        and (root / name).stat().st_size <= MAX_FILE_BYTES
     )
     return list(islice(sources, MAX_UNTRACKED))
 
@@ -137,17 +137,17 @@ def _is_hidden(root: Path, name: Path) -> bool:
 
 def _bound(diff: bytes) -> bytes:
     """Remove files that look like secrets or are too large from a difference."""
-    kept, comments, total = list[bytes](), list[bytes](), 0
+    changes, comments, total = list[bytes](), list[bytes](), 0
     for part in re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE):
         name = part.partition(b"\n")[0].rpartition(b" b/")[2].strip(b'"')
         total += len(part)
         if SECRET_NAME.search(name) or SECRET_TEXT.search(part.decode(errors="replace")):
             comments.append(name + b" (looks like a secret)")
-        elif len(part) > LARGEST_FILE or total > LARGEST:
+        elif len(part) > MAX_FILE_BYTES or total > MAX_TOTAL_BYTES:
             comments.append(name + b" (too large)")
         else:
-            kept.append(part)
-    return b"".join([*(LEFT_OUT.encode() + comment + b"\n" for comment in comments), *kept])
+            changes.append(part)
+    return b"".join([*(LEFT_OUT.encode() + comment + b"\n" for comment in comments), *changes])
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def key_file() -> Path:
     return (Path(base) if os.path.isabs(base) else expand("~/.config")) / "launcher" / "key"
 
 
-def sign(kind: str, content: object) -> str | None:
+def sign(purpose: str, content: object) -> str | None:
     """Sign what JSON makes of `content`; return None, with a note, if there can be no key."""
     file = key_file()
     try:
@@ -48,16 +48,16 @@ def sign(kind: str, content: object) -> str | None:
     except OSError as error:
         _note(f"{file}: {error.strerror or error}")
         return None
-    return _digest(key, kind, content)
+    return _digest(key, purpose, content)
 
 
-def is_own(kind: str, content: object, signed: object) -> bool:
+def is_own(purpose: str, content: object, signed: object) -> bool:
     """Return whether a signature of `content` was made with the user's key."""
     try:
         key = _read(key_file())
     except OSError:
         return False
-    expected = None if key is None else _digest(key, kind, content)
+    expected = None if key is None else _digest(key, purpose, content)
     return (
         expected is not None
         and isinstance(signed, str)
@@ -86,9 +86,9 @@ def is_own_record(name: str, record: Mapping[str, Any]) -> bool:
     return is_own(name, content, record.get("signature"))
 
 
-def _digest(key: bytes, kind: str, content: object) -> str:
+def _digest(key: bytes, purpose: str, content: object) -> str:
     # Keys become texts before they are sorted, as in a file.
-    as_read = json.loads(json.dumps([kind, content], default=str))
+    as_read = json.loads(json.dumps([purpose, content], default=str))
     text = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 

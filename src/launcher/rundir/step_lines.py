@@ -44,10 +44,10 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
         _keep_copy(path, content, "lines that cannot be read")
     if in_order != pairs:
         _keep_copy(path, content, "lines twice or out of order")
-    kept = [line for number, line in in_order if number <= step]
-    if kept != lines:
-        replace_file(path, b"".join(kept))
-    return len(kept)
+    new_lines = [line for number, line in in_order if number <= step]
+    if new_lines != lines:
+        replace_file(path, b"".join(new_lines))
+    return len(new_lines)
 
 
 def _step(pair: tuple[float, bytes]) -> float:

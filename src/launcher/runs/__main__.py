@@ -93,13 +93,13 @@ def split_words(words: Sequence[str]) -> tuple[Path, list[str], list[str]]:
     outputs = Parser(prog=PROG, add_help=False, allow_abbrev=False)
     add_outputs(outputs)
     end = words.index("--") if "--" in words else len(words)
-    known, rest = outputs.parse_known_args(words[:end])
-    known, after = outputs.parse_known_args(words[end + 1 :], known)
+    options, rest = outputs.parse_known_args(words[:end])
+    options, after = outputs.parse_known_args(words[end + 1 :], options)
     first = rest[0] if rest else "list"
     if first in VERBS:
-        return known.outputs, [first, *rest[1:]], after
+        return options.outputs, [first, *rest[1:]], after
     if first.startswith("-") or is_condition(first):
-        return known.outputs, ["list", *rest], after
+        return options.outputs, ["list", *rest], after
     raise ConfigError(f"'{first}': is not a verb ({', '.join(VERBS)}); {suggest(first)}")
 
 

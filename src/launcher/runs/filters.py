@@ -67,11 +67,11 @@ def check_keys(runs: Sequence[StoredRun], keys: Sequence[str], option: str = "")
         if key not in FIELDS and runs and all(value_of(run, key) is None for run in runs)
     ]
     if unknown:
-        known = sorted(
+        all_keys = sorted(
             {*FIELDS, *(key for run in runs for key in (*run.choices, *run.settings, *run.metrics))}
         )
         raise ConfigError(
-            *(f"'{option}{key}': no run has this key{hint(key, known)}" for key in unknown)
+            *(f"'{option}{key}': no run has this key{hint(key, all_keys)}" for key in unknown)
         )
 
 
@@ -147,10 +147,10 @@ def is_named(run: StoredRun, word: str) -> bool:
 
 def value_to_compare(run: StoredRun, key: str, value: str) -> object:
     """Return the value that a condition compares. `job=198` means all tasks of the array 198."""
-    found = value_of(run, key)
-    if key == "label" and found is not None:  # one of several
-        return value if value in found.split() else found
-    return found.partition("_")[0] if key == "job" and found and "_" not in value else found
+    actual = value_of(run, key)
+    if key == "label" and actual is not None:  # one of several
+        return value if value in actual.split() else actual
+    return actual.partition("_")[0] if key == "job" and actual and "_" not in value else actual
 
 
 def holds(left: object, sign: str, right: str) -> bool:

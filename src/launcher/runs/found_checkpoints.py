@@ -130,14 +130,14 @@ def _dangling(run: StoredRun, link: Path) -> FoundCheckpoint:
 
 
 # ------------------------------------------------------------------------------------------ table
-def table(found: Sequence[FoundCheckpoint], reads: bool) -> TextTable:
-    checkpoints = sum(not each.is_aside and each.written is not None for each in found)
-    num_runs = len({each.run.path for each in found})
-    total = f"{plural(checkpoints, 'checkpoint')} of {plural(num_runs, 'run')}"
-    if damaged := sum(checkpoint.is_damaged for checkpoint in found):
+def table(checkpoints: Sequence[FoundCheckpoint], reads: bool) -> TextTable:
+    count = sum(not each.is_aside and each.written is not None for each in checkpoints)
+    num_runs = len({each.run.path for each in checkpoints})
+    total = f"{plural(count, 'checkpoint')} of {plural(num_runs, 'run')}"
+    if damaged := sum(checkpoint.is_damaged for checkpoint in checkpoints):
         total = f"{damaged} damaged of {total}"
-    rows = [cells(checkpoint, reads) for checkpoint in found]
-    rows.append(["total", "", size(sum(each.size for each in found)), "", total])
+    rows = [cells(checkpoint, reads) for checkpoint in checkpoints]
+    rows.append(["total", "", size(sum(each.size for each in checkpoints)), "", total])
     return TextTable(HEADINGS, rows, right=frozenset((1, 2, 3)), folds=True)
 
 

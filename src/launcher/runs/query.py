@@ -57,10 +57,10 @@ class Runs(list[StoredRun]):
         """Return `name`, `id`, `state`, `step`, differing keys, and newest metrics of each run."""
         rows = []
         for run, differing in zip(self, differences(self), strict=True):
-            known: dict[str, Any] = {"name": run.name, "id": run.id, "state": run.state}
-            known |= {"step": run.record.get("step")}
-            known |= {key: run.settings.get(key, text) for key, text in differing.items()}
-            rows.append(known | {name: newest.value for name, newest in run.metrics.items()})
+            row: dict[str, Any] = {"name": run.name, "id": run.id, "state": run.state}
+            row |= {"step": run.record.get("step")}
+            row |= {key: run.settings.get(key, text) for key, text in differing.items()}
+            rows.append(row | {name: newest.value for name, newest in run.metrics.items()})
         return rows
 
     def frame(self) -> Any:

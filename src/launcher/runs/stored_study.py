@@ -46,15 +46,15 @@ class StoredStudy:
             ) from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         folder = folder.absolute()
-        found = find_trials(folder.parent.parent, folder.name)
-        if not found:
+        trials = find_trials(folder.parent.parent, folder.name)
+        if not trials:
             raise ConfigError(
                 f"{folder}: no run in {folder.parent.parent} is a trial of this search; repeat its"
                 " command."
             )
-        newest, _ = found[max(found)]
+        newest, _ = trials[max(trials)]
         goal = Goal(tuple(newest["objectives"]), tuple(newest["directions"]), newest["value"])
-        return cls(folder, goal, [Trial.of(data, run, goal) for data, run in found.values()])
+        return cls(folder, goal, [Trial.of(data, run, goal) for data, run in trials.values()])
 
     def state(self, trial: Trial) -> str:
         """The state of a trial, or of its run if the trial has not ended."""
@@ -79,8 +79,8 @@ class StoredStudy:
             is_completed = trial.status(self.goal) == "completed"
             latest = trial.values(self.goal)[0] if is_completed else math.nan
             before = best[-1] if best else math.nan
-            known = before if math.isfinite(before) else None
-            best.append(latest if is_better(latest, known, self.goal.mode) else before)
+            previous = before if math.isfinite(before) else None
+            best.append(latest if is_better(latest, previous, self.goal.mode) else before)
         return best
 
     @property

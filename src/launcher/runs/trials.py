@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 STUDIES, INVALID = "studies", "invalid"
-SIGNATURE_KIND = "trial"
+SIGNATURE_PURPOSE = "trial"
 """The kind of a signature of a sampler's notes."""
 Value = str | int | float
 Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
@@ -92,12 +92,12 @@ class Trial:
         """Read a trial from a record."""
         recorded: Mapping[str, Any] = data
         distributions = {
-            key: _distribution(json.dumps(kind)) for key, kind in data["distributions"].items()
+            key: _distribution(json.dumps(value)) for key, value in data["distributions"].items()
         }
         trial = cls(
             **{name: recorded[name] for name in RECORDED_FIELDS} | {"distributions": distributions}
         )
-        trial.is_own = signing.is_own(SIGNATURE_KIND, trial.notes, recorded["signature"])
+        trial.is_own = signing.is_own(SIGNATURE_PURPOSE, trial.notes, recorded["signature"])
         if run is not None:
             trial.run = run_name(run.folder.path)
             trial.look_at(run, goal)
@@ -112,7 +112,7 @@ class Trial:
         data: Any = {name: getattr(self, name) for name in RECORDED_FIELDS}
         data |= {"study": study, "distributions": as_json(self.distributions), "value": goal.value}
         data |= {"objectives": [*goal.objectives], "directions": [*goal.directions]}
-        data["signature"] = signing.sign(SIGNATURE_KIND, self.notes) if any(self.notes) else None
+        data["signature"] = signing.sign(SIGNATURE_PURPOSE, self.notes) if any(self.notes) else None
         recorded: TrialData = data
         return recorded
 
@@ -183,7 +183,7 @@ RECORDED_FIELDS = RECORDED_FIELDS[: RECORDED_FIELDS.index("is_own")]
 def as_json(space: "Mapping[str, BaseDistribution]") -> dict[str, object]:
     from optuna.distributions import distribution_to_json
 
-    return {key: json.loads(distribution_to_json(kind)) for key, kind in space.items()}
+    return {key: json.loads(distribution_to_json(value)) for key, value in space.items()}
 
 
 @cache
@@ -205,17 +205,17 @@ def round_value(value: Value, among: "BaseDistribution | None") -> Value:
 
 def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredRun | None]]:
     """Find the trials of a study, each with its run, by number."""
-    found: dict[int, tuple[TrialData, StoredRun | None]] = {}
+    result: dict[int, tuple[TrialData, StoredRun | None]] = {}
     for folder in run_folders(str(outputs)):
         if trials := _trials_of(folder, study):
             run = StoredRun.read(folder)
             # If a run has a copy in the folder, the first of both counts.
             for trial in trials:
-                found.setdefault(trial["number"], (trial, run))
+                result.setdefault(trial["number"], (trial, run))
     for path in (outputs / STUDIES / study / INVALID).glob("*.json"):
         trial = json.loads(path.read_bytes())
-        found.setdefault(trial["number"], (trial, None))
-    return dict(sorted(found.items()))
+        result.setdefault(trial["number"], (trial, None))
+    return dict(sorted(result.items()))
 
 
 def _trials_of(folder: str, study: str) -> list[TrialData]:

@@ -75,9 +75,9 @@ def sweep(words: Command, master: DictConfig) -> None:
 def _conduct(search: Search, display: Display, composer: Composer) -> None:
     """Run a study from its beginning, or from where it was left, to its results."""
     search.load()
-    known = f", {len(search.trials)} trials so far" if search.trials else ""
+    progress = f", {len(search.trials)} trials so far" if search.trials else ""
     rungs = f", rungs at steps {search.rungs}" if search.rungs else ""
-    print(f"Study {search.folder}{known}{rungs}", flush=True)
+    print(f"Study {search.folder}{progress}{rungs}", flush=True)
     try:
         with display:
             search.run()

@@ -80,11 +80,11 @@ class Search:
 
     def load(self) -> None:
         """Read the trials of an earlier search from their runs."""
-        found = find_trials(self.outputs, self.folder.name)
-        self.trials = [Trial.of(data, run, self.settings) for data, run in found.values()]
+        records = find_trials(self.outputs, self.folder.name)
+        self.trials = [Trial.of(data, run, self.settings) for data, run in records.values()]
         for trial in self.trials:
             self._follow_pruner(trial)
-            is_changed = trial.as_data(self.folder.name, self.settings) != found[trial.number][0]
+            is_changed = trial.as_data(self.folder.name, self.settings) != records[trial.number][0]
             # A job that SLURM has may start at any moment.
             if is_changed and trial.status(self.settings) != "open":
                 self.record(trial)

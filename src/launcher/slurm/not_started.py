@@ -25,9 +25,9 @@ NOISE = re.compile(
     r"srun: (Terminating|launch/|error: .*: tasks? .*: (Exited|Terminated|Killed|Aborted))"
     r"|slurmstepd: error: \*\*\*|Try \"srun --help"
 )
-ENDS = 100
+MAX_LINES = 100
 """Number of lines at the end of the job's log that are searched."""
-UNRECORDED = 100
+UNRECORDED_CODE = 100
 """Our exit code for a run that has failed although its process ended with 0."""
 
 
@@ -35,7 +35,7 @@ def main() -> int:
     path, code, command, *has_started = sys.argv[1:]
     folder = RunFolder(Path(path))
     if code == "0":
-        return UNRECORDED if record_silent_end(folder) else 0
+        return UNRECORDED_CODE if record_silent_end(folder) else 0
     for run in runs_of(folder):
         if has_started:
             if end_of_job() == "failed":
@@ -114,7 +114,7 @@ def end_of_job() -> Literal["cancelled", "failed"] | None:
 
 def last_line(log: Path) -> str:
     """Return a log's last informative line, or "", since at the end srun repeats the exit code."""
-    lines = [line.strip() for line in last_lines(log, ENDS)]
+    lines = [line.strip() for line in last_lines(log, MAX_LINES)]
     return next((line for line in reversed(lines) if line and not NOISE.match(line)), "")
 
 

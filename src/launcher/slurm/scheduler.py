@@ -117,8 +117,8 @@ def call(command: Sequence[str], timeout: float = TIMEOUT, input: str = "") -> s
     if done.returncode != 0:
         message = " ".join((done.stderr or done.stdout).split())
         is_busy = any(words in message.lower() for words in UNREACHABLE)
-        kind = NoAnswer if is_busy else SchedulerError
-        raise kind(f"{' '.join(command[:2])} failed: {message or f'exit code {done.returncode}'}")
+        cls = NoAnswer if is_busy else SchedulerError
+        raise cls(f"{' '.join(command[:2])} failed: {message or f'exit code {done.returncode}'}")
     return done.stdout
 
 
@@ -333,7 +333,7 @@ INHERITED_VARIABLES = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_
     f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "RESERVATION")
 }
 """Variables that are kept: the cluster's address, and the user's own defaults."""
-KEPT_PREFIX = "SLURM_LAB_"
+LAB_PREFIX = "SLURM_LAB_"
 """Prefix of the variables of `slurm/lab/`, which starts test clusters."""
 
 
@@ -344,7 +344,7 @@ def find_leaked_variables() -> list[str]:
         for name in os.environ
         if (name.startswith(LEAKING_PREFIXES) or name in RANK_VARIABLES)
         and name not in INHERITED_VARIABLES
-        and not name.startswith(KEPT_PREFIX)
+        and not name.startswith(LAB_PREFIX)
     )
 
 

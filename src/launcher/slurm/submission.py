@@ -260,8 +260,8 @@ def _submit(script: Path) -> str:
         message = sbatch_message(error)
         if LIMIT.search(message):
             raise LimitReached(message.partition(" Batch job submission failed")[0]) from None
-        kind = NotAnswered if isinstance(error, scheduler.NoAnswer) else ConfigError
-        raise kind(f"dispatch=slurm: {message}; see dispatch.dry_run=true.") from None
+        cls = NotAnswered if isinstance(error, scheduler.NoAnswer) else ConfigError
+        raise cls(f"dispatch=slurm: {message}; see dispatch.dry_run=true.") from None
 
 
 def sbatch_message(error: Exception) -> str:

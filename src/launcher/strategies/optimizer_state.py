@@ -43,7 +43,7 @@ def optimizer_snapshot(
     is_own = has_own_state_dict(optimizer)
     tensors: dict[str, torch.Tensor] = {}
     groups = []
-    for group, kind in zip(optimizer.param_groups, _kinds(optimizer), strict=True):
+    for group, class_name in zip(optimizer.param_groups, _kinds(optimizer), strict=True):
         values: dict[str, Any] = {}
         for p in group["params"]:
             name = names[id(p)]
@@ -56,7 +56,7 @@ def optimizer_snapshot(
                     values[f"{name}/{key}"] = value
         groups.append(
             {
-                "optimizer": kind,
+                "optimizer": class_name,
                 "settings": {} if is_own else _settings(group),
                 "params": [names[id(p)] for p in group["params"]],
                 "frozen": [names[id(p)] for p in group["params"] if not p.requires_grad],
@@ -94,7 +94,7 @@ def load_optimizer(
     keys, values = read_keys(saved, prefix), read_values(groups)
     _check_parameters(optimizer, names, groups, keys.keys() | values.keys())
     # Settings like `fused` belong to this machine and are kept.
-    kept = [
+    implementations = [
         {key: value for key, value in group.items() if key in IMPLEMENTATION_SETTINGS}
         for group in optimizer.param_groups
     ]
@@ -103,7 +103,7 @@ def load_optimizer(
     else:
         optimizer.state.clear()
     with saved.concurrent_reads():
-        for group, entry, own in zip(optimizer.param_groups, groups, kept, strict=True):
+        for group, entry, own in zip(optimizer.param_groups, groups, implementations, strict=True):
             group.update(portable(entry["settings"]) | own)
             for p in group["params"]:
                 name, state = names[id(p)], {}

@@ -114,18 +114,18 @@ class Names:
 
     Args:
         clean: function that returns an accepted name, with room for a number.
-        known: the service's name by the run's; names are added to it.
+        names: the service's name by the run's; names are added to it.
     """
 
-    def __init__(self, clean: Callable[[str], str], known: dict[str, str]):
-        self.clean, self.known = clean, known
+    def __init__(self, clean: Callable[[str], str], names: dict[str, str]):
+        self.clean, self.names = clean, names
 
     def __call__(self, name: str) -> str:
-        if name not in self.known:
-            first, taken = self.clean(name), set(self.known.values())
+        if name not in self.names:
+            first, taken = self.clean(name), set(self.names.values())
             candidates = chain([first], (f"{first}_{number}" for number in count(2)))
-            self.known[name] = next(text for text in candidates if text not in taken)
-        return self.known[name]
+            self.names[name] = next(text for text in candidates if text not in taken)
+        return self.names[name]
 
 
 class Tracker(ABC):

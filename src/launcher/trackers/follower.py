@@ -24,16 +24,16 @@ from launcher.rundir.lock import LockLost, RunLock
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers
 from launcher.trackers.lines import MetricsReader
 
-FINAL = ("completed", "failed", "cancelled")
+FINAL_STATES = ("completed", "failed", "cancelled")
 """States after which the newest line is not written again."""
 RUNNING, SUPERSEDED = "running", "superseded"
 INTERVAL = 1.0
 """Seconds between two reads of the run's files."""
 PATIENCE = 300.0
 """Seconds after the run's end during which a failing tracker is tried again."""
-HANGS = 1800.0
+CALL_TIMEOUT = 1800.0
 """Seconds after that until a call into a tracker is given up. An artifact may be large."""
-LONGEST_WAIT = 60.0
+MAX_WAIT = 60.0
 """Seconds between two attempts, at most."""
 MAX_REJECTED = 5
 """Number of rejected names that a message lists."""
@@ -69,7 +69,7 @@ class Follower:
         follow: bool = True,
         interval: float = INTERVAL,
         patience: float = PATIENCE,
-        hangs: float = HANGS,
+        hangs: float = CALL_TIMEOUT,
     ):
         self.run, self.trackers, self.check, self.follow = run, trackers, check, follow
         self.interval, self.patience, self.hangs = interval, patience, hangs
@@ -153,7 +153,7 @@ class Follower:
                 self._report(name, error, is_first=wait == self.interval and not is_last)
                 if is_last:
                     return
-                lines, wait = None, min(2 * wait, LONGEST_WAIT)
+                lines, wait = None, min(2 * wait, MAX_WAIT)
             self._stop.wait(wait)
 
     def _report(self, name: str, error: Exception, is_first: bool) -> None:
@@ -179,7 +179,7 @@ class Follower:
         return MetricsReader(self.run.folder, after)
 
     def _send(self, name: str, tracker: Tracker, lines: MetricsReader, state: str) -> None:
-        while batch := lines.read(final=state in FINAL):
+        while batch := lines.read(final=state in FINAL_STATES):
             self.check()
             tracker.write(batch)
             self.steps[name] = lines.after

@@ -89,10 +89,10 @@ class MetricsReader:
         for row in self._read_new(self._media, self._items):
             self._items.setdefault(row["step"], []).append(row)
 
-    def _read_new(self, file: _File, kept: dict[int, Any]) -> list[Line]:
+    def _read_new(self, file: _File, pending: dict[int, Any]) -> list[Line]:
         rows, is_new = file.read()
         if is_new:
-            kept.clear()
+            pending.clear()
         return [row for row in rows if row["step"] > self.after]
 
 

@@ -154,12 +154,12 @@ class MlflowTracker(Tracker):
             self._send_accepted(rows, "metrics")
         self._client.set_tag(self._id, STEP_TAG, batch["step"])
 
-    def _send_accepted(self, items: list[Any], kind: str) -> None:
+    def _send_accepted(self, items: list[Any], field: str) -> None:
         """Send metrics or parameters, except for those that MLflow rejects."""
         from mlflow.exceptions import MlflowException
 
         try:
-            self._client.log_batch(self._id, **{kind: items})
+            self._client.log_batch(self._id, **{field: items})
         except MlflowException as error:
             if error.error_code != REJECTED:
                 raise
@@ -167,7 +167,7 @@ class MlflowTracker(Tracker):
                 self.not_sent[items[0].key] = reason(error)
                 return
             for half in (items[: len(items) // 2], items[len(items) // 2 :]):
-                self._send_accepted(half, kind)
+                self._send_accepted(half, field)
 
     def close(self, state: str) -> None:
         if state == "running":
@@ -228,13 +228,13 @@ class MlflowTracker(Tracker):
             start_time=started and int(datetime.fromisoformat(started).timestamp() * 1000),
         )
 
-    def _send_params(self, known: set[str]) -> None:
+    def _send_params(self, sent_keys: set[str]) -> None:
         """Send the configuration by dotted keys. MLflow keeps the first attempt's values."""
         from mlflow.entities import Param
 
         name, config = Names(clean, {}), leaves(self.sent_config())
         params = [Param(name(key), str(value)[:LENGTH]) for key, value in config.items()]
-        params = [param for param in params if param.key not in known]
+        params = [param for param in params if param.key not in sent_keys]
         for start in range(0, len(params), PARAMS):
             self._send_accepted(params[start : start + PARAMS], "params")
 
@@ -279,8 +279,8 @@ class MlflowTracker(Tracker):
 def clean(name: str) -> str:
     """Return a name that MLflow accepts: its characters, and a path that it would not change."""
     parts = re.sub(r"[^\w./ :-]", "_", name).split("/")
-    kept = [re.sub(r"^\.\.", "__", part) for part in parts if part not in ("", ".")]
-    return "/".join(kept)[: NAME_LENGTH - 10].rstrip("/") or "_"
+    cleaned = [re.sub(r"^\.\.", "__", part) for part in parts if part not in ("", ".")]
+    return "/".join(cleaned)[: NAME_LENGTH - 10].rstrip("/") or "_"
 
 
 @contextmanager

@@ -193,8 +193,8 @@ class WandbTracker(Tracker):
             )
         stored = self.run.stored("wandb")
         sent = stored.get("artifacts", {})
-        found = self.find_artifacts(sent) if state == "completed" else {}
-        for which, path in found.items():
+        artifacts = self.find_artifacts(sent) if state == "completed" else {}
+        for which, path in artifacts.items():
             self._send_artifact(which, path)
         end = [self.run.attempt.get("number"), state]
         if self.alerts and state in ENDED_EARLY and stored.get("end") != end:
@@ -204,7 +204,7 @@ class WandbTracker(Tracker):
         run.finish(exit_code=0 if state in ("completed", *NOT_ENDED) else 1)
         self._is_connecting = False
         self._check_arrival()
-        sent |= {which: path.name for which, path in found.items()}
+        sent |= {which: path.name for which, path in artifacts.items()}
         self.run.store("wandb", end=end, artifacts=sent)
 
     def _check_arrival(self) -> None:

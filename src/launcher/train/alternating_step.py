@@ -77,15 +77,15 @@ class AlternatingUpdates:
                 deadline.progress()
             with self.strategy.grad_sync(number == len(batches) - 1):
                 with self.strategy.forward_context():
-                    loss, found = self.forward(batch, name)
+                    loss, metrics = self.forward(batch, name)
                 if loss is None:
                     check_missing_loss(self.strategy, step)
                     without += 1
                     continue
                 if weight is not None:
-                    loss, found = weigh(loss, weight), weigh(found, weight)
+                    loss, metrics = weigh(loss, weight), weigh(metrics, weight)
                 losses[number].append(loss.detach())
-                records[number] |= {**found, f"loss/{name}": loss.detach()}
+                records[number] |= {**metrics, f"loss/{name}": loss.detach()}
                 self.strategy.backward(loss)
         if 0 < without < len(batches):
             raise TrainingError(

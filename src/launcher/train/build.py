@@ -351,13 +351,13 @@ def _fork(run: RunSettings, outputs: str, config: str) -> Fork | None:
 
 def _find_shared_start(config: RunConfig, texts: dict[str, str]) -> SharedStart | None:
     run, plain = config.run, config.of_the_run
-    known = read_identity(config.plain["run"])
-    if not run.share_prefix or run.fork_from is not None or known is None:
+    entry = read_identity(config.plain["run"])
+    if not run.share_prefix or run.fork_from is not None or entry is None:
         return None
     if "oc.env" in str(plain.get("hooks")):
         # It is stored as it is written, and may have had another value.
         return None
-    return SharedStart(comparable(known[1], plain, plain["trainer"]["max_steps"]), texts)
+    return SharedStart(comparable(entry[1], plain, plain["trainer"]["max_steps"]), texts)
 
 
 def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:

@@ -90,10 +90,10 @@ def check_hook(hook: object, source: str) -> None:
     """Check that an object from a source is a hook, with methods that are named like events."""
     if not isinstance(hook, BaseHook):
         advice = ", so create one" if isinstance(hook, type) and issubclass(hook, BaseHook) else ""
-        kind = f"the class {hook.__name__}" if isinstance(hook, type) else describe_type(hook)
+        text = f"the class {hook.__name__}" if isinstance(hook, type) else describe_type(hook)
         raise ConfigError(
             f"{source}: a hook should be an instance of a launcher.BaseHook; this is"
-            f" {kind}{advice}."
+            f" {text}{advice}."
         )
     for name in dir(type(hook)):
         if name.startswith("on_") and callable(getattr(hook, name)):

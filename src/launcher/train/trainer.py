@@ -255,13 +255,13 @@ class BaseTrainer(HookCaller):
         self.optimizer = self._part("build_optimizer", "a torch.optim.Optimizer", "param_groups")
         check_step(self.optimizer, f"{type(self).__name__}.build_optimizer")
 
-    def _part(self, method: str, kind: str, *attributes: str) -> Any:
+    def _part(self, method: str, expected: str, *attributes: str) -> Any:
         part = getattr(self, method)()
         if isinstance(part, Mapping) and method in COMBINERS:
             part = COMBINERS[method](part)
-        if not is_part(part, attributes) and not (part is None and kind.endswith("or None")):
+        if not is_part(part, attributes) and not (part is None and expected.endswith("or None")):
             raise ConfigError(
-                f"{type(self).__name__}.{method} should return {kind}; it returned"
+                f"{type(self).__name__}.{method} should return {expected}; it returned"
                 f" {describe_type(part)}."
             )
         return part

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.process.child import READ, describe_end, last_lines, start_child
+from launcher.process.child import TAIL_BYTES, describe_end, last_lines, start_child
 
 
 @pytest.mark.parametrize("whole_group", [True, False])
@@ -55,7 +55,7 @@ def test_a_signal_before_a_child_has_its_handlers_waits_for_them(tmp_path: Path)
 
 
 def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
-    (tmp_path / "log").write_bytes(b"x" * READ + b"\none\n\xff\nthree\n")
+    (tmp_path / "log").write_bytes(b"x" * TAIL_BYTES + b"\none\n\xff\nthree\n")
     assert last_lines(tmp_path / "log", 2) == ["\ufffd", "three"]
     assert last_lines(tmp_path / "no log", 2) == []
     assert [describe_end(3), describe_end(-9)] == [

@@ -93,5 +93,5 @@ def test_a_scheduler_s_end_counts_whatever_the_progress() -> None:
 
 
 def test_a_scheduler_that_does_not_know_the_end_is_asked_again() -> None:
-    done = run("30, [0.1, None, None].pop", f"deadline.ASK_AGAIN = 0.1; {TERM}; {HANG}; {HANG}")
+    done = run("30, [0.1, None, None].pop", f"deadline.RETRY_SECONDS = 0.1; {TERM}; {HANG}; {HANG}")
     assert done.returncode == 1, done.stderr

@@ -112,7 +112,7 @@ def test_files_with_a_secret_are_left_out_and_named(repository: Path) -> None:
 
 
 def test_code_diff_is_bounded(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduction, "LARGEST_FILE", 1000)
+    monkeypatch.setattr(reproduction, "MAX_FILE_BYTES", 1000)
     (repository / "package/model.py").write_text("x\n" * 1000)
     (repository / "large.py").write_text("x" * 2000)
     (repository / "small.py").write_text("y = 1\n")

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from launcher.dispatch.slurm_task import close
-from launcher.process.child import READ
+from launcher.process.child import TAIL_BYTES
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
@@ -89,7 +89,7 @@ ECHO = (
 
 
 @pytest.mark.parametrize(
-    "text", ["a\nlast line", "a\n  last line \n\n", "x" * READ + "\nlast line\n", ECHO]
+    "text", ["a\nlast line", "a\n  last line \n\n", "x" * TAIL_BYTES + "\nlast line\n", ECHO]
 )
 def test_the_last_line_of_a_log(tmp_path, text):
     (tmp_path / "log").write_text(text)

@@ -69,10 +69,10 @@ class Composer:
                 so that another value of a key is not another mistake.
         """
         reported = {} if reported is None else reported
-        found, bad_keys = list(issues), set[str]()
+        messages, bad_keys = list(issues), set[str]()
         values = [override for override in overrides if self.is_value(override)]
         chosen = [override for override in overrides if override not in values]
-        config, bad_groups = self._choose(chosen, found)
+        config, bad_groups = self._choose(chosen, messages)
         for override in values:
             key = override.key_or_group
             if key in bad_keys:
@@ -83,13 +83,13 @@ class Composer:
                 bad_keys.add(key)
                 if "." not in key and (group := closest_name(key, loader().list_groups(""))):
                     bad_groups.add(group)
-                known = (key, str(config.hydra.runtime.choices))
-                if known not in reported:
+                problem_key = (key, str(config.hydra.runtime.choices))
+                if problem_key not in reported:
                     problem = bad_key(override, config, error)
-                    reported[known] = f"{override.input_line}: {problem}"
-                found.append(reported[known])
-        if found:
-            raise ConfigError(*dict.fromkeys([*found, *_further(config, bad_groups, bad_keys)]))
+                    reported[problem_key] = f"{override.input_line}: {problem}"
+                messages.append(reported[problem_key])
+        if messages:
+            raise ConfigError(*dict.fromkeys([*messages, *_further(config, bad_groups, bad_keys)]))
         record_overrides(overrides, config)
         return config
 
@@ -104,10 +104,10 @@ class Composer:
                 self._composed[key] = pickle.dumps(config)
             except COMPOSITION_ERRORS as error:
                 self._composed[key] = error
-        known = self._composed[key]
-        if isinstance(known, Exception):
-            raise known
-        composed: DictConfig = pickle.loads(known)
+        result = self._composed[key]
+        if isinstance(result, Exception):
+            raise result
+        composed: DictConfig = pickle.loads(result)
         return composed
 
     def is_value(self, override: Override) -> bool:
@@ -155,12 +155,12 @@ class Composer:
 
 def _further(config: DictConfig, bad_groups: set[str], bad_keys: set[str]) -> list[str]:
     """Return messages about the rest, but not about a key or a group's default in error."""
-    known = [rf"\b{re.escape(group)}[.=]" for group in bad_groups]
-    known += [rf"^{re.escape(key)}\b" for key in bad_keys]
+    patterns = [rf"\b{re.escape(group)}[.=]" for group in bad_groups]
+    patterns += [rf"^{re.escape(key)}\b" for key in bad_keys]
     try:
         check(config)
     except ConfigError as error:
-        return [text for text in error.messages if not any(re.search(each, text) for each in known)]
+        return [text for text in error.messages if not any(re.search(p, text) for p in patterns)]
     return []
 
 

@@ -20,7 +20,7 @@ from launcher.config.schema.validate import GROUPS
 
 SEVERAL = re.compile(r"^[^\s'\"\[{(]*\s+[~+]*[\w./@]+=")
 """A value that ends at a blank, before another override."""
-NOTHING = ("none", "no", "off", "false")
+NULL_NAMES = ("none", "no", "off", "false")
 OPTIONAL = ("scheduler", "hooks", "tracker")
 """Groups that a run may do without."""
 
@@ -104,7 +104,7 @@ def unknown_option(override: Override) -> str | None:
         prefix = f"{folder}/" if nested else ""
         if option.removeprefix(prefix) in options or "$" in option:
             continue
-        if option.lower() in NOTHING and group in OPTIONAL:
+        if option.lower() in NULL_NAMES and group in OPTIONAL:
             return f"no option {option}; to remove the group, write ~{group}."
         listed = f"{f'{group}/{prefix}'.rstrip('/')} has {', '.join(options)}"
         text, near = _rewritten(override, group), closest_name(name.removesuffix(".yaml"), options)

@@ -75,10 +75,10 @@ class Resolver:
     def with_run(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the whole tree, once the run has its id: `run`, and what refers to its id."""
 
-        def value(known: object, keys: tuple[object, ...]) -> object:
-            if isinstance(known, str) and PLACEHOLDER in known:
-                return self.interpolate(known, keys)
-            return known
+        def value(leaf: object, keys: tuple[object, ...]) -> object:
+            if isinstance(leaf, str) and PLACEHOLDER in leaf:
+                return self.interpolate(leaf, keys)
+            return leaf
 
         whole = {key: map_leaves(node, value, (key,)) for key, node in nodes.items()}
         if "run" in self.tree:

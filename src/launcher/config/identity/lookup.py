@@ -71,21 +71,21 @@ def equivalent(folder: Path, identity: Mapping[str, Any], runs: RunIndex) -> Run
     # Hydra's own launchers make the folder before the job starts.
     if folder.is_dir() and any(folder.iterdir()):
         return None
-    found = runs.equivalent(folder.parent, identity_key(identity))
-    found = [run for run in found if run.record["identity_id"] == folder.name] or found
-    if len(found) > 1:
-        listed = ", ".join(run.folder.path.name for run in found[:MAX_SHOWN_RUNS])
+    matches = runs.equivalent(folder.parent, identity_key(identity))
+    matches = [run for run in matches if run.record["identity_id"] == folder.name] or matches
+    if len(matches) > 1:
+        listed = ", ".join(run.folder.path.name for run in matches[:MAX_SHOWN_RUNS])
         raise ConfigError(
-            f"run.id={folder.name}: {len(found)} runs have an equivalent configuration, {listed};"
+            f"run.id={folder.name}: {len(matches)} runs have an equivalent configuration, {listed};"
             " choose one with run.id=<id>, or start another run with run.tag=<word>."
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
-def describe_changes(run: Mapping[str, Any], known: RunOnDisk) -> str:
+def describe_changes(run: Mapping[str, Any], other: RunOnDisk) -> str:
     """Return the differences of a run's configuration from an equivalent one, in a line."""
     own = read_identity(run)
-    return in_a_line(diff(known.identity or {}, {} if own is None else own[1]))
+    return in_a_line(diff(other.identity or {}, {} if own is None else own[1]))
 
 
 def describe_nearest_run(folder: Path, record: RecordData) -> str | None:
@@ -129,11 +129,11 @@ def check_identity(run: Mapping[Any, Any]) -> None:
 
     A run that is named outright (`run.id=...`) may have any configuration.
     """
-    known, folder = read_identity(run), Path(run["dir"])
-    if known is None or known[0] != run["id"]:
+    entry, folder = read_identity(run), Path(run["dir"])
+    if entry is None or entry[0] != run["id"]:
         return
     identity = RunOnDisk.read(folder).identity
-    if identity is not None and (different := diff(identity, known[1])):
+    if identity is not None and (different := diff(identity, entry[1])):
         raise ConfigError(
             f"run.dir='{folder}': is of another configuration ({in_a_line(different)}); move it"
             " away, or start another run of this configuration with run.tag=<word>."

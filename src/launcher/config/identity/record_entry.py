@@ -17,22 +17,22 @@ def command_record(config: Mapping[str, Any], hydra: Mapping[str, object] | None
     sources = get(node, "runtime.config_sources") or []
     folders = [source["path"] for source in sources if source["provider"] == "command-line"]
     run = config.get("run") or {}
-    known = read_identity(run)
+    entry = read_identity(run)
     return {
         "overrides": None if hydra is None else list(get(node, "overrides.task") or []),
         "choices": for_json(get(node, "runtime.choices") or {}),
         "config_dir": folders[0] if folders else None,
         "config": for_json(flat(of_the_run(config))),
-        "identity": None if known is None else known[1],
-        "identity_id": known[0] if known is not None and known[0] == run.get("id") else None,
+        "identity": None if entry is None else entry[1],
+        "identity_id": entry[0] if entry is not None and entry[0] == run.get("id") else None,
     }
 
 
 def read_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, object]] | None:
     """Return the id that a configuration gives its run and the identity, or None if not known."""
     text = run.get("identity")
-    known = None if text is None else json.loads(text)
-    return None if known is None else (known["id"], known["identity"])
+    entry = None if text is None else json.loads(text)
+    return None if entry is None else (entry["id"], entry["identity"])
 
 
 def for_json(tree: Mapping[str, object]) -> dict[str, object]:

@@ -137,8 +137,8 @@ def _keys_to_exclude(config: DictConfig, written: dict[str, Any]) -> set[str]:
 def _without(tree: object, excluded: set[str], keys: tuple[object, ...] = ()) -> Any:
     if not isinstance(tree, dict):
         return tree
-    kept = {key: (*keys, key) for key in tree if ".".join(map(str, (*keys, key))) not in excluded}
-    return {key: _without(tree[key], excluded, path) for key, path in kept.items()}
+    paths = {key: (*keys, key) for key in tree if ".".join(map(str, (*keys, key))) not in excluded}
+    return {key: _without(tree[key], excluded, path) for key, path in paths.items()}
 
 
 def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:

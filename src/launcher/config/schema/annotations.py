@@ -40,8 +40,8 @@ NAMES: dict[str, Any] = {
     **dict.fromkeys(["Dict", "Mapping", "MutableMapping", "dict"], dict),
     **dict.fromkeys(["Generator", "Tensor", "Module", "Parameter", "Optimizer"], Sentinel),
     "timedelta": Sentinel,
-    **{kind.__name__: kind for kind in BOUNDS},
-    **{name: kind for name, kind in vars(bounded).items() if get_origin(kind) is Annotated},
+    **{cls.__name__: cls for cls in BOUNDS},
+    **{name: hint for name, hint in vars(bounded).items() if get_origin(hint) is Annotated},
 }  # fmt: skip
 TYPE_SYNTAX = (
     *(ast.Name, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.Call, ast.keyword),
@@ -74,10 +74,10 @@ def evaluate(node: ast.expr | None, statements: Mapping[str, object]) -> Any:
         if not all(isinstance(part, TYPE_SYNTAX) for part in ast.walk(spelled)):
             return Any
         code = compile(ast.fix_missing_locations(ast.Expression(spelled)), "annotation", "eval")
-        kind = _plain(eval(code, {"__builtins__": {}}, _Names(statements)))
+        hint = _plain(eval(code, {"__builtins__": {}}, _Names(statements)))
     except (TypeError, SyntaxError, ValueError, RecursionError):
         return Any
-    return Any if kind is Sentinel else kind
+    return Any if hint is Sentinel else hint
 
 
 class _Spelled(ast.NodeTransformer):
@@ -97,16 +97,16 @@ class _Spelled(ast.NodeTransformer):
         if not isinstance(name, ast.Name) or name.id == "Literal":
             return ast.Subscript(name, node.slice, ast.Load())
         if name.id == "Annotated" and isinstance(node.slice, ast.Tuple):
-            kind, *marks = node.slice.elts
+            base, *marks = node.slice.elts
             bounds = [mark for mark in map(self.visit, marks) if isinstance(mark, ast.Call)]
-            bounded = ast.Tuple([self.visit(kind), *bounds], ast.Load())
-            return ast.Subscript(name, bounded, ast.Load()) if bounds else kind
+            bounded = ast.Tuple([self.visit(base), *bounds], ast.Load())
+            return ast.Subscript(name, bounded, ast.Load()) if bounds else base
         return ast.Subscript(name, self.visit(node.slice), ast.Load())
 
 
-def _plain(kind: Any) -> Any:
+def _plain(hint: Any) -> Any:
     """A type as YAML can express it."""
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         members = [member for member in map(_plain, arguments) if member is not Sentinel]
         if str in members:
@@ -125,6 +125,6 @@ def _plain(kind: Any) -> Any:
         item = _plain(arguments[-1])
         return dict[str, Any if item is Sentinel else item]  # type: ignore[misc]
     if origin is Annotated:
-        marks = [mark for mark in kind.__metadata__ if isinstance(mark, BOUNDS)]
-        return kind if len(marks) == len(kind.__metadata__) else _plain(kind.__origin__)
-    return list if kind is tuple else kind
+        marks = [mark for mark in hint.__metadata__ if isinstance(mark, BOUNDS)]
+        return hint if len(marks) == len(hint.__metadata__) else _plain(hint.__origin__)
+    return list if hint is tuple else hint

@@ -403,9 +403,9 @@ def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         key = f"tracker.{name}.hparams"
         named = get(tree, key)
         for path in named if isinstance(named, list) else ():
-            known = [path for path, _ in walk(tree)]
-            if isinstance(path, str) and path not in known:
-                yield ConfigIssue(key, show(path), f"no such key{hint(path, known)}")
+            paths = [path for path, _ in walk(tree)]
+            if isinstance(path, str) and path not in paths:
+                yield ConfigIssue(key, show(path), f"no such key{hint(path, paths)}")
 
 
 def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:

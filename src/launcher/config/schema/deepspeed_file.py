@@ -142,8 +142,8 @@ def _find_unsupported(file: dict[str, Any]) -> Iterator[str]:
 
 def _options(path: Path, strategy: dict[str, object]) -> Iterator[ConfigIssue]:
     """Reject options that are set next to the file, which replaces them all."""
-    known = signature(TARGET)
-    for option in known.parameters if known else ():
+    spec = signature(TARGET)
+    for option in spec.parameters if spec else ():
         value = strategy.get(option.name, option.default)
         if option.name not in ("config_file", "timeout") and value != option.default:
             text = f"{KEY}={path} replaces this option; set it in the file."

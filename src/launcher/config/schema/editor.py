@@ -39,9 +39,9 @@ REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
 
 def schemas(folders: Sequence[Traversable]) -> dict[str, Schema]:
     """Return the schema of each group's files and of `config.yaml`; earlier folders come first."""
-    known = _Schemas(folders)
-    root = known.root()
-    documents = {group: known.group(group) for group in known.names}
+    builder = _Schemas(folders)
+    root = builder.root()
+    documents = {group: builder.group(group) for group in builder.names}
     documents |= {EXPERIMENT: root, CONFIG: root}
     return {name: {"$schema": DRAFT, **schema} for name, schema in documents.items()}
 
@@ -95,17 +95,17 @@ class _Schemas:
     def root(self) -> Schema:
         """The schema of `config.yaml` and of presets, which change keys of any group."""
         comments = _comments(top_keys(self.top))
-        found = {each.name: _value(each, comments) for each in section(Top).parameters}
+        properties = {each.name: _value(each, comments) for each in section(Top).parameters}
         for name in SECTIONS:
-            found[name] = self.keys(name, section(SECTIONS[name]), None)
+            properties[name] = self.keys(name, section(SECTIONS[name]), None)
         for group, listed in self.options.items():
             if group not in SECTIONS and group != EXPERIMENT:
                 keys = [key for option in listed for key in option.keys if key.name.count(".") == 1]
-                texts = {key.name.partition(".")[2]: key.comment or key.kind for key in keys}
-                found[group] = _mapping(
+                texts = {key.name.partition(".")[2]: key.comment or key.type for key in keys}
+                properties[group] = _mapping(
                     {name: {"description": text} for name, text in texts.items()}
                 )
-        return _mapping(found | {"defaults": self.defaults(EXPERIMENT), "hydra": {}}, False)
+        return _mapping(properties | {"defaults": self.defaults(EXPERIMENT), "hydra": {}}, False)
 
     def defaults(self, group: str) -> Schema:
         """A list of options: of the own group by name, or `group: option`."""
@@ -114,8 +114,8 @@ class _Schemas:
             files = (file.name for file in self.top.iterdir())
             names += [name.removesuffix(".yaml") for name in files if name.endswith(".yaml")]
         chosen: Schema = {}
-        for name, known in self.names.items():
-            one = {"enum": [*known, None]}
+        for name, options in self.names.items():
+            one = {"enum": [*options, None]}
             several = {"anyOf": [one, {"type": "array", "items": one}]}
             prefixes = ("", "/", "override /", "override ")
             chosen |= {f"{prefix}{name}": several for prefix in prefixes}
@@ -166,10 +166,10 @@ def _alternatives(annotation: object) -> list[Schema]:
         ]
     if origin is Literal:
         return [{"enum": list(arguments)}]
-    kind = origin or annotation
-    if kind in TYPES:
-        return [{"type": TYPES[kind]}, *([EPOCHS] if kind is int else [])]
-    if kind is list:
+    cls = origin or annotation
+    if cls in TYPES:
+        return [{"type": TYPES[cls]}, *([EPOCHS] if cls is int else [])]
+    if cls is list:
         items = {"anyOf": [*_alternatives(arguments[0]), *ELSEWHERE]} if arguments else {}
         return [{"type": "array", "items": items}]
-    return [{"type": "object"}] if kind is dict else [{}]
+    return [{"type": "object"}] if cls is dict else [{}]

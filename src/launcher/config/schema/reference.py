@@ -24,7 +24,7 @@ class Key:
     name: str
     """The dotted key on the command line: optimizer.lr."""
     default: str
-    kind: str
+    type: str
     """Its type and bounds in words; empty if unknown."""
     comment: str = ""
     is_set: bool = True
@@ -124,12 +124,12 @@ def _keys(
 
 def _key(path: str, value: yaml.Node, spec: Signature | None, lines: Sequence[str]) -> Key:
     name = path.rpartition(".")[2]
-    kind = _kind(spec[name]) if spec is not None and name in spec.names else ""
+    type_text = _kind(spec[name]) if spec is not None and name in spec.names else ""
     if isinstance(value, yaml.ScalarNode):
         written = value.value
     else:
         written = _format_value(yaml.safe_load(yaml.serialize(value)))
-    return Key(path, written, kind, _comment_of(lines, value))
+    return Key(path, written, type_text, _comment_of(lines, value))
 
 
 def _format_value(value: object) -> str:
@@ -138,8 +138,8 @@ def _format_value(value: object) -> str:
 
 
 def _kind(parameter: Parameter) -> str:
-    kind = "" if parameter.annotation is Any else describe(parameter.annotation)
-    return "" if "another type" in kind else kind
+    text = "" if parameter.annotation is Any else describe(parameter.annotation)
+    return "" if "another type" in text else text
 
 
 def _items(node: yaml.Node | None) -> Iterator[tuple[str, yaml.Node]]:

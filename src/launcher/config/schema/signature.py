@@ -180,8 +180,8 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
             if "init" in options and _default(options["init"]) is False:
                 continue
             default = UNKNOWN if "default_factory" in options else _default(options.get("default"))
-        kind = evaluate(statement.annotation, bindings(definition.module)[0])
-        fields[name] = Parameter(name, kind, default)
+        annotation = evaluate(statement.annotation, bindings(definition.module)[0])
+        fields[name] = Parameter(name, annotation, default)
     return fields
 
 

@@ -108,8 +108,8 @@ def _with_length_issues(
             for issue in issues
             if not (SCHEDULE_LENGTH.fullmatch(issue.key) and get(tree, issue.key) is None)
         ]
-    found = list(length_issues(tree, sources)) if _trains(tree) else []
-    return [issue for issue in issues if issue.key not in {other.key for other in found}] + found
+    others = list(length_issues(tree, sources)) if _trains(tree) else []
+    return [issue for issue in issues if issue.key not in {other.key for other in others}] + others
 
 
 def check_dispatch(tree: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ def _at_their_source(issues: list[ConfigIssue], written: dict[str, object]) -> l
     keys = {issue.key for issue in issues}
     # Other keys of the same group may follow from the missing one.
     unfinished = {issue.key.partition(".")[0] for issue in issues if type(issue) is MissingValue}
-    kept = []
+    remaining = []
     issues = [_from_environment(issue, written) for issue in issues]
     for issue in dict.fromkeys(issues):
         source = sources.get(issue.key)
@@ -190,10 +190,10 @@ def _at_their_source(issues: list[ConfigIssue], written: dict[str, object]) -> l
             continue
         if source is None or source not in keys:
             from_source = source is not None and isinstance(issue, WrongType)
-            kept.append(
+            remaining.append(
                 replace(issue, text=f"taken from {source}, {issue.text}") if from_source else issue
             )
-    return kept
+    return remaining
 
 
 def _from_environment(issue: ConfigIssue, written: dict[str, object]) -> ConfigIssue:
@@ -238,12 +238,12 @@ def _sections(tree: dict[str, object], trains: bool) -> Iterator[ConfigIssue]:
 
 def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[ConfigIssue]:
     """Report unknown keys at the top, missing groups, and groups without a `_target_`."""
-    known = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
+    top_keys = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
     for key, value in tree.items():
-        if key not in known and not _is_referred_to(written, key):
-            near = hint(key, known)
+        if key not in top_keys and not _is_referred_to(written, key):
+            near = hint(key, top_keys)
             text = f"a run has no such key, and nothing refers to it by ${{{key}}}{near}"
-            if isinstance(value, dict) and (inner := ", ".join(sorted(value.keys() & known))):
+            if isinstance(value, dict) and (inner := ", ".join(sorted(value.keys() & top_keys))):
                 begin = "its file should begin with `# @package _global_`."
                 text = f"sets {inner} below itself; {begin}"
             yield ConfigIssue(key, show(value), key_for(key) or text)
@@ -348,8 +348,8 @@ def _missing(
 ) -> Iterator[ConfigIssue]:
     for parameter in parameters:
         if parameter.name not in node:
-            key, kind = join(path, parameter.name), describe(parameter.annotation)
-            yield ConfigIssue(key, None, f"is missing, and {owner} needs it; add +{key}=<{kind}>.")
+            key, text = join(path, parameter.name), describe(parameter.annotation)
+            yield ConfigIssue(key, None, f"is missing, and {owner} needs it; add +{key}=<{text}>.")
 
 
 def _check_type(key: str, value: object, parameter: Parameter) -> Iterator[ConfigIssue]:

@@ -41,23 +41,23 @@ def describe(annotation: Any) -> str:
         if Ge in limits and (Le in limits or Lt in limits):
             top = f"to {limits[Le]}" if Le in limits else f"to below {limits[Lt]}"
             return f"{describe(arguments[0])} from {limits[Ge]} {top}"
-        texts = [f"{LIMITS[kind][1]} {limit}" for kind, limit in limits.items()]
+        texts = [f"{LIMITS[cls][1]} {limit}" for cls, limit in limits.items()]
         return f"{describe(arguments[0])} {' and '.join(texts)}"
     if origin in (Union, UnionType):
         # A list comes last, since "or null" would be an item's.
-        kinds = [describe(argument) for argument in arguments]
-        return " or ".join(sorted(kinds, key=lambda kind: kind.startswith("a list")))
+        texts = [describe(argument) for argument in arguments]
+        return " or ".join(sorted(texts, key=lambda text: text.startswith("a list")))
     if origin is Literal:
         choices = ", ".join(show(value).strip("'") for value in arguments)
         return f"one of {choices}" if len(arguments) > 1 else choices
-    kind = origin or annotation
-    if kind is list:
+    cls = origin or annotation
+    if cls is list:
         return (
             "a list" if arguments in ((), (Any,)) else f"a list, each item {describe(arguments[0])}"
         )
-    if kind is dict:
+    if cls is dict:
         return "a mapping of keys to values"
-    return NOUNS.get(kind, "another type")
+    return NOUNS.get(cls, "another type")
 
 
 def bounds(annotation: object) -> list[Ge | Gt | Le | Lt | MaxLen | MinLen]:
@@ -75,20 +75,20 @@ def fits(value: object, annotation: object) -> bool:
         return any(fits(value, argument) for argument in arguments)
     if origin is Literal:
         return any(type(value) is type(choice) and value == choice for choice in arguments)
-    kind = origin or annotation
-    if kind is list:
+    cls = origin or annotation
+    if cls is list:
         return isinstance(value, list) and all(
-            fits(item, kind) for item in value for kind in arguments
+            fits(item, member) for item in value for member in arguments
         )
-    if kind is dict:
+    if cls is dict:
         return isinstance(value, dict) and all(
-            fits(item, kind) for item in value.values() for kind in arguments[1:]
+            fits(item, member) for item in value.values() for member in arguments[1:]
         )
-    if kind is float:
+    if cls is float:
         return type(value) in (int, float)
-    if kind in (None, NoneType):
+    if cls in (None, NoneType):
         return value is None
-    return type(value) is kind if kind in NOUNS else True
+    return type(value) is cls if cls in NOUNS else True
 
 
 def is_finite(value: object) -> bool:
@@ -122,13 +122,13 @@ def check_bounds(
     for name, value in values.items():
         if type(value) not in (int, float, str):
             continue
-        kinds = [
-            kind
-            for kind in _bounds_of_members(signature.parameters[name].annotation)
-            if fits(value, get_args(kind)[0])
+        members = [
+            member
+            for member in _bounds_of_members(signature.parameters[name].annotation)
+            if fits(value, get_args(member)[0])
         ]
-        if kinds and not any(fits(value, kind) for kind in kinds):
-            raise ValueError(f"{owner}: {name}={show(value)}: should be {describe(kinds[0])}.")
+        if members and not any(fits(value, member) for member in members):
+            raise ValueError(f"{owner}: {name}={show(value)}: should be {describe(members[0])}.")
 
 
 def _bounds_of_members(annotation: object) -> Iterator[object]:

@@ -39,13 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run, arguments.outputs)
     before = identity_of(run)
     config = compose_adopted(run, arguments.overrides, arguments.config_dir)
-    known = read_identity(config.plain["run"])
+    entry = read_identity(config.plain["run"])
     # The configuration is valid.
-    assert known is not None
-    if rows := columns(diff(before, known[1])):
+    assert entry is not None
+    if rows := columns(diff(before, entry[1])):
         table("identity", rows, ["before", "now"]).print()
     with RunLock(run.folder), run.folder.explain_write_errors():
-        RunRecord(run.folder).name_by(known[1], known[0])
+        RunRecord(run.folder).name_by(entry[1], entry[0])
     print(f"{run.label} is the run of this configuration: the same command resumes it.")
     return 0
 

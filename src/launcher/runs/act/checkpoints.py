@@ -11,7 +11,7 @@ from launcher.checkpoint.find_checkpoint import checkpoint_path, missing_checkpo
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import expand
-from launcher.runs.act.delete_checkpoints import KEPT_NAMES, delete, parse_keep, seconds_of_age
+from launcher.runs.act.delete_checkpoints import LINK_NAMES, delete, parse_keep, seconds_of_age
 from launcher.runs.filters import FILTER_HELP, no_runs, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.found_checkpoints import FoundCheckpoint, table, verify_checkpoints
@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
     parser.argument(
         "--keep",
         "WHICH,...",
-        f"with --delete: best, latest or steps that stay (default: {','.join(KEPT_NAMES)})",
+        f"with --delete: best, latest or steps that stay (default: {','.join(LINK_NAMES)})",
         type=parse_keep,
     )
     parser.argument(
@@ -62,19 +62,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.delete:
         return delete(runs, everything, arguments)
     reads = arguments.verify or arguments.digest
-    found = [each for run in runs for each in find_in(run, reads, arguments.at)]
-    damaged = [each for each in found if each.is_damaged]
+    checkpoints = [each for run in runs for each in find_in(run, reads, arguments.at)]
+    damaged = [each for each in checkpoints if each.is_damaged]
     if arguments.json:
-        print(json.dumps([as_json(each, arguments.digest) for each in found], indent=2))
+        print(json.dumps([as_json(each, arguments.digest) for each in checkpoints], indent=2))
         return int(reads and bool(damaged))
-    if not found:
+    if not checkpoints:
         print("There are no checkpoints.", file=sys.stderr)
     elif arguments.digest:
-        for each in found:
+        for each in checkpoints:
             if (digest := digest_of(each)) is not None:
                 print(f"{digest}  {each.path}", flush=True)
     else:
-        table(found, reads).print()
+        table(checkpoints, reads).print()
     for each in damaged:
         print(f"{each.path}: {each.problem}", file=sys.stderr)
     return int(reads and bool(damaged))
@@ -96,8 +96,8 @@ def select_runs(
     """Select the runs of a filter, or the run of a folder, which may be anywhere."""
     if len(words) == 1 and words[0] and (expand(words[0]) / "run.json").is_file():
         path = os.path.realpath(expand(words[0]))
-        known = [run for run in everything if os.path.realpath(run.path) == path]
-        return known or [StoredRun.read(expand(words[0]))]
+        matches = [run for run in everything if os.path.realpath(run.path) == path]
+        return matches or [StoredRun.read(expand(words[0]))]
     return select_some(everything, words, outputs) if words else everything
 
 
@@ -109,7 +109,7 @@ def find_in(run: StoredRun, reads: bool, at: str | None) -> Iterator[FoundCheckp
 
 def as_json(checkpoint: FoundCheckpoint, with_digest: bool) -> dict[str, object]:
     manifest = checkpoint.manifest
-    known: dict[str, object] = {
+    row: dict[str, object] = {
         "run": checkpoint.run.label,
         "path": str(checkpoint.path),
         "step": checkpoint.step,
@@ -122,7 +122,7 @@ def as_json(checkpoint: FoundCheckpoint, with_digest: bool) -> dict[str, object]
         "strategy": manifest and manifest.strategy,
         "samples": manifest and manifest.samples,
     }
-    return known | ({"digest": digest_of(checkpoint)} if with_digest else {})
+    return row | ({"digest": digest_of(checkpoint)} if with_digest else {})
 
 
 def digest_of(checkpoint: FoundCheckpoint) -> str | None:

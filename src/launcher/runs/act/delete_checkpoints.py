@@ -33,7 +33,7 @@ from launcher.runs.stored_run import StoredRun
 
 AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-KEPT_NAMES = (BEST, LATEST)
+LINK_NAMES = (BEST, LATEST)
 
 
 @dataclass
@@ -42,12 +42,12 @@ class Plan:
 
     run: StoredRun
     reason: str | None = None
-    found: Sequence[FoundCheckpoint] = ()
+    checkpoints: Sequence[FoundCheckpoint] = ()
     paths: Collection[Path] = ()
 
     @property
     def deleted(self) -> list[FoundCheckpoint]:
-        return [each for each in self.found if each.path in self.paths]
+        return [each for each in self.checkpoints if each.path in self.paths]
 
     @property
     def size(self) -> int:
@@ -56,7 +56,7 @@ class Plan:
     def rows(self) -> list[list[str]]:
         """Return the cells of all its checkpoints, with what happens to each."""
         plans = ("keep", "delete")
-        return [[*cells(each), plans[each.path in self.paths]] for each in self.found]
+        return [[*cells(each), plans[each.path in self.paths]] for each in self.checkpoints]
 
 
 def seconds_of_age(text: str) -> float:
@@ -71,9 +71,9 @@ def seconds_of_age(text: str) -> float:
 def parse_keep(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in KEPT_NAMES and not name.removeprefix("step-").isdecimal():
+        if name not in LINK_NAMES and not name.removeprefix("step-").isdecimal():
             raise ConfigError(
-                f"--keep={text}: should be best, latest or steps{hint(name, KEPT_NAMES)}"
+                f"--keep={text}: should be best, latest or steps{hint(name, LINK_NAMES)}"
             )
     return names
 
@@ -82,8 +82,8 @@ def delete(
     runs: Sequence[StoredRun], everything: Sequence[StoredRun], arguments: argparse.Namespace
 ) -> int:
     """Print what would be deleted, or delete it; forks of `runs` are among `everything`."""
-    known = {run.path for run in everything}
-    if outside := [run.path for run in runs if run.path not in known]:
+    paths = {run.path for run in everything}
+    if outside := [run.path for run in runs if run.path not in paths]:
         raise ConfigError(
             f"{outside[0]}: is not in {arguments.outputs}; give the folder of its runs with"
             " --outputs=DIR, since others may start from it."
@@ -94,7 +94,7 @@ def delete(
         plan = Plan(run, protection(run, arguments.older or 0.0, sources))
         try:
             if plan.reason is None:
-                plan = delete_of_run(run, seen, arguments.keep or KEPT_NAMES, arguments.yes)
+                plan = delete_of_run(run, seen, arguments.keep or LINK_NAMES, arguments.yes)
             plans.append(plan)
         except (ConfigError, OSError) as error:
             print(f"{run.label}: {cause_of(error)}", file=sys.stderr)
@@ -121,16 +121,16 @@ def delete_of_run(run: StoredRun, seen: float | None, keep: Sequence[str], is_fi
     with RunLock(run.folder) if is_final else nullcontext():
         if run.updated != seen:
             raise ConfigError("it has changed since it was looked at")
-        found = [*verify_checkpoints(run)]
-        left = {each.path for each in found if each.marks == (UNFINISHED,)}
+        checkpoints = [*verify_checkpoints(run)]
+        left = {each.path for each in checkpoints if each.marks == (UNFINISHED,)}
         if is_final:
             store.recover()
         steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
-        kept = steps_to_keep(store, steps, keep, is_final)
-        if not kept:
+        remaining = steps_to_keep(store, steps, keep, is_final)
+        if not remaining:
             reason = "none of its checkpoints verifies" if steps else "it has no checkpoint"
             return Plan(run, reason)
-        folders = [store.path(step) for step in steps if step not in kept]
+        folders = [store.path(step) for step in steps if step not in remaining]
         # A checkpoint that was set aside as damaged and verifies again is the run's newest.
         aside = [path for path in store.root.glob(f"{CORRUPT}*") if not _verifies(path, is_final)]
         aside += store.root.glob(f"{ABANDONED}*")
@@ -143,7 +143,7 @@ def delete_of_run(run: StoredRun, seen: float | None, keep: Sequence[str], is_fi
             store.relink()
             for folder in hidden:
                 shutil.rmtree(folder)
-    return Plan(run, None, found, {*folders, *left})
+    return Plan(run, None, checkpoints, {*folders, *left})
 
 
 def steps_to_keep(

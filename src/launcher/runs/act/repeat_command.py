@@ -154,18 +154,18 @@ def run_command(
             f"'{run.label}': run.json has no overrides, so its command line is not known; "
             f"run the command itself with run.id={run.id}."
         )
-    kept = [word for word in run.overrides if key_of(word) not in REPLACED_KEYS]
+    words = [word for word in run.overrides if key_of(word) not in REPLACED_KEYS]
     if job is not None:
-        kept = [word for word in kept if not is_within(key_of(word), ("dispatch", "job"))]
+        words = [word for word in words if not is_within(key_of(word), ("dispatch", "job"))]
     if not trust:
-        check_overrides(run, kept)
+        check_overrides(run, words)
     outputs = outputs_of(run.folder.path.absolute(), run.name)
     identity = {"run.name": run.name, "run.id": run.id, "paths.outputs": str(outputs)}
     if job is not None:
         identity |= {"job": job} | ({"job.trust": "true"} if trust else {})
     typed = {key_of(override) for override in overrides}
     return [
-        *applicable(kept, overrides, run.record.get("config_dir")),
+        *applicable(words, overrides, run.record.get("config_dir")),
         *(f"{key}={quote(value)}" for key, value in identity.items() if key not in typed),
         *overrides,
         *config_dirs(run),

@@ -24,7 +24,7 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
     Choices and classes come first, then keys by their number of distinct values.
     """
     groups, keys = _differing(runs)
-    known = [(run, run.settings) for run in runs if run.settings]
+    settings = [(run, run.settings) for run in runs if run.settings]
     rows = [
         {key: to_override_text(value) for key, value in run.settings.items() if key in keys}
         for run in runs
@@ -33,7 +33,7 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
         key
         for group in groups
         for key in {key for key in keys if key.startswith(f"{group}.")}
-        - varying_within(group, known)
+        - varying_within(group, settings)
     }
     keys = without_targets(without_echoes(runs, rows, keys, represented))
     rows = [
@@ -52,14 +52,14 @@ def _differing(runs: Sequence[StoredRun]) -> tuple[set[str], set[str]]:
     """Return the groups and keys that differ and count, without what follows from a preset."""
     ignored = keys_without_effect(runs)
     chosen = [(run, run.choices) for run in runs if run.choices]
-    known = [(run, run.settings) for run in runs if run.settings]
+    settings = [(run, run.settings) for run in runs if run.settings]
     groups = {group for group in diff(*(row for _, row in chosen)) if is_group(group)}
     groups = {group for group in groups if counts(group, ignored)}
-    keys = {key for key in diff(*(row for _, row in known)) if counts(key, ignored)}
+    keys = {key for key in diff(*(row for _, row in settings)) if counts(key, ignored)}
     if PRESET in groups:
         typed = {PRESET}.union(*map(names_in_overrides, runs))
         groups &= varying_within(PRESET, chosen) | typed
-        keys &= varying_within(PRESET, known) | typed
+        keys &= varying_within(PRESET, settings) | typed
     return groups, keys
 
 

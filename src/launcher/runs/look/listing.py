@@ -37,7 +37,7 @@ COLORS = {
     "cancelled": "magenta",
 }
 DIFFERENCES = "differs in"
-CUT, SHORTEST = ("reason", DIFFERENCES), 26
+LONG_COLUMNS, CUT_WIDTH = ("reason", DIFFERENCES), 26
 """Columns whose cells are cut to this length before other columns are left out."""
 
 
@@ -108,7 +108,7 @@ class Column:
     @property
     def width(self) -> int:
         longest = max(map(len, (self.heading, *self.cells)))
-        return (min(longest, SHORTEST) if self.heading in CUT else longest) + GAP
+        return (min(longest, CUT_WIDTH) if self.heading in LONG_COLUMNS else longest) + GAP
 
 
 def columns_of(
@@ -187,7 +187,7 @@ def table(
         columns.remove(last)
     headings = [column.heading for column in columns]
     state = headings.index("state")
-    cut = [heading for heading in (*CUT, "name", "id") if heading in headings]
+    cut = [heading for heading in (*LONG_COLUMNS, "name", "id") if heading in headings]
     return TextTable(
         headings,
         list(zip(*(column.cells for column in columns), strict=True)),

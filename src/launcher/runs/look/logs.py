@@ -115,8 +115,8 @@ class RunWatch:
 def last_lines(path: Path, lines: int) -> int:
     """Return the position at which the last `lines` lines of a file begin."""
     with open(path, "rb") as file:
-        kept = deque(file, lines)
-        return file.tell() - sum(map(len, kept))
+        last = deque(file, lines)
+        return file.tell() - sum(map(len, last))
 
 
 def growth(

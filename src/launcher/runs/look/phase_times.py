@@ -38,16 +38,16 @@ class TimeSpent:
 
 def time_of_run(run: StoredRun, now: float) -> TimeSpent:
     """Compute the time of a run so far; an attempt that still runs ends at `now`."""
-    result, kept = TimeSpent(), math.inf
+    result, restart = TimeSpent(), math.inf
     # A later attempt repeats the steps after the step from which it starts.
     for attempt in reversed(run.attempts):
-        result += time_of_attempt(run, attempt, now, kept)
-        kept = min(kept, attempt["start_step"])
+        result += time_of_attempt(run, attempt, now, restart)
+        restart = min(restart, attempt["start_step"])
     return result
 
 
-def time_of_attempt(run: StoredRun, attempt: AttemptData, now: float, kept: float) -> TimeSpent:
-    """Compute the time of one attempt, whose steps after `kept` a later one repeats.
+def time_of_attempt(run: StoredRun, attempt: AttemptData, now: float, restart: float) -> TimeSpent:
+    """Compute the time of one attempt, whose steps after `restart` a later one repeats.
 
     An attempt without an end lasts until now, or until the last write of a process that is gone.
     """
@@ -60,13 +60,13 @@ def time_of_attempt(run: StoredRun, attempt: AttemptData, now: float, kept: floa
     last = (run.record.get("step") or 0) if last is None else last
     steps = max(0, last - attempt["start_step"])
     noted = attempt.get("seconds") or {}
-    known = {name: float(noted.get(name, 0.0)) for name in ("starting", "evaluating", "saving")}
+    seconds = {name: float(noted.get(name, 0.0)) for name in ("starting", "evaluating", "saving")}
     # It has not reached its first step.
     if "starting" not in noted and not steps:
-        known["starting"] = max(0.0, total - sum(known.values()))
-    training = max(0.0, total - sum(known.values()))
-    known["repeating"] = training * max(0, min(steps, last - kept)) / steps if steps else 0.0
-    known["computing"] = training - known["repeating"]
+        seconds["starting"] = max(0.0, total - sum(seconds.values()))
+    training = max(0.0, total - sum(seconds.values()))
+    seconds["repeating"] = training * max(0, min(steps, last - restart)) / steps if steps else 0.0
+    seconds["computing"] = training - seconds["repeating"]
     queued = seconds_of(attempt.get("queued"))
-    known["queued"] = 0.0 if queued is None else max(0.0, begin - queued)
-    return TimeSpent(known, total * (attempt.get("world_size") or 1))
+    seconds["queued"] = 0.0 if queued is None else max(0.0, begin - queued)
+    return TimeSpent(seconds, total * (attempt.get("world_size") or 1))

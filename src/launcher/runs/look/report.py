@@ -33,10 +33,10 @@ from launcher.runs.stored_run import StoredRun
 from launcher.runs.stored_study import StoredStudy, find_study
 from launcher.runs.trials import Trial
 
-MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
+MAX_CURVE_POINTS, MIN_CURVE_POINTS, MAX_TOTAL_POINTS = 600, 150, 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
 MAX_METRICS = 8
-WIDE = 30.0
+LOG_AXIS_RATIO = 30.0
 """Ratio of the largest to the smallest value of a parameter with a logarithmic axis."""
 NOT_SHARED = ("run", "paths", "dispatch", "tracker", "job", "hydra", "device")
 """Keys of how a run was started."""
@@ -64,9 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     if folder is not None:
         data = study_data(StoredStudy.read(folder), arguments.metric)
     else:
-        found = find_runs(arguments.outputs)
-        ask_queue(found)
-        runs = select_some([run for run in found if run.record], arguments.words, arguments.outputs)
+        everything = find_runs(arguments.outputs)
+        ask_queue(everything)
+        runs = select_some([run for run in everything if run.record], words, arguments.outputs)
         groups = [] if arguments.over is None else group_runs(runs, arguments.over)
         data = report_data(runs, arguments.metric)
         data["groups"] = [
@@ -123,7 +123,7 @@ def report_data(
     logged = dict.fromkeys(name for run in runs for name in run.metrics)
     metrics = choose_metrics(logged, metric, judges[0][0][0] if judges else None)
     modes = {name: mode_of(name, modes.get(name)) for name in metrics}
-    max_points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
+    max_points = min(MAX_CURVE_POINTS, max(MIN_CURVE_POINTS, MAX_TOTAL_POINTS // len(runs)))
     rows, pages = differences(runs), []
     for run, row in zip(runs, rows, strict=True):
         pages.append(describe_run(run, row, modes, max_points))
@@ -221,7 +221,7 @@ def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:
         values = [number(row.get(key)) for row in rows]
         finite = [value for value in values if value is not None and math.isfinite(value)]
         is_numeric = len(finite) == len(values)
-        is_log = is_numeric and min(finite) > 0 and max(finite) / min(finite) >= WIDE
+        is_log = is_numeric and min(finite) > 0 and max(finite) / min(finite) >= LOG_AXIS_RATIO
         result.append({"key": key, "numeric": is_numeric, "log": is_log})
     return result
 

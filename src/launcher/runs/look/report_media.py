@@ -10,32 +10,32 @@ from typing import Any
 from launcher.rundir.history import read_rows
 from launcher.runs.stored_run import StoredRun
 
-MOST_RUNS, MOST_KEYS = 24, 12
-MOST_IMAGE, MOST_BYTES = 1 << 20, 16 << 20
+MAX_RUNS, MAX_KEYS = 24, 12
+MAX_IMAGE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 16 << 20
 """Bytes of an image, and of all images."""
 
 
 def media_of(runs: Sequence[StoredRun]) -> dict[str, Any]:
     """Return by key the newest image or histogram of each run, and how many were too large."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    items: dict[str, list[dict[str, Any]]] = {}
     left_out, total = 0, 0
-    for run in runs[:MOST_RUNS]:
+    for run in runs[:MAX_RUNS]:
         newest: dict[tuple[str, str], dict[str, Any]] = {}
         for row in read_rows(run.folder.path / "media.jsonl"):
             if row.get("kind") in ("image", "histogram") and isinstance(row.get("key"), str):
                 newest[row["kind"], row["key"]] = row
-        for (kind, key), row in newest.items():
-            content = _histogram(row) if kind == "histogram" else _image(run, row)
+        for (medium, key), row in newest.items():
+            content = _histogram(row) if medium == "histogram" else _image(run, row)
             size = len(content.get("image", "")) if content is not None else 0
-            if content is None or total + size > MOST_BYTES:
+            if content is None or total + size > MAX_TOTAL_BYTES:
                 left_out += 1
                 continue
-            name = f"{key} ({kind})"
-            if name in found or len(found) < MOST_KEYS:
+            name = f"{key} ({medium})"
+            if name in items or len(items) < MAX_KEYS:
                 total += size
                 item = {"run": run.id, "step": row.get("step"), **content}
-                found.setdefault(name, []).append(item)
-    return {"keys": found, "left_out": left_out}
+                items.setdefault(name, []).append(item)
+    return {"keys": items, "left_out": left_out}
 
 
 def _histogram(row: dict[str, object]) -> dict[str, Any] | None:
@@ -47,15 +47,15 @@ def _histogram(row: dict[str, object]) -> dict[str, Any] | None:
 def _image(run: StoredRun, row: dict[str, Any]) -> dict[str, Any] | None:
     """Return a data URL, or None if it is gone, too large, outside, or unsafe on a page."""
     path = run.folder.path / str(row.get("path"))
-    kind = mimetypes.guess_type(path.name)[0] or ""
+    mime = mimetypes.guess_type(path.name)[0] or ""
     try:
         # `Path.resolve` raises a RuntimeError for a link to itself.
         is_inside = Path(os.path.realpath(path)).is_relative_to(run.folder.path.resolve())
-        if not is_inside or kind not in ("image/png", "image/jpeg", "image/webp", "image/gif"):
+        if not is_inside or mime not in ("image/png", "image/jpeg", "image/webp", "image/gif"):
             return None
-        if path.stat().st_size > MOST_IMAGE:
+        if path.stat().st_size > MAX_IMAGE_BYTES:
             return None
         text = base64.b64encode(path.read_bytes()).decode()
     except OSError:
         return None
-    return {"image": f"data:{kind};base64,{text}"}
+    return {"image": f"data:{mime};base64,{text}"}

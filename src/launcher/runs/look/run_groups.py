@@ -143,10 +143,10 @@ def _as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
         "n": len(group.completed),
         "metrics": {
             column: {
-                "values": known,
-                "mean": statistics.fmean(known) if known else None,
-                "sd": statistics.stdev(known) if len(known) > 1 else None,
+                "values": numbers,
+                "mean": statistics.fmean(numbers) if numbers else None,
+                "sd": statistics.stdev(numbers) if len(numbers) > 1 else None,
             }
-            for column, known in values.items()
+            for column, numbers in values.items()
         },
     }

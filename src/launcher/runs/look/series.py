@@ -43,16 +43,16 @@ class Axis:
 
 def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
     """Check that some run has logged each of the metrics."""
-    known = sorted({metric for run in runs for metric in run.history.metrics})
-    if not known:
+    names = sorted({metric for run in runs for metric in run.history.metrics})
+    if not names:
         labels = ", ".join(run.label for run in runs[:8])
         raise ConfigError(f"{labels}: nothing has been logged yet.")
-    if unknown := [metric for metric in metrics if metric not in known]:
-        raise ConfigError(*(unknown_metric(metric, known) for metric in unknown))
+    if unknown := [metric for metric in metrics if metric not in names]:
+        raise ConfigError(*(unknown_metric(metric, names) for metric in unknown))
 
 
-def unknown_metric(metric: str, known: Iterable[str]) -> str:
-    return f"'--metric={metric}': no run has logged this{hint(metric, known)}"
+def unknown_metric(metric: str, names: Iterable[str]) -> str:
+    return f"'--metric={metric}': no run has logged this{hint(metric, names)}"
 
 
 def smooth(curve: Curve, metric: str, smoothing: float | None, log: bool) -> Curve:

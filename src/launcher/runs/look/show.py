@@ -46,8 +46,8 @@ def tables(run: StoredRun) -> Iterator[TextTable]:
         headings = [name for name in attempts[0] if any(cells[name] for cells in attempts)]
         rows = [[str(cells[name] or "-") for name in headings] for cells in attempts]
         yield TextTable(headings, rows, folds=True, title="attempts")
-    if found := [*verify_checkpoints(run)]:
-        rows = [cells(checkpoint)[1:] for checkpoint in found]
+    if checkpoints := [*verify_checkpoints(run)]:
+        rows = [cells(checkpoint)[1:] for checkpoint in checkpoints]
         right = frozenset((0, 1, 2))
         headings = ["step", "size", "age", "state"]
         yield TextTable(headings, rows, right, folds=True, title="checkpoints")

@@ -18,7 +18,7 @@ from launcher.runs.format import plural
 from launcher.runs.look.listing import add_selection, print_runs, select_runs, table
 from launcher.runs.stored_run import StoredRun
 
-FIRST = ("running", "queued", "preempted", "stale")
+ORDER = ("running", "queued", "preempted", "stale")
 """States in the order in which they are shown; the others follow, the newest first."""
 
 
@@ -78,5 +78,5 @@ def read_runs(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]
     if arguments.sort:
         return sort(runs, arguments.sort, arguments.reverse), columns
     runs.reverse()
-    runs.sort(key=lambda run: FIRST.index(run.state) if run.state in FIRST else len(FIRST))
+    runs.sort(key=lambda run: ORDER.index(run.state) if run.state in ORDER else len(ORDER))
     return runs[::-1] if arguments.reverse else runs, columns

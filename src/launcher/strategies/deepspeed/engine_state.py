@@ -180,8 +180,8 @@ class EngineState:
     def load_optimizer(self, saved: TensorReader, groups: list[dict[str, Any]]) -> None:
         """Load the optimizer's state of any stage and number of ranks."""
         check_groups(self.optimizer, groups)
-        known = {name for entry in groups for name in entry["params"]}
-        if missing := sorted({name for names in self.members for name in names} - known):
+        stored_names = {name for entry in groups for name in entry["params"]}
+        if missing := sorted({name for names in self.members for name in names} - stored_names):
             raise TrainingError(
                 f"The checkpoint's optimizer has no state for the parameter {missing[0]}."
             )

@@ -53,7 +53,7 @@ def test_every_key_has_a_type_or_a_comment() -> None:
         for options in reference().values()
         for option in options
         for key in option.keys
-        if not (key.kind or key.comment) and option.target is not None
+        if not (key.type or key.comment) and option.target is not None
     ]
     assert bare == []
 

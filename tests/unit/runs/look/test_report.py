@@ -115,7 +115,7 @@ def test_report_loads_nothing_from_elsewhere_and_no_text_ends_a_script(runs, swe
 
 
 def test_many_runs_share_the_points(make_run, outputs, monkeypatch):
-    monkeypatch.setattr(report, "ALL_POINTS", 1000)
+    monkeypatch.setattr(report, "MAX_TOTAL_POINTS", 1000)
     rows = [{"step": n, "time": n, "attempt": 1, "train/loss": 1.0} for n in range(1000)]
     for number in range(5):
         make_run("gpt", f"{number:08x}", config={"seed": number}, rows=rows)
