@@ -61,7 +61,7 @@ def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
     assert [attempt["world_size"] for attempt in attempts()] == [4, 2, 1, 2, 2], log(folder, job)
     *preempted, lost, _ = [attempt["outcome"] for attempt in attempts()]
     assert preempted == ["preempted"] * 3
-    # SLURM's signal for the nodes that are left may come first.
+    # Seen once in many runs: it had been told to stop before its node was gone.
     assert lost in ("killed", "preempted"), attempts()
     assert log(folder, job).count("3 nodes allocated, 2 used: trainer.lanes=8") == 2
     alone = undisturbed(1, *lanes)
