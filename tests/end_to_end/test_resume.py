@@ -344,7 +344,7 @@ OTHER = ("seed=7", "optimizer.lr=1", "trainer.max_steps=60")
 @pytest.mark.parametrize(
     ("name", "overrides", "sentence"),
     [
-        ("complete", ["run.resume=99"], "run.resume=99: .*never"),
+        ("complete", ["run.resume=99"], "run.resume=99: .*runs rollback RUN 99"),
         ("complete", ["run.resume=never"], "run.resume=never: "),
         ("complete", ["model.hidden_dim=16"], "The weights do not fit the model: "),
         ("paused", [*DDP, "optimizer=lion"], "The optimizer is Lion, 2 groups; .* AdamW"),

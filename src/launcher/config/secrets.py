@@ -153,7 +153,7 @@ def without_environment(messages: Iterable[str], config: str = "") -> list[str]:
     replaced = list(messages)
     for name in dict.fromkeys([*VARIABLE.findall(config), *filter(is_secret, os.environ)]):
         value = os.environ.get(name, "")
-        # A folder is no secret: PWD is named like a password, and errors about files have it.
+        # PWD looks like the name of a password, but a folder is no secret, and errors show it.
         if len(value) < MIN_HIDDEN_LENGTH or os.path.isdir(value):
             continue
         # A message may quote a value, or show its beginning.

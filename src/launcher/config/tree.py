@@ -26,7 +26,7 @@ def get(tree: object, path: str) -> Any:
 
 
 def items(tree: object, path: str) -> Iterable[tuple[Any, Any]]:
-    """Return the keys and values of the dict at a dotted path; none if there is no dict."""
+    """Return the items of the dict at a dotted path, or nothing if there is no dict."""
     node = get(tree, path)
     return node.items() if isinstance(node, dict) else ()
 

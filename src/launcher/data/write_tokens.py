@@ -103,7 +103,7 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
 
 
 def chunks(part: FileRange) -> Iterator[bytes]:
-    """Yield the bytes in chunks that end at a line's end, so that no word is cut in two."""
+    """Yield the bytes in chunks of whole lines, so that no word is cut."""
     path, start, stop = part
     with open(path, "rb") as file:
         file.seek(start)

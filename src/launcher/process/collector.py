@@ -10,7 +10,6 @@ def pause() -> None:
     """Collect nothing until `resume`, while a command of Launcher imports."""
     global _is_paused
     # Python's own end would look through all objects several times: seconds after a compilation.
-    atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)
     _is_paused = _is_paused or gc.isenabled()
     gc.disable()

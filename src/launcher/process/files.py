@@ -79,7 +79,7 @@ def patiently(act: Callable[[], T]) -> T:
 
 
 def unless_absent(read: Callable[[], T]) -> T | None:
-    """Return what `read()` returns, `patiently`, or None if there is no such file."""
+    """Call `read` with retries, see `patiently`; return None if the file does not exist."""
     try:
         return patiently(read)
     except OSError as error:

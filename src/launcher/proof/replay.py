@@ -66,9 +66,13 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     """Return the pairs of checkpoints that the command line names, or random neighbors."""
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
+        root, target = run.folder.checkpoints, ""
+        if root.is_symlink() and not root.exists():
+            target = (
+                f", which points to {root.readlink()}, a folder that this machine does not have"
+            )
         raise ConfigError(
-            f"{run.label}: has no checkpoint in {run.folder.checkpoints}, so there is nothing to"
-            " replay."
+            f"{run.label}: has no checkpoint in {root}{target}, so there is nothing to replay."
         )
     bounds, start, end = [0, *steps], arguments.start, arguments.end
     for option, step, options in (("--from", start, bounds[:-1]), ("--to", end, steps)):

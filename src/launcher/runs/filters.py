@@ -116,7 +116,8 @@ def select_some(runs: list[StoredRun], words: Sequence[str], outputs: Path) -> l
 
 
 def no_runs(words: Sequence[str], outputs: Path) -> str:
-    return f"There are no runs in {outputs}{' that match ' * bool(words)}{' '.join(words)}."
+    condition = f" that match {' '.join(words)}" if words else ""
+    return f"There are no runs in {outputs}{condition}."
 
 
 def check_condition(key: str, sign: str, value: str) -> None:

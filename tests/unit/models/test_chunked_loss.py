@@ -1,5 +1,4 @@
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from launcher.hooks.evaluation_mode import in_evaluation
-from launcher.models import chunked_loss
 from launcher.models.base import IGNORED, cross_entropy
 from launcher.models.chunked_loss import chunk_size, loss_by_chunks
 from launcher.models.gpt import GPT
@@ -43,11 +41,11 @@ def test_equals_the_loss_of_all_logits(size: int, format: torch.dtype | None, sh
     check_equal(loss_by_chunks, size, format, share)
 
 
-def test_equals_it_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("format", "share"), [(None, 1e-6), (torch.bfloat16, 2e-2)])
+def test_equals_it_compiled(format: torch.dtype | None, share: float) -> None:
     torch.compiler.reset()
-    compiled = partial(torch.compile, backend="aot_eager", fullgraph=True)
-    monkeypatch.setattr(chunked_loss, "_compiled_chunk", compiled(chunked_loss._chunk))
-    check_equal(compiled(loss_by_chunks), 5, None, 1e-6)
+    compiled = torch.compile(loss_by_chunks, backend="aot_eager", fullgraph=True)
+    check_equal(compiled, 5, format, share)
 
 
 def check_equal(function: Any, size: int, format: torch.dtype | None, share: float) -> None:
@@ -71,6 +69,11 @@ def test_a_compiler_sees_no_logits() -> None:
     assert shapes.count((VOCABULARY, DIM)) == 2 and (5, VOCABULARY) not in shapes
 
 
+def test_gradients_equal_differences() -> None:
+    x, weight, target = inputs(torch.float64)
+    assert torch.autograd.gradcheck(lambda *a: loss_by_chunks(*a, target, 4)[0], (x, weight))
+
+
 def test_gradients_of_16_bit_weights_are_rounded_once() -> None:
     x, weight, target = (value.detach() for value in inputs())
     x, weight = (value.bfloat16().requires_grad_() for value in (x, weight))
@@ -82,8 +85,10 @@ def test_gradients_of_16_bit_weights_are_rounded_once() -> None:
         torch.testing.assert_close(one.double(), other, rtol=0.02, atol=0.01 * other.abs().max())
 
 
-def test_a_batch_without_targets_has_no_gradient() -> None:
+def test_targets_that_do_not_count_have_no_gradient() -> None:
     x, weight, target = inputs()
+    _, of_x, _ = measured(loss_by_chunks(x, weight, target, 4)[0], x, weight)
+    assert of_x[target == IGNORED].abs().max() == 0 < of_x[target != IGNORED].abs().min()
     none = loss_by_chunks(x, weight, torch.full_like(target, IGNORED), 4)[0]
     assert all(value.abs().max() == 0 for value in measured(none, x, weight))
 

@@ -1,9 +1,3 @@
-from pathlib import Path
+from support.outside import outside_of_the_repository
 
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def outside_of_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each attempt records git's state, which takes long in a large repository."""
-    monkeypatch.chdir(tmp_path)
+__all__ = ["outside_of_the_repository"]

@@ -82,7 +82,7 @@ def client_with(at_call):
                 return method
 
             def call(*args, **options):
-                number = next(numbers)  # before those of the calls that this one makes
+                number = next(numbers)  # of the outer call, before its inner calls
                 at_call(number, False)
                 try:
                     return method(*args, **options)
@@ -105,7 +105,7 @@ def log_attempt(run: WrittenRun, attempt: int) -> None:
 def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
     run, client, monkeypatch, tmp_path
 ):
-    """The process dies after each call, and before each call ahead of which it stored something."""
+    """The process dies after each call, and before a call if it has just stored something."""
     import mlflow.tracking
 
     options = {"artifacts": ["export"], "registered_model_name": "classifier", "model": "export"}

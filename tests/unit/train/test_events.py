@@ -154,6 +154,7 @@ def test_the_output_of_forward_is_checked_once(tmp_path: Path) -> None:
     wrong.forward = lambda batch: Toy.forward(wrong, batch)[0]  # type: ignore[method-assign]
     with pytest.raises(
         ConfigError,
-        match=r"^Toy\.forward should return \(loss, records\) .*; it returned a Tensor\.$",
+        match=r"^Toy\.forward should return \(loss, records\) with a dict of records;"
+        r" it returned a Tensor\.$",
     ):
         wrong.train()

@@ -148,7 +148,7 @@ def _value(parameter: Parameter, comments: dict[str, str]) -> Schema:
 
 
 def _alternatives(annotation: object) -> list[Schema]:
-    """Schemas, one of which a value must fit."""
+    """Alternative schemas of a value."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         return [schema for argument in arguments for schema in _alternatives(argument)]

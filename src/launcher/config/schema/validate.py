@@ -60,6 +60,8 @@ REQUIRED_GROUPS = ("job", "data", "model", "strategy", "precision", "dispatch")
 REQUIRED_TO_TRAIN = ("optimizer", "trainer")
 SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
 """`scheduler.metric` is used by the run; the scheduler's own constructor does not get it."""
+STEP = re.compile(r"(?:step-0*)?(\d+|best)")
+"""A checkpoint of the run."""
 SOURCE = re.compile(r"data\.sources\.[^.]+")
 """The path of a source of `data=mixture`."""
 SOURCE_WEIGHT = Parameter("weight", NonNegativeFloat, 1.0)
@@ -381,6 +383,9 @@ def _suggest_value(key: str, value: object, annotation: object) -> str:
     epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
     if epochs is not None:
         return f"; set trainer.max_epochs={float(epochs):g} instead"
+    if key == "run.resume" and (match := STEP.fullmatch(str(value))):
+        back = f"python -m launcher.runs rollback RUN {match[1]}"
+        return f"; `{back}` goes back to a checkpoint"
     if key == "device" and isinstance(value, str) and value.startswith("cuda:"):
         return f"; for one GPU set CUDA_VISIBLE_DEVICES={value[5:]}, and use device=cuda"
     if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):

@@ -149,7 +149,7 @@ def delete_of_run(run: StoredRun, seen: float | None, keep: Sequence[str], is_fi
 def steps_to_keep(
     store: CheckpointStore, steps: Sequence[int], keep: Sequence[str], reads: bool
 ) -> set[int]:
-    """Return the steps that stay, of which one at least verifies; none if no step verifies."""
+    """Return the steps to keep, with at least one that verifies, or none if no step does."""
     best = store.best()
     named = {LATEST: store.steps()[-1:], BEST: [] if best is None else [best]}
     chosen = {

@@ -119,6 +119,14 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ("scheduler.min_lr_ratio=1epoch", "scheduler.min_lr_ratio='1epoch'", "a number from 0 to 1"),
     # run and paths
     ("run.resume=atuo", "run.resume='atuo'", "one of auto, never, must; e.g. run.resume=auto."),
+    ("run.resume=", "run.resume=''", "should be one of auto, never, must"),
+    ("run.resume=/a/step-00000004", "run.resume='/a/step-00000004'", "one of auto, never, must"),
+    *(
+        (f"run.resume={value}", f"run.resume={shown}", f"runs rollback RUN {step}` goes back to a")
+        for value, shown, step in (
+            ("1400", 1400, 1400), ("step-0010", "'step-0010'", 10), ("best", "'best'", "best"),
+        )
+    ),
     ("~run.resume", "run.resume", "run needs it; add +run.resume=<one of auto, never, must>."),
     ("~run.tag", *NO_TAG),
     ("+run.tga=x", "run.tga='x'", "run takes no tga; did you mean run.tag?"),

@@ -108,11 +108,14 @@ def test_a_run_without_checkpoints(make_run, runs):
     assert (code, output) == (2, "") and error.startswith("--at=latest: ")
 
 
-def test_checkpoints_on_another_machine(make_run, runs, tmp_path):
+@pytest.mark.parametrize(
+    ("verb", "option", "code"), [("replay", [], 2), ("checkpoints", ["--verify"], 1)]
+)
+def test_checkpoints_on_another_machine(make_run, runs, tmp_path, verb, option, code):
     """`hooks.checkpointing.path` is a folder that this machine does not have."""
     make_run("gpt", "aa").checkpoints.symlink_to(tmp_path / "scratch" / "aa")
-    code, output, errors = runs("checkpoints", "aa", "--verify")
-    assert code == 1 and f"points to {tmp_path}/scratch/aa, " in output + errors
+    found, output, errors = runs(verb, "aa", *option)
+    assert found == code and f"points to {tmp_path}/scratch/aa, " in output + errors
 
 
 def test_a_filter_selects_runs(store, make_run, runs):
