@@ -9,7 +9,6 @@ from shlex import split
 from typing import Any
 
 import pytest
-import torch
 
 from support import python
 from support.composition import composed, validate
@@ -23,28 +22,6 @@ def test_the_subclass_example_runs_and_resumes(tmp_path: Path) -> None:
         done = python.run("train.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert said in done.stderr
-
-
-def test_several_optimizers_of_the_page_resume_bit_exactly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs/optimizers.md").read_text()
-    for file in ("gan.py", "train.py"):
-        (code,) = re.findall(rf'```python title="{file}"\n(.*?)```', page, re.DOTALL)
-        (tmp_path / file).write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    names: dict[str, Any] = {"__name__": "train"}
-    exec((tmp_path / "train.py").read_text(), names)
-    ends = []
-    for run, stops in (("straight", [12]), ("resumed", [5, 12])):
-        for max_steps in stops:
-            torch.manual_seed(0)
-            trainer = names["GanTrainer"](max_steps, workspace=tmp_path / run, device="cpu")
-            trainer.train()
-        moments = [state["exp_avg"] for state in trainer.optimizer.state.values()]
-        ends.append([*trainer.model.state_dict().values(), *moments])
-    assert len(ends[0]) == 16
-    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
 
 CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)

@@ -82,8 +82,6 @@ def compose(*overrides: str) -> Any:
     rest = [override for override in overrides if override != "digits"]
     has_schedule = any(override.startswith("scheduler=") for override in rest)
     tiny = [each for each in TINY if not (has_schedule and each.startswith("scheduler"))]
-    if "optimizer=parts" in rest:
-        tiny.remove("optimizer.lr=0.01")
     return composed([*parts, *tiny, "run.name=a", "run.id=b", *rest])
 
 

@@ -41,12 +41,6 @@ NEEDS = {
         "model=mlp",
         "data.num_classes=2",
     ],
-    ("optimizer", "parts"): [
-        "optimizer.parts={head: {_target_: launcher.optim.optimizers.adam, _partial_: true}}"
-    ],
-    ("scheduler", "parts"): [
-        "scheduler.parts={head: {_target_: launcher.optim.schedulers.constant, _partial_: true}}"
-    ],
     ("data", "mixture"): [
         "data.sources={a: {_target_: torch.utils.data.TensorDataset, weight: 2}}",
         "data.vocab_size=256",

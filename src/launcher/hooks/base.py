@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Protocol, TypedDict
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.config.messages import hint
 from launcher.config.schema.value_types import check_bounds
 from launcher.errors import ConfigError
 from launcher.hooks.best import Best
 from launcher.hooks.records import to_numbers
-from launcher.optim.schedulers import AnyScheduler
 from launcher.process.times import PhaseTimes
 from launcher.strategies.base import Strategy, TensorReader
 from launcher.strategies.sharded import ShardedLike
@@ -108,8 +108,7 @@ class StepInfo(TypedDict, total=False):
     """A step's values for hooks. Reading a tensor makes the host wait for the device."""
 
     loss: list[torch.Tensor]
-    """0-d, one for each micro-batch: with several optimizers the sum of their losses, and with
-    lanes the losses of all ranks in the order of the lanes."""
+    """0-d, one for each micro-batch; with lanes of all ranks, in the order of the lanes."""
     records: list[Records]
     """Records that `forward` returned, one for each micro-batch."""
     data_time: list[float]
@@ -141,7 +140,7 @@ class TrainerView(Protocol):
     logger: logging.Logger
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    lr_scheduler: AnyScheduler | None
+    lr_scheduler: LRScheduler | None
     strategy: Strategy
     data_loader: Any
     hooks: list["BaseHook"]
@@ -212,8 +211,6 @@ class BaseHook:
     steered_by: ClassVar[tuple[str, ...]] = ()
     """Parameters that name metrics by which this hook steers training: `("metric",)`. The hook that
     measures such a metric, by `needs`, belongs to the identity of the run."""
-    needs_one_optimizer: ClassVar[bool] = False
-    """True if a run with this hook and several optimizers is rejected."""
     runs_first: ClassVar[bool] = False
     """True if this hook is called before the others, which read what it adds to
     `trainer.step_info`."""
@@ -243,11 +240,7 @@ class BaseHook:
         """Called with a micro-batch, on the device, before its forward pass."""
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
-        """Called once a step: gradients are complete, unscaled, and not yet clipped.
-
-        With several optimizers, it is called at the turn of each, and
-        `trainer.strategy.is_updated(p)` tells whether a parameter is one of its own.
-        """
+        """Called once a step: gradients are complete, unscaled, and not yet clipped."""
 
     def on_after_step(self, trainer: TrainerView) -> None:
         """Called after the update; `trainer.step_info` describes the step."""

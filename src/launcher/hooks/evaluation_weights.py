@@ -1,8 +1,5 @@
 """Evaluates the weights of `optimizer.eval()`, where an optimizer trains with others."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 
 from launcher.checkpoint.stored import EVALUATION
@@ -11,7 +8,6 @@ from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.ema import EmaHook
 from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.state import reject_flat_buffers
-from launcher.optim.parts import OptimizerParts
 from launcher.strategies.sharded import ShardedLike, local
 from launcher.strategies.weights import model_tensors, unwrap
 
@@ -27,8 +23,7 @@ class EvaluationWeightsHook(BaseHook):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._kept: dict[str, torch.Tensor] = {}
         # There is no state yet, so no weight changes.
-        for part in switching(optimizer):
-            part.train()
+        optimizer.train()  # type: ignore[attr-defined]
 
     def on_start(self, trainer: TrainerView) -> None:
         reject_flat_buffers(trainer, "optimizer", "train() and eval()")
@@ -46,13 +41,11 @@ class EvaluationWeightsHook(BaseHook):
     @torch.no_grad()
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         self._kept = {name: local(p).clone() for name, p in _find_updated(trainer).items()}
-        for optimizer in switching(trainer.optimizer):
-            optimizer.eval()
+        trainer.optimizer.eval()  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def on_evaluation_end(self, trainer: TrainerView) -> None:
-        for optimizer in switching(trainer.optimizer):
-            optimizer.train()
+        trainer.optimizer.train()  # type: ignore[attr-defined]
         # `train()` would only come close to them.
         for name, p in _find_updated(trainer).items():
             local(p).copy_(self._kept[name])
@@ -69,18 +62,14 @@ class EvaluationWeightsHook(BaseHook):
             self.on_evaluation_end(trainer)
 
 
-def switching(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
-    """List the optimizers that have `train()` and `eval()`."""
-    parts = optimizer.parts.values() if isinstance(optimizer, OptimizerParts) else [optimizer]
-    for part in parts:
-        if callable(getattr(part, "train", None)) and callable(getattr(part, "eval", None)):
-            yield part
+def switches_weights(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer has `train()` and `eval()`."""
+    return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
 
 
 def _find_updated(trainer: TrainerView) -> dict[str, torch.Tensor]:
-    """Return the parameters of these optimizers, by name."""
-    optimizers = switching(trainer.optimizer)
-    ids = {id(p) for part in optimizers for group in part.param_groups for p in group["params"]}
+    """Return the optimizer's parameters, by name."""
+    ids = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
     parameters = dict(unwrap(trainer.model).named_parameters())
     return {
         name: parameters[name]

@@ -10,7 +10,6 @@ from launcher.config.run_config import read_tree
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.init_from import RenamingReader
-from launcher.optim.parts import OptimizerParts
 from launcher.optim.schedulers import set_rate
 from launcher.rundir.folder import checkpoint_of
 from launcher.strategies.weights import model_tensors, names_of_tied
@@ -84,15 +83,11 @@ class Fork:
             )
 
     def _check_takes_settings(self, trainer: TrainerView) -> None:
-        problem = None
         if not trainer.strategy.has_plain_tensors:
-            problem = f"under strategy={trainer.strategy.name}"
-        elif isinstance(trainer.optimizer, OptimizerParts):
-            problem = "with several optimizers"
-        if problem is not None:
             raise ConfigError(
-                f"{KEY}={self.source}: {problem} a fork has the optimizer and schedule of its"
-                " source; leave them as they are, or start from the weights with run.init_from."
+                f"{KEY}={self.source}: under strategy={trainer.strategy.name} a fork has the"
+                " optimizer and schedule of its source; leave them as they are, or start from the"
+                " weights with run.init_from."
             )
 
 

@@ -33,11 +33,10 @@ class GradientsHook(BaseHook):
             return
         blocks: dict[str, list[nn.Parameter]] = {}
         for name, p in unwrap(trainer.model).named_parameters():
-            if p.requires_grad and trainer.strategy.is_updated(p):
+            if p.requires_grad:
                 blocks.setdefault(block_of(name, self.depth), []).append(p)
         norm = trainer.strategy.grad_norm
-        # Of several optimizers each adds its blocks.
-        self._norms |= {block: norm(params) for block, params in blocks.items()}
+        self._norms = {block: norm(params) for block, params in blocks.items()}
 
     def on_after_step(self, trainer: TrainerView) -> None:
         norms, self._norms = self._norms, {}

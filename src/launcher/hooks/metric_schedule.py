@@ -13,8 +13,6 @@ class MetricScheduleHook(BaseHook):
     A value that differs from the best one by rounding only is passed as the best one.
     """
 
-    needs_one_optimizer: ClassVar = True
-
     needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
     steered_by: ClassVar = ("metric",)
 

@@ -32,8 +32,6 @@ class NanReportHook(BaseHook):
         max_reports: at most this many reports per attempt.
     """
 
-    needs_one_optimizer: ClassVar = True
-
     matters_from: ClassVar = {"*": never}
 
     def __init__(self, max_reports: PositiveInt = 3):

@@ -1,7 +1,7 @@
 """Skips updates whose loss or gradient norm is an outlier."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -35,8 +35,6 @@ class SkipSpikesHook(IntervalHook):
         grad_norm: judge the norm before clipping.
         interval: steps between two logged lines, at which the device's decisions are read.
     """
-
-    needs_one_optimizer: ClassVar = True
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +22,6 @@ class SourcesHook(BaseHook):
     It is measured before the update, in evaluation mode. It costs a forward pass without gradients
     for each source, in the steps of `interval`.
     """
-
-    needs_one_optimizer: ClassVar = True
 
     def __init__(self, interval: PositiveInt = 10):
         self.interval = interval

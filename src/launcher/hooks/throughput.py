@@ -6,12 +6,10 @@ from typing import Any
 
 import torch
 
-from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.flops import forward_flops, peak_tflops
 from launcher.hooks.interval import IntervalHook
 from launcher.hooks.records import batch_size, first_tensor
-from launcher.optim.parts import OptimizerParts
 from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 
@@ -52,12 +50,6 @@ class ThroughputHook(IntervalHook):
         self._since: tuple[float, int, int | None] | None = None
         """Time, step and samples at the start of the interval."""
         self._paused_at = self._paused = 0.0
-
-    def on_start(self, trainer: TrainerView) -> None:
-        if self.flops and isinstance(trainer.optimizer, OptimizerParts):
-            raise ConfigError(
-                "hooks.throughput.flops=true: does not support several optimizers; use false."
-            )
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         if not self._micro_batch and self._batch is None:

@@ -99,7 +99,7 @@ class _Watch(BaseHook):
         without = [
             name
             for name, p in unwrap(trainer.model).named_parameters()
-            if p.requires_grad and p.grad is None and trainer.strategy.is_updated(p)
+            if p.requires_grad and p.grad is None
         ]
         if without and trainer.strategy.checkpoint_format != "deepspeed":
             more = f" and {len(without) - 5} more" if len(without) > 5 else ""

@@ -1,6 +1,8 @@
-"""Find the optimizers and schedulers that need an argument to make a step."""
+"""The interface of a class of optimizers or schedules."""
 
 import inspect
+
+from torch.optim import Optimizer
 
 
 def has_required_argument(cls: type, method: str) -> bool:
@@ -8,3 +10,8 @@ def has_required_argument(cls: type, method: str) -> bool:
     parameters = list(inspect.signature(getattr(cls, method)).parameters.values())[1:]
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return any(p.default is p.empty and p.kind not in variable for p in parameters)
+
+
+def has_own_state_dict(optimizer: Optimizer) -> bool:
+    names = ("state_dict", "load_state_dict")
+    return any(getattr(type(optimizer), name) is not getattr(Optimizer, name) for name in names)

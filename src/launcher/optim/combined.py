@@ -1,4 +1,4 @@
-"""Several optimizers as one."""
+"""Muon and AdamW as one optimizer."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 from torch.optim import Optimizer
 
 
-class CombinedOptimizer(Optimizer):
-    """Several optimizers, each with parameters of its own, as one.
+class MuonAdamW(Optimizer):
+    """`torch.optim.Muon` for groups of matrices and `torch.optim.AdamW` for the others, as one.
 
-    Its `param_groups` are the groups of all, as the same dictionary objects, and all share one
+    Its `param_groups` are the groups of both, as the same dictionary objects, and both share one
     `state`. So schedulers, gradient scalers, `state_dict` and code that saves state by parameter
     see an ordinary optimizer.
     """
@@ -25,7 +25,7 @@ class CombinedOptimizer(Optimizer):
         first = 0
         for part in self.optimizers:
             last = first + len(part.param_groups)
-            # As at the end of `load_state_dict`: a part may have parts itself.
+            # As at the end of `load_state_dict`.
             part.__setstate__({"state": self.state, "param_groups": self.param_groups[first:last]})
             first = last
 
@@ -41,14 +41,9 @@ class CombinedOptimizer(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise RuntimeError, since it is not known which optimizer should get a new group."""
         if len(self.param_groups) == sum(len(part.param_groups) for part in self.optimizers):
-            name = type(self).__name__
-            raise RuntimeError(f"{name} does not support adding parameter groups.")
+            raise RuntimeError("MuonAdamW does not support adding parameter groups.")
         super().add_param_group(param_group)
 
     def step(self) -> None:  # type: ignore[override]
         for part in self.optimizers:
             part.step()
-
-
-class MuonAdamW(CombinedOptimizer):
-    """`torch.optim.Muon` for groups of matrices and `torch.optim.AdamW` for the others, as one."""

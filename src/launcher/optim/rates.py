@@ -25,17 +25,9 @@ PROBE_RATES = (1.0, 1e-3, 0.37)
 
 
 def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
-    """Return the first steps in which two schedules give the same rates.
-
-    It is 0 for schedules of several optimizers.
-    """
+    """Return the first steps in which two schedules give the same rates."""
     optimizer, limit = pair.one["optimizer"], pair.steps_before_an_end
-    if (
-        one is None
-        or other is None
-        or "parts" in optimizer
-        or not (_is_known(one) and _is_known(other))
-    ):
+    if one is None or other is None or not (_is_known(one) and _is_known(other)):
         return 0
     # Either may be rejected.
     try:

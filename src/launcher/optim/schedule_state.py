@@ -21,8 +21,6 @@ from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, OneCycleLR
 
 from launcher.errors import ConfigError
 from launcher.optim.schedulers import (
-    AnyScheduler,
-    SchedulerParts,
     add_factors,
     follow_groups,
     needs_metric,
@@ -37,10 +35,9 @@ RATE_ATTRIBUTES = ("base_lrs", "_last_lr")
 SETS_RATES = (CyclicLR, OneCycleLR)
 """Schedules whose arguments have the rates."""
 MAX_DEPTH = 12
-NO_SCHEDULE = {"class": type(None).__qualname__}
 
 
-class BuiltSchedule:
+class ScheduleState:
     """An optimizer's schedule, or None, and its parameter groups, before the first step."""
 
     def __init__(self, optimizer: Optimizer, scheduler: LRScheduler | None):
@@ -62,14 +59,13 @@ class BuiltSchedule:
                 if not isinstance(value, Optimizer)
             }
 
-    def restore(
-        self, saved: State | None, arguments: State, updates: int, takes_rates: bool
-    ) -> None:
-        """Load the schedule's saved state, or None, after the optimizer's.
+    def restore(self, training_state: State, updates: int, takes_rates: bool) -> None:
+        """Restore the schedule and the rates, after the optimizer.
 
         A schedule that replaces another kind of schedule has made `updates`. A fork takes the
         groups' own rates, a resume keeps the saved ones.
         """
+        saved, arguments = training_state["lr_scheduler"], training_state["lr_arguments"]
         if not takes_rates and not isinstance(self.scheduler, SETS_RATES):
             arguments = self._with_own_rates(arguments)
         if self.scheduler is not None and saved is not None and arguments == self.arguments:
@@ -152,37 +148,6 @@ class BuiltSchedule:
                 f"scheduler: {type(self.scheduler).__name__} has no rate after {number} updates,"
                 f" which the checkpoint has ({error}); give it arguments for a longer run."
             ) from error
-
-
-class ScheduleState:
-    """The state of a trainer's schedule, or of the schedules of several optimizers."""
-
-    def __init__(self, optimizer: Optimizer, scheduler: AnyScheduler | None):
-        self.scheduler = scheduler
-        self._parts: dict[str, BuiltSchedule] | None = None
-        if isinstance(scheduler, SchedulerParts):
-            optimizers: dict[str, Optimizer] = optimizer.parts  # type: ignore[attr-defined]
-            self._parts = {
-                name: BuiltSchedule(part, scheduler.parts.get(name))
-                for name, part in optimizers.items()
-            }
-        else:
-            self._only = BuiltSchedule(optimizer, scheduler)
-
-    def arguments(self) -> State:
-        if self._parts is None:
-            return self._only.arguments
-        return {name: part.arguments for name, part in self._parts.items()}
-
-    def restore(self, training_state: State, updates: int, takes_rates: bool) -> None:
-        """Restore the schedule and the rates, after the optimizer."""
-        saved, arguments = training_state["lr_scheduler"], training_state["lr_arguments"]
-        if self._parts is None:
-            self._only.restore(saved, arguments, updates, takes_rates)
-            return
-        for name, part in self._parts.items():
-            described = arguments.get(name, NO_SCHEDULE)
-            part.restore((saved or {}).get(name), described, updates, takes_rates)
 
 
 def _copy_group(group: State) -> State:

@@ -17,14 +17,13 @@ warm-up. Both, or more steps than the run has, are a ConfigError.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from launcher.config.messages import hint
 from launcher.config.schema.checks import warmup_issue
 from launcher.errors import ConfigError, TrainingError
 from launcher.optim.arguments import has_required_argument
@@ -122,52 +121,7 @@ def wsd(
     )
 
 
-class SchedulerParts:
-    """The schedules of several optimizers by name; each counts the updates of its own."""
-
-    def __init__(self, parts: Mapping[str, LRScheduler]):
-        self.parts = dict(parts)
-        for name, part in self.parts.items():
-            check_steps(part, f"scheduler.parts.{name}")
-            if needs_metric(part):
-                raise ConfigError(
-                    f"scheduler.parts.{name}: {type(part).__name__} follows a metric, which several"
-                    " optimizers do not support; use a schedule by the step, such as cosine."
-                )
-
-    def step(self) -> None:
-        for part in self.parts.values():
-            part.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self.parts.items()}
-
-
-AnyScheduler = LRScheduler | SchedulerParts
-
-
-def scheduler_parts(optimizer: Optimizer, *, parts: dict[str, Any]) -> SchedulerParts:
-    """A schedule for each of several optimizers.
-
-    Args:
-        optimizer: the several optimizers.
-        parts: the schedules, by the names of the optimizers; the rate of one without a schedule is
-            constant.
-    """
-    optimizers = getattr(optimizer, "parts", None)
-    if optimizers is None:
-        raise ConfigError(
-            f"scheduler.parts: the optimizer is one {type(optimizer).__name__}; choose its schedule"
-            " (scheduler=cosine), or several optimizers (optimizer=parts)."
-        )
-    for name in parts.keys() - optimizers.keys():
-        raise ConfigError(
-            f"scheduler.parts.{name}: is not one of optimizer.parts{hint(name, optimizers)}"
-        )
-    return SchedulerParts({name: make(optimizers[name]) for name, make in parts.items()})
-
-
-def follow_groups(scheduler: AnyScheduler | None) -> None:
+def follow_groups(scheduler: LRScheduler | None) -> None:
     """Let a schedule multiply the rates of groups that were added to its optimizer."""
     if not isinstance(scheduler, LRScheduler) or needs_metric(scheduler):
         return

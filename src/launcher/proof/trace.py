@@ -62,7 +62,7 @@ class TraceHook(BaseHook):
         named = unwrap(trainer.model).named_parameters()
         gradients = self._line.setdefault(GRADIENTS, {})
         for name, p in named:
-            if p.grad is not None and trainer.strategy.is_updated(p):
+            if p.grad is not None:
                 gradients[name] = int(checksum([p.grad]))
 
     def on_after_step(self, trainer: TrainerView) -> None:

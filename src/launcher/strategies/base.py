@@ -92,9 +92,6 @@ class Strategy(ABC):
     """True if the strategy adds gradients in the order of the lanes, and so gives the bits of
     `strategy=none`. It counts only for the class that declares it: a subclass may change them."""
 
-    supports_parts: ClassVar[bool] = False
-    """True if several optimizers can take turns (`optim.parts.OptimizerParts`)."""
-
     ranks: Ranks
     lanes: Lanes | None = None
     """This rank's lanes, with `StepPlan.lanes`."""
@@ -139,16 +136,6 @@ class Strategy(ABC):
     @abstractmethod
     def step(self) -> StepResult:
         """Unscale, clip, update, zero the gradients."""
-
-    def take_turn(self, name: str) -> None:  # noqa: B027 - most update one optimizer
-        """Let `backward` and `step` work on one of several optimizers, until `end_turns`."""
-
-    def end_turns(self) -> None:  # noqa: B027
-        """End a step of several optimizers."""
-
-    def is_updated(self, parameter: nn.Parameter) -> bool:
-        """Return whether `step` updates this parameter, in the turn of its optimizer."""
-        return True
 
     @abstractmethod
     def grad_norm(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:

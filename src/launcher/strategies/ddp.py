@@ -9,11 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildOptimizer
-from launcher.strategies.buffers import broadcast
 from launcher.strategies.lane_sums import complete_gradients, exchange_in_buckets
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
@@ -75,10 +73,8 @@ class DdpStrategy(NativeStrategy):
         model = self.make_model(build_model)
         # It gets the unwrapped model, whose names and methods it may use.
         optimizer = build_optimizer(model)
-        if self.lanes is not None or isinstance(optimizer, OptimizerParts):
-            # DDP adds the ranks in an order of its own. It also waits for the gradients of all
-            # parameters, and writes to buffers between the passes of two turns. So here `step`
-            # exchanges the gradients once, or once a turn.
+        if self.lanes is not None:
+            # DDP adds the ranks in an order of its own, so here `step` exchanges the gradients.
             self._no_sync = None
             self.attach(model, optimizer, self.precision.scaler(self.device))
             return self.model, self.optimizer
@@ -101,18 +97,11 @@ class DdpStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def gradient_exchange(self) -> Callable[[list[nn.Parameter]], None] | None:
-        if isinstance(self.optimizer, OptimizerParts):
-            return mean_over_ranks
         if self._wrapped is not None:
             # DDP does not know parameters that were frozen when it was made.
             late = [p for p in self._all_params if id(p) not in self._wrapped]
             return (lambda _: mean_over_ranks(late)) if late else None
         return super().gradient_exchange()
-
-    def end_turns(self) -> None:
-        super().end_turns()
-        if self.broadcast_buffers:
-            broadcast([*self.model.buffers()])
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
         return NULL if enabled or self._no_sync is None else self._no_sync()

@@ -12,7 +12,6 @@ from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.optim.combined import MuonAdamW
-from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
@@ -159,10 +158,9 @@ class FsdpStrategy(NativeStrategy):
                 model = self._from_host(build_model)
         # The optimizer is built only now, since sharding has replaced the model's parameters.
         optimizer = build_optimizer(model)
-        parts = optimizer.parts.values() if isinstance(optimizer, OptimizerParts) else [optimizer]
-        if bad := next((part for part in parts if isinstance(part, PLAIN_TENSOR_OPTIMIZERS)), None):
+        if isinstance(optimizer, PLAIN_TENSOR_OPTIMIZERS):
             raise ConfigError(
-                f"optimizer={type(bad).__name__}: it cannot update sharded parameters; use"
+                f"optimizer={type(optimizer).__name__}: it cannot update sharded parameters; use"
                 " another optimizer, or strategy=ddp."
             )
         if self.lanes is not None and isinstance(optimizer, WHOLE_MATRIX_OPTIMIZERS):

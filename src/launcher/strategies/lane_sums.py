@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import ConfigError
-from launcher.optim.parts import OptimizerParts
 from launcher.process.ranks import any_rank
 from launcher.strategies.sharded import bits, local
 
@@ -210,11 +209,6 @@ def check_model(model: nn.Module) -> None:
 def check_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
     """Check that the update does not depend on how lanes are laid out over ranks."""
     name = type(optimizer).__name__
-    if isinstance(optimizer, OptimizerParts):
-        raise ConfigError(
-            "trainer.lanes: does not support several optimizers (optimizer.parts); use"
-            " trainer.lanes=null."
-        )
     if device.type == "cpu" and any(group.get("fused") for group in optimizer.param_groups):
         raise ConfigError(
             f"optimizer.fused=true: on the CPU, {name}'s fused kernel rounds by the position in a"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 from torch.nn.utils import clip_grads_with_norm_
 
 from launcher.errors import ConfigError
-from launcher.optim.parts import OptimizerParts, has_own_state_dict
+from launcher.optim.arguments import has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.device import get_device
@@ -32,7 +31,6 @@ from launcher.strategies.weights import (
     load_weights,
     model_meta,
     model_tensors,
-    needs_backward,
 )
 
 OPTIMIZER = "optimizer/"
@@ -41,10 +39,6 @@ OPTIMIZER = "optimizer/"
 class NativeStrategy(Strategy):
     """A step with torch's own parts."""
 
-    supports_parts = True
-    _turn: frozenset[int] | None = None
-    """The `id`s of the parameters of the optimizer whose turn it is, or None if there is one
-    optimizer."""
     replica_group: object = None
     """The ranks that have the same shards in each replica, in order. Default None: all ranks."""
 
@@ -76,10 +70,7 @@ class NativeStrategy(Strategy):
         self.scaler, self._scales = scaler, scaler.is_enabled()
         self._loss_divisor = self.plan.lanes or self.plan.grad_accum_steps
         self._sums = LaneSums(self.plan.grad_accum_steps) if self.lanes is not None else None
-        self._max_grad_norm = self.plan.max_grad_norm
-        self._work_on(optimizer)
-        # The parameters that get gradients; None: all.
-        self._inputs: list[nn.Parameter] | None = None
+        self._list_parameters()
         self._check_state()
         if self.lanes is not None:
             check_model(model)
@@ -99,12 +90,8 @@ class NativeStrategy(Strategy):
             return partial(sum_over_replicas, group=self.replica_group)
         return None
 
-    def _work_on(self, optimizer: torch.optim.Optimizer) -> None:
-        self._updating = optimizer
-        self._list_parameters()
-
     def _list_parameters(self) -> None:
-        self._params = by_mesh(p for group in self._updating.param_groups for p in group["params"])
+        self._params = by_mesh(p for group in self.optimizer.param_groups for p in group["params"])
         self._num_params = sum(map(len, self._params))
         self._all_params = [p for params in self._params for p in params]
         self._exchange = self.gradient_exchange()
@@ -112,27 +99,10 @@ class NativeStrategy(Strategy):
     def _follow_groups(self) -> None:
         """Take the parameters that `add_param_group` has added."""
         num_params = 0
-        for group in self._updating.param_groups:
+        for group in self.optimizer.param_groups:
             num_params += len(group["params"])
         if num_params != self._num_params:
             self._list_parameters()
-
-    def take_turn(self, name: str) -> None:
-        optimizers = self.optimizer
-        assert isinstance(optimizers, OptimizerParts)
-        limit = optimizers.max_grad_norm.get(name, self._max_grad_norm)
-        self.plan = replace(self.plan, max_grad_norm=limit)
-        self._work_on(optimizers.parts[name])
-        # Other parameters need no gradients, but a wrapper waits for each gradient of the graph.
-        self._inputs = None if needs_backward(self.model) else self._all_params
-        self._turn = frozenset(map(id, self._all_params))
-
-    def end_turns(self) -> None:
-        if self._scales:
-            self.scaler.update()
-
-    def is_updated(self, parameter: nn.Parameter) -> bool:
-        return self._turn is None or id(parameter) in self._turn
 
     def grad_norm(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:
         return self._norm(by_mesh(parameters))
@@ -145,10 +115,7 @@ class NativeStrategy(Strategy):
             loss = loss / self._loss_divisor
         if self._scales:
             loss = self.scaler.scale(loss)
-        if self._inputs is None:
-            loss.backward()
-        else:
-            loss.backward(inputs=self._inputs)
+        loss.backward()
         if self._sums is not None:
             self._follow_groups()
             self._sums.add(self._all_params)
@@ -163,7 +130,7 @@ class NativeStrategy(Strategy):
         if self._exchange is not None:
             self._exchange(self._all_params)
         if self._scales:
-            self.scaler.unscale_(self._updating)
+            self.scaler.unscale_(self.optimizer)
         if self.before_clip is not None:
             if self.plan.retry_non_finite and not math.isfinite(
                 (norm := self._norm(self._params)).item()
@@ -183,11 +150,10 @@ class NativeStrategy(Strategy):
             return self._leave_out(norm, is_vetoed=veto is not None and bool(veto))
         self._clip(norm)
         if self._scales:
-            self.scaler.step(self._updating)
-            if self._turn is None:  # the loss scale of several optimizers changes after the last
-                self.scaler.update()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
         else:
-            self._updating.step()
+            self.optimizer.step()
         self.optimizer.zero_grad()
         return StepResult(norm)
 
@@ -220,8 +186,7 @@ class NativeStrategy(Strategy):
 
     def _leave_out(self, norm: torch.Tensor, is_vetoed: bool = False) -> StepResult:
         if self._scales:
-            if self._turn is None:
-                self.scaler.update()  # lowers the scale without a step
+            self.scaler.update()  # lowers the scale without a step
             self.optimizer.zero_grad()
             return StepResult(norm, skipped=not is_vetoed)
         self.optimizer.zero_grad()

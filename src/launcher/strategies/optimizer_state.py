@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.optim.combined import CombinedOptimizer
-from launcher.optim.parts import OptimizerParts, has_own_state_dict
+from launcher.optim.arguments import has_own_state_dict
+from launcher.optim.combined import MuonAdamW
 from launcher.strategies.base import TensorReader
 from launcher.strategies.sharded import read_into, zeros_like_shard
 from launcher.strategies.weights import unwrap
@@ -144,7 +144,7 @@ def _add_groups(
     model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
 ) -> None:
     """Add the groups that a hook had added in training, of the model's parameters."""
-    if isinstance(optimizer, CombinedOptimizer):
+    if isinstance(optimizer, MuonAdamW):
         return
     taken = {id(p) for group in optimizer.param_groups for p in group["params"]}
     parameters = {n: p for n, p in unwrap(model).named_parameters() if id(p) not in taken}
@@ -204,9 +204,7 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]])
 
 
 def _kinds(optimizer: torch.optim.Optimizer) -> list[str]:
-    """Return the class of each group's optimizer, with its part of several."""
-    if isinstance(optimizer, OptimizerParts):
-        return optimizer.group_kinds
+    """Return the class of each group's optimizer."""
     return [type(optimizer).__name__] * len(optimizer.param_groups)
 
 

@@ -42,9 +42,8 @@ from launcher.models.output import check_parameters, describe_type
 from launcher.optim.common_steps import comparable
 from launcher.optim.fused import kernels_for_any_shard
 from launcher.optim.optimizers import check_step
-from launcher.optim.parts import OptimizerParts, call_factory
 from launcher.optim.precision import Precision
-from launcher.optim.schedulers import SchedulerParts, check_steps, needs_metric
+from launcher.optim.schedulers import check_steps, needs_metric
 from launcher.process import collector
 from launcher.process.files import expand
 from launcher.process.ranks import Ranks
@@ -254,7 +253,14 @@ def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Op
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
     torch's own optimizers take them.
     """
-    optimizer: torch.optim.Optimizer = call_factory(_factory(node, "optimizer"), model)
+    factory = _factory(node, "optimizer")
+    first = next(iter(inspect.signature(getattr(factory, "func", factory)).parameters))
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if first != "model" and not parameters:
+        raise ConfigError(
+            f"model._target_={type(model).__name__}: has no parameter to train; use another model."
+        )
+    optimizer: torch.optim.Optimizer = factory(model if first == "model" else parameters)
     key = f"optimizer._target_={node['_target_']}"
     if not hasattr(optimizer, "param_groups"):
         raise ConfigError(
@@ -264,15 +270,8 @@ def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Op
     return optimizer
 
 
-def _factory(node: Mapping[str, Any], path: str) -> Callable[..., object]:
-    """Return the configured factory; its `parts` are factories too, with or without `_partial_`."""
-    if isinstance(node.get("parts"), dict):
-        parts = {
-            name: part | {"_partial_": True} if isinstance(part, dict) else part
-            for name, part in node["parts"].items()
-        }
-        node = {**node, "parts": parts}
-    factory: Callable[..., object] = instantiate(node, path, _partial_=True)
+def _factory(node: Mapping[str, Any], path: str) -> Callable[..., Any]:
+    factory: Callable[..., Any] = instantiate(node, path, _partial_=True)
     return factory
 
 
@@ -280,10 +279,6 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     """Build the scheduler of a node `scheduler`."""
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
-    if isinstance(optimizer, OptimizerParts) and "parts" not in options:
-        return SchedulerParts(
-            {name: build_scheduler(options, part) for name, part in optimizer.parts.items()}
-        )
     factory = _factory(options, "scheduler")
     if (
         metric is not None

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.config.settings import TrainerSettings
 from launcher.hooks.base import BaseHook, Records, RunContext
 from launcher.hooks.records import map_nested_tensor
 from launcher.optim.precision import Precision
-from launcher.optim.schedulers import AnyScheduler
 from launcher.strategies.base import Strategy
 from launcher.train.trainer import BaseTrainer
 
@@ -42,7 +42,7 @@ class Trainer(BaseTrainer):
         strategy: Strategy,
         build_model: Callable[[], nn.Module],
         build_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
-        build_scheduler: Callable[[torch.optim.Optimizer], AnyScheduler] | None,
+        build_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None,
         data_loader: Iterable[Any],
         hooks: Sequence[BaseHook],
         context: RunContext,
@@ -99,20 +99,12 @@ class Trainer(BaseTrainer):
         self._reuses_outputs = captures_graphs(options, self.device)
         self.model.compile(**options)
 
-    def forward(
-        self, input: Any, optimizer: str | None = None
-    ) -> tuple[torch.Tensor | None, Records]:
-        outputs: tuple[torch.Tensor | None, Records] = (
-            self.model(input) if optimizer is None else self.model(input, optimizer=optimizer)
-        )
+    def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+        outputs: tuple[torch.Tensor | None, Records] = self.model(input)
         if self._reuses_outputs:
             # The next call overwrites them, and they are logged some steps later.
             outputs = map_nested_tensor(torch.clone, outputs)
         return outputs
-
-    def _forward(self) -> Callable[..., Any]:
-        forward: Callable[..., Any] = self.unwrapped_model.forward
-        return forward
 
     def _forward_name(self) -> str:
         return f"{type(self.unwrapped_model).__name__}.forward"

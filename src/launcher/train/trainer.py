@@ -9,8 +9,7 @@ hook reads them.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from launcher.config.schema.value_types import check_bounds
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, StepInfo, TrainState
-from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switching
+from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switches_weights
 from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import format_step
 from launcher.hooks.state import full_state, load_full_state, load_hook_states
@@ -33,12 +32,9 @@ from launcher.models.output import (
     warn_of_rounding,
 )
 from launcher.optim.optimizers import check_step
-from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.optim.schedule_state import ScheduleState
 from launcher.optim.schedulers import (
-    AnyScheduler,
-    SchedulerParts,
     check_steps,
     current_rates,
     follow_groups,
@@ -54,17 +50,11 @@ from launcher.strategies.lane_sums import Buffers
 from launcher.strategies.missing_loss import check_missing_loss
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import model_tensors, unwrap
-from launcher.train.alternating_step import AlternatingUpdates, check_takes_name, check_turns
 from launcher.train.batches import Batches, MicroBatches, weigh
 from launcher.train.events import HookCaller, calls, check_hook
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 ADVICE = "Lower the learning rate or check the data."
-COMBINERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "build_optimizer": OptimizerParts,
-    "build_lr_scheduler": SchedulerParts,
-}
-"""The methods that may return several parts by name, and what makes them one."""
 
 
 class BaseTrainer(HookCaller):
@@ -129,14 +119,13 @@ class BaseTrainer(HookCaller):
         self.device = parse_device(device)
         self.context = RunContext()
         # `build` makes the parts.
-        self.is_built = self._is_stepped_elsewhere = False
+        self.is_built = self._follows_metric = False
         self.data_loader: object = None
         self.model: nn.Module
         self.optimizer: torch.optim.Optimizer
-        self.lr_scheduler: AnyScheduler | None = None
+        self.lr_scheduler: LRScheduler | None = None
         self.grad_scaler: torch.amp.GradScaler
         self.strategy: Strategy
-        self._turns: AlternatingUpdates | None = None
         self._batches: Batches
         self._schedule: ScheduleState
         self._agreement: Agreement
@@ -160,12 +149,7 @@ class BaseTrainer(HookCaller):
     def build_model(self) -> nn.Module:
         raise self._missing("build_model(self)", "returns a torch.nn.Module")
 
-    def build_optimizer(self) -> torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]:
-        """Return the optimizer, or several by name.
-
-        Several update in their order, each with a loss of its own: `forward(batch,
-        optimizer=name)`.
-        """
+    def build_optimizer(self) -> torch.optim.Optimizer:
         raise self._missing("build_optimizer(self)", "returns a torch.optim.Optimizer")
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
@@ -183,8 +167,7 @@ class BaseTrainer(HookCaller):
         """
         return None
 
-    def build_lr_scheduler(self) -> LRScheduler | Mapping[str, LRScheduler] | None:
-        """Return the schedule, or schedules by the names of their optimizers."""
+    def build_lr_scheduler(self) -> LRScheduler | None:
         return None
 
     def build_grad_scaler(self) -> torch.amp.GradScaler:
@@ -227,23 +210,15 @@ class BaseTrainer(HookCaller):
         )
         if self.lr_scheduler is not None:
             check_steps(self.lr_scheduler, f"{type(self).__name__}.build_lr_scheduler")
-            # With a metric's value, or in the turn of an optimizer.
-            self._is_stepped_elsewhere = isinstance(
-                self.lr_scheduler, SchedulerParts
-            ) or needs_metric(self.lr_scheduler)
+            self._follows_metric = needs_metric(self.lr_scheduler)
         self.grad_scaler = self._part("build_grad_scaler", "a torch.amp.GradScaler", "unscale_")
         self.hooks = list(self._part("build_hooks", "a list of hooks", "__iter__"))
         for hook in self.hooks:
             check_hook(hook, f"{type(self).__name__}.build_hooks")
-        if any(switching(self.optimizer)):
+        if switches_weights(self.optimizer):
             # A hook of the user's may call the same methods.
             self.hooks.insert(0, EvaluationWeightsHook(self.optimizer))
         self.strategy = self.build_strategy()
-        if isinstance(self.optimizer, OptimizerParts):
-            retries = self.max_non_finite_grad_retries
-            check_turns(self.strategy, self.optimizer, self.lr_scheduler, self.hooks, retries)
-            check_takes_name(self._forward(), self._forward_name(), list(self.optimizer.parts))
-            self._turns = AlternatingUpdates(self.optimizer, self.strategy, self._forward_for)
         self._num_groups = len(self.optimizer.param_groups)
         self._agreement = Agreement()
         self.bind_events()
@@ -257,18 +232,12 @@ class BaseTrainer(HookCaller):
 
     def _part(self, method: str, expected: str, *attributes: str) -> Any:
         part = getattr(self, method)()
-        if isinstance(part, Mapping) and method in COMBINERS:
-            part = COMBINERS[method](part)
         if not is_part(part, attributes) and not (part is None and expected.endswith("or None")):
             raise ConfigError(
                 f"{type(self).__name__}.{method} should return {expected}; it returned"
                 f" {describe_type(part)}."
             )
         return part
-
-    def _forward(self) -> Callable[..., object]:
-        """Return the function that computes the loss, which a subclass or a model provides."""
-        return self.forward
 
     def bind_events(self) -> None:
         """List what each event calls. Needed again after a change of hooks or loader."""
@@ -405,8 +374,6 @@ class BaseTrainer(HookCaller):
 
     def _attempt(self) -> StepResult:
         """Compute a step's gradients, let the strategy clip them, update the weights, zero them."""
-        if self._turns is not None:
-            return self._take_turns(self._turns)
         self._accumulate(self._micro_batches())
         if (lanes := self.strategy.lanes) is not None:
             self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
@@ -417,26 +384,6 @@ class BaseTrainer(HookCaller):
         self.step_info["lr"] = current_rates(self.optimizer)
         self._agreement.begin(signals.first_signal())
         return self.strategy.step()
-
-    def _take_turns(self, turns: AlternatingUpdates) -> StepResult:
-        """Compute the gradients and update the weights, one optimizer after the other."""
-        batches = list(islice(self._micro_batches(), self.gradient_accumulation_steps))
-        for batch, _ in batches:
-            self.fire("on_batch", batch)
-        self.step_info["lr"] = current_rates(self.optimizer)
-        self._agreement.begin(signals.first_signal())
-        schedules: Any = self.lr_scheduler
-        result = turns.take(self.state.step, batches, self.step_info, schedules)
-        self._has_checked_forward = True
-        return result
-
-    def _forward_for(self, input: object, optimizer: str) -> tuple[torch.Tensor | None, Records]:
-        """Call `forward` for one of several optimizers, checked in the first step."""
-        forward: Any = self.forward
-        output: tuple[torch.Tensor | None, Records] = forward(input, optimizer=optimizer)
-        if not self._has_checked_forward:
-            check_output(output, self._forward_name())
-        return output
 
     def _micro_batches(self) -> MicroBatches:
         return self._batches.of_step(self.gradient_accumulation_steps, self.step_info["data_time"])
@@ -507,7 +454,7 @@ class BaseTrainer(HookCaller):
         state = self.state
         if not was_skipped:
             state.skipped_in_row = 0
-            if self.lr_scheduler is not None and not self._is_stepped_elsewhere:
+            if self.lr_scheduler is not None and not self._follows_metric:
                 self.lr_scheduler.step()
             return
         state.skipped_steps += 1
@@ -613,7 +560,7 @@ class BaseTrainer(HookCaller):
             "lr_scheduler": (
                 self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None
             ),
-            "lr_arguments": self._schedule.arguments(),
+            "lr_arguments": self._schedule.arguments,
             "grad_scaler": self.grad_scaler.state_dict(),
             "data_loader": self._batches.position(),
         }

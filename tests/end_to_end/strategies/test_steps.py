@@ -59,25 +59,6 @@ UNUSUAL = {
     ],
 }
 """A schedule that follows a metric."""
-ADAM = "{_target_:torch.optim.Adam,lr:0.01}"
-SEVERAL = [
-    "digits", "optimizer=parts", f"optimizer.parts={{generator:{ADAM},discriminator:{ADAM}}}",
-    "trainer.micro_batch_size=3",
-]  # fmt: skip
-MODELS = {
-    "mlp": ["model._target_=support.dcgan.Adversaries"],
-    "dcgan": ["model._target_=support.dcgan.DCGAN"],
-}
-TURNS = {
-    f"{model} {name}": [*SEVERAL, *chosen, *overrides]
-    for model, chosen in MODELS.items()
-    for name, overrides in {
-        "ddp": DDP,
-        "fsdp in units": [*FSDP, "strategy.min_params=200"],
-        "fp16": [*DDP, *SCALER],
-    }.items()
-    if model == "mlp" or name == "ddp"
-}
 """Several optimizers, on two ranks."""
 REFUSED = [
     [*FSDP, "strategy.replicate=2"],
@@ -116,11 +97,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             "whole_and_interrupted",
             {"folder": str(folder / name), "overrides": [*DDP, *overrides]},
         )
-    for name, overrides in TURNS.items():
-        tasks[name] = (
-            "whole_and_interrupted",
-            {"folder": str(folder / name), "overrides": overrides},
-        )
     for name, overrides in PARTS.items():
         tasks[f"part {name}"] = (
             "train",
@@ -144,10 +120,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "compiled": (
             "train",
             {"folder": str(folder / "c"), "overrides": [*NONE, *DROPOUT, *COMPILED]},
-        ),
-        "several": (
-            "train",
-            {"folder": str(folder / "e"), "overrides": [*SEVERAL, *MODELS["mlp"], *NONE]},
         ),
         "rejected": ("rejected", {"overrides": REFUSED}),
     }
@@ -214,22 +186,6 @@ def test_unusual_steps_resume_to_the_bit(
             assert first[key] + second[key] == whole[key]
         assert second["digest"] == whole["digest"]
         assert whole["rates"] == [0.01, 0.005, 0.0025, 0.00125, 0.000625, 0.0003125]
-
-
-@pytest.mark.parametrize("name", TURNS)
-def test_several_optimizers_on_two_ranks(
-    found: dict[str, list[Any]], alone: dict[str, Any], name: str
-) -> None:
-    for result in found[name]:
-        whole, first, second = result["whole"], result["first"], result["second"]
-        assert (first["stopped"], second["step"]) == (15, 6)
-        for key in ("losses", "norms", "rates"):
-            assert first[key] + second[key] == whole[key]
-        assert second["digest"] == whole["digest"]
-        if name.startswith("mlp"):
-            rel = 1e-2 if "fp16" in name else 1e-5
-            assert whole["losses"] == pytest.approx(alone["several"]["losses"], rel=rel)
-            assert whole["norms"] == pytest.approx(alone["several"]["norms"], rel=rel)
 
 
 @pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)

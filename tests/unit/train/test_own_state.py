@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from launcher import BaseHook, BaseTrainer, CheckpointingHook
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
-from launcher.optim.parts import OptimizerParts
 from support import own_state
 from support.own_state import ByName, Forgetful, Net, Packed, Projected, ScheduleFree
 
@@ -204,9 +203,3 @@ def test_a_parameter_that_cannot_be_trained_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=r"^model: "):
         Trainer({"model": make}, STEPS, tmp_path).train()
-
-
-def test_parts_with_their_own_state_dict_are_rejected() -> None:
-    packed = Packed([nn.Parameter(torch.ones(1))], lr=0.1)
-    with pytest.raises(ConfigError, match=r"optimizer\.parts\.a: Packed has a state_dict"):
-        OptimizerParts({"a": packed})

@@ -15,11 +15,10 @@ from typing import Any
 from launcher.config.containers import settings_of
 from launcher.config.messages import ConfigIssue, hint, show
 from launcher.config.schema import deepspeed_file
-from launcher.config.schema.hook_dependencies import metric_issues, need_issues, parts
+from launcher.config.schema.hook_dependencies import metric_issues, need_issues
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
-from launcher.config.schema.signature import attribute
 from launcher.config.settings import TrainerSettings
 from launcher.config.tree import get, items, walk
 from launcher.process.files import expand
@@ -30,10 +29,6 @@ NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
 """Jobs that use the model (and the data) of a run, and do not train."""
 LR_FIND = "launcher.jobs.lr_find.LRFindJob"
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
-THROUGHPUT = "launcher.hooks.throughput.ThroughputHook"
-MIXTURE = "launcher.data.mixture.MixtureData"
-OPTIMIZERS = "launcher.optim.parts.optimizer_parts"
-SEVERAL = "does not support several optimizers (optimizer.parts)"
 NAME = re.compile(r"\w[\w.+=@-]*")
 MAX_NAME_BYTES = 128
 PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
@@ -51,7 +46,6 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from need_issues(tree)
         yield from metric_issues(tree)
         yield from _check_recomputation(tree)
-        yield from _parts(tree)
         yield from _objective(tree)
     if job == PREDICT:
         yield from _new_data(tree)
@@ -217,37 +211,6 @@ def _check_recomputation(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             f" so the gradient is wrong; use trainer.compile.backend=aot_eager, or {key}=none."
         )
         yield ConfigIssue("trainer.compile.backend", backend, text)
-
-
-def _parts(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check several optimizers, and the parts of a run that do not support them."""
-    for group in ("optimizer", "scheduler"):
-        for name, node in items(tree, f"{group}.parts"):
-            if not (isinstance(node, dict) and "_target_" in node):
-                key = f"{group}.parts.{name}"
-                text = f"has no _target_; name its class or function: {key}._target_=..."
-                yield ConfigIssue(key, None, text)
-    if get(tree, "optimizer._target_") != OPTIMIZERS:
-        return
-    for key, advice in {
-        "trainer.lanes": "use null",
-        "trainer.max_non_finite_grad_retries": "use null, which skips the update",
-        "scheduler.metric": "use scheduler=cosine",
-    }.items():
-        if get(tree, key) is not None:
-            yield _issue(tree, key, f"{SEVERAL}; {advice}.")
-    for key, target, advice in (
-        ("strategy", deepspeed_file.TARGET, "use strategy=ddp"),
-        ("data", MIXTURE, "use data of one source"),
-        ("job", LR_FIND, "set the rates yourself"),
-    ):
-        if get(tree, f"{key}._target_") == target:
-            yield ConfigIssue(key, target.rpartition(".")[2], f"{SEVERAL}; {advice}.")
-    for name, node in parts(tree, "hooks").items():
-        if attribute(node["_target_"], "needs_one_optimizer"):
-            yield ConfigIssue(f"hooks.{name}", None, f"{SEVERAL}; leave it out.")
-        if node["_target_"] == THROUGHPUT and node.get("flops", True):
-            yield ConfigIssue(f"hooks.{name}.flops", "true", f"{SEVERAL}; use false.")
 
 
 def no_file(key: str, pattern: str) -> ConfigIssue:

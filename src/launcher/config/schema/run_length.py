@@ -9,8 +9,7 @@ from launcher.config.messages import ConfigIssue, show
 from launcher.config.tree import get, map_leaves
 
 DEFAULT_STEPS = 500
-SCHEDULE_LENGTH = re.compile(r"scheduler\.(parts\.[^.]+\.)?max_steps")
-"""The length of a schedule, also of one of several optimizers."""
+SCHEDULE_LENGTH = "scheduler.max_steps"
 EPOCHS = re.compile(r"(\d+(?:\.\d+)?)\s*epochs?")
 """A number of epochs in place of a number of steps: `1epoch`, `0.5epoch`, `2epochs`."""
 
@@ -34,7 +33,7 @@ def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[
             "trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs."
         )
     for key, source in sources.items() if steps is None and epochs is not None else ():
-        if source == "trainer.max_steps" and not SCHEDULE_LENGTH.fullmatch(key):
+        if source == "trainer.max_steps" and key != SCHEDULE_LENGTH:
             text = (
                 f"is not known before the data are read, since trainer.max_epochs={show(epochs)} is"
                 f" set; set {key} to a number, or use trainer.max_steps."
@@ -44,15 +43,10 @@ def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[
 
 def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
     """Return a resolved configuration with another `trainer.max_steps`, also in the schedule."""
-    before = config["trainer"]["max_steps"]
-
-    def change(value: object, keys: tuple[object, ...]) -> object:
-        is_length = SCHEDULE_LENGTH.fullmatch(".".join(map(str, keys)))
-        return steps if is_length and value == before else value
-
-    nodes = {"trainer": {**config["trainer"], "max_steps": steps}}
-    if config.get("scheduler"):
-        nodes |= map_leaves({"scheduler": config["scheduler"]}, change)
+    trainer, schedule = config["trainer"], config.get("scheduler") or {}
+    nodes = {"trainer": {**trainer, "max_steps": steps}}
+    if schedule.get("max_steps") == trainer["max_steps"]:
+        nodes["scheduler"] = {**schedule, "max_steps": steps}
     return {**config, **nodes}
 
 

@@ -51,8 +51,6 @@ HYDRA_KEYS: dict[str, tuple[object, str]] = {
     "job.chdir": (False, "paths are relative to the folder of the command"),
 }
 """Keys of Hydra that cannot be changed, with their values."""
-PART = re.compile(r"(optimizer|scheduler)\.parts\.[^.]+")
-"""The path of one of several optimizers, or of its schedule."""
 FACTORIES = ("optimizer", "scheduler")
 """Groups whose targets get their first argument from training, with or without `_partial_:
 true`."""
@@ -108,7 +106,7 @@ def _with_length_issues(
         issues = [
             issue
             for issue in issues
-            if not (SCHEDULE_LENGTH.fullmatch(issue.key) and get(tree, issue.key) is None)
+            if issue.key != SCHEDULE_LENGTH or get(tree, issue.key) is not None
         ]
     others = list(length_issues(tree, sources)) if _trains(tree) else []
     return [issue for issue in issues if issue.key not in {other.key for other in others}] + others
@@ -304,7 +302,7 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
         yield from _check_type(join(path, "weight"), keys.pop("weight", 1.0), SOURCE_WEIGHT)
         keys.pop("val_dataset", None)
         keys |= {"batch_size": UNRESOLVED} if "batch_size" in spec.names else {}
-    is_factory = path in FACTORIES or PART.fullmatch(path) is not None
+    is_factory = path in FACTORIES
     partial = is_factory or bool(node.get("_partial_") or node.get("_args_"))
     yield from _keys(path, keys, spec, partial)
 

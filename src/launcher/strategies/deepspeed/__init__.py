@@ -17,7 +17,7 @@ from torch.nn.utils import get_total_norm
 
 from launcher.config.schema.deepspeed_file import KEY, read_file
 from launcher.errors import ConfigError
-from launcher.optim.parts import OptimizerParts, has_own_state_dict
+from launcher.optim.arguments import has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
@@ -209,11 +209,6 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def _reject_parts(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        if isinstance(optimizer, OptimizerParts):
-            raise ConfigError(
-                "strategy=deepspeed: does not support several optimizers (optimizer.parts); use"
-                " strategy=ddp."
-            )
         if has_own_state_dict(optimizer):
             raise ConfigError(
                 f"strategy=deepspeed: {type(optimizer).__name__} has a state_dict() or"
