@@ -2,20 +2,17 @@
 
 A class of torch keeps its arguments and its progress in one state, so loading that state would also
 bring back the saved arguments. Many classes compute a rate from the rate before it. So the
-arguments are described next to the state. If they have changed, a schedule that counts steps is
-stepped again from its beginning: it then has the rates of a run that had these arguments from the
-first step on. A schedule that follows a metric keeps its counters, and takes what has changed.
+state before the first step is stored next to the state. If it has changed, a schedule that counts
+steps is stepped again from its beginning: it then has the rates of a run that had these arguments
+from the first step on. A schedule that follows a metric keeps its counters, and takes what has
+changed.
 """
 
-import hashlib
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from copy import deepcopy
-from functools import partial
-from types import CodeType, FunctionType
 from typing import Any
 
-from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, OneCycleLR
 
@@ -34,7 +31,6 @@ RATE_ATTRIBUTES = ("base_lrs", "_last_lr")
 """Attributes of torch's schedules that follow from the optimizer's rates."""
 SETS_RATES = (CyclicLR, OneCycleLR)
 """Schedules whose arguments have the rates."""
-MAX_DEPTH = 12
 
 
 class ScheduleState:
@@ -44,20 +40,13 @@ class ScheduleState:
         self.optimizer = optimizer
         self.scheduler: Any = scheduler
         self._groups: list[State] = [_copy_group(group) for group in optimizer.param_groups]
-        self._state: State = {}
         self.arguments: State = {"class": type(scheduler).__qualname__}
         # Another object may be a schedule, if its `step` needs no arguments.
         if isinstance(scheduler, LRScheduler):
-            self._state = deepcopy(scheduler.state_dict())
+            self.arguments["state"] = deepcopy(scheduler.state_dict())
             self.arguments["rates"] = [
-                float(group["initial_lr" if "initial_lr" in group else "lr"])
-                for group in self._groups
+                float(group.get("initial_lr", group["lr"])) for group in self._groups
             ]
-            self.arguments["values"] = {
-                key: _digest(value)
-                for key, value in vars(scheduler).items()
-                if not isinstance(value, Optimizer)
-            }
 
     def restore(self, training_state: State, updates: int, takes_rates: bool) -> None:
         """Restore the schedule and the rates, after the optimizer.
@@ -65,35 +54,41 @@ class ScheduleState:
         A schedule that replaces another kind of schedule has made `updates`. A fork takes the
         groups' own rates, a resume keeps the saved ones.
         """
-        saved, arguments = training_state["lr_scheduler"], training_state["lr_arguments"]
+        saved, before = training_state["lr_scheduler"], training_state["lr_arguments"]
+        is_same_class = before["class"] == self.arguments["class"]
         if not takes_rates and not isinstance(self.scheduler, SETS_RATES):
-            arguments = self._with_own_rates(arguments)
-        if self.scheduler is not None and saved is not None and arguments == self.arguments:
-            if isinstance(self.scheduler, LambdaLR):
-                # A hook has added groups to the optimizer.
-                add_factors(self.scheduler, len(saved["base_lrs"]))
-            self.scheduler.load_state_dict(deepcopy(saved))
-            return
-        is_same_class = arguments["class"] == self.arguments["class"]
+            before = self._with_own_rates(before)
         if not is_same_class:
-            self._set_built(SCHEDULED_KEYS)
-        if self.scheduler is None:
-            if not is_same_class:
-                self._set_built({"lr"})
-        elif not self._state:
+            self._set_built((*SCHEDULED_KEYS, "lr") if self.scheduler is None else SCHEDULED_KEYS)
+        if self.scheduler is not None and saved is not None and _is_equal(before, self.arguments):
+            self._load(saved)
+        elif not isinstance(self.scheduler, LRScheduler):
             return
         elif needs_metric(self.scheduler):
-            self._keep_counters(saved if saved and is_same_class else {}, arguments)
+            self._keep_counters(saved if saved and is_same_class else {}, before)
         else:
             self._step_again((saved or {}).get("last_epoch", updates) if is_same_class else updates)
 
-    def _with_own_rates(self, arguments: State) -> State:
+    def _load(self, saved: State) -> None:
+        if isinstance(self.scheduler, LambdaLR):
+            # A hook has added groups to the optimizer.
+            add_factors(self.scheduler, len(saved["base_lrs"]))
+            # The functions are not in the state, and may have changed.
+            factors = [function(saved["last_epoch"]) for function in self.scheduler.lr_lambdas]
+            rates = [rate * factor for rate, factor in zip(saved["base_lrs"], factors, strict=True)]
+            if rates != saved["_last_lr"]:
+                saved = saved | {"_last_lr": rates}
+                for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                    set_rate(group, rate)
+        self.scheduler.load_state_dict(deepcopy(saved))
+
+    def _with_own_rates(self, before: State) -> State:
         """Put this schedule's rates in place of the saved ones, so that they count as unchanged."""
         own = self.arguments
-        if "values" not in arguments or "values" not in own:
-            return arguments
-        rates = {key: own["values"][key] for key in RATE_ATTRIBUTES if key in own["values"]}
-        return arguments | {"rates": own["rates"], "values": arguments["values"] | rates}
+        if "state" not in before or "state" not in own:
+            return before
+        rates = {key: own["state"][key] for key in RATE_ATTRIBUTES if key in own["state"]}
+        return before | {"rates": own["rates"], "state": before["state"] | rates}
 
     def _set_built(self, keys: Collection[str]) -> None:
         for group, built in zip(self.optimizer.param_groups, self._groups, strict=False):
@@ -101,11 +96,13 @@ class ScheduleState:
 
     def _keep_counters(self, saved: State, before: State) -> None:
         """Take the saved values of all arguments that have not changed, and the saved rates."""
-        values = self.arguments["values"]
+        own = self.arguments["state"]
         counters = {
-            key: value for key, value in saved.items() if before["values"].get(key) == values[key]
+            key: value
+            for key, value in saved.items()
+            if _is_equal(before["state"].get(key), own.get(key))
         }
-        self.scheduler.load_state_dict(deepcopy(self._state) | counters)
+        self.scheduler.load_state_dict(deepcopy(own) | counters)
         rates: list[float] = self.arguments["rates"]
         all_rates = zip(
             self.optimizer.param_groups, rates, before.get("rates", rates), strict=False
@@ -120,7 +117,7 @@ class ScheduleState:
         loaded = [_copy_group(group) for group in groups]
         for group, built in zip(groups, self._groups, strict=False):
             _set(group, built)
-        self.scheduler.load_state_dict(deepcopy(self._state))
+        self.scheduler.load_state_dict(deepcopy(self.arguments["state"]))
         first = 0
         if isinstance(self.scheduler, LambdaLR) and count:
             # A function of the step needs only the last one.
@@ -150,6 +147,14 @@ class ScheduleState:
             ) from error
 
 
+def _is_equal(one: object, other: object) -> bool:
+    try:
+        return one == other
+    # A tensor or an array in it is compared by elements.
+    except (RuntimeError, ValueError):
+        return False
+
+
 def _copy_group(group: State) -> State:
     return {key: deepcopy(value) for key, value in group.items() if key != "params"}
 
@@ -160,36 +165,3 @@ def _set(group: State, values: State) -> None:
             set_rate(group, value)
         else:
             group[key] = value
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(repr(_describe(value)).encode()).hexdigest()[:16]
-
-
-def _describe(value: Any, depth: int = 0) -> object:
-    """Describe a schedule's value, a function by its code, the same in each process."""
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        return value
-    if isinstance(value, Tensor):
-        return value.tolist()
-    name = type(value).__qualname__
-    parts: list[object] = []
-    # A function may refer to itself.
-    if depth > MAX_DEPTH:
-        return name
-    if isinstance(value, Mapping):
-        parts = [*value.items()]
-    elif isinstance(value, list | tuple):
-        parts = [*value]
-    elif isinstance(value, CodeType):
-        parts = [value.co_code, value.co_names, value.co_consts]
-    elif isinstance(value, partial):
-        parts = [value.func, value.args, value.keywords]
-    elif isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        parts = [value.__code__, value.__defaults__, cells]
-    elif isinstance(value, LRScheduler) or (
-        callable(value) and not isinstance(value, type | nn.Module)
-    ):
-        parts = [getattr(value, "__dict__", {})]
-    return name, [_describe(part, depth + 1) for part in parts]
