@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
-from launcher.models import liger as liger_kernels
 from launcher.models import transformers_models
 from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
 from launcher.models.lora import FrozenWeights, Lora
@@ -39,8 +38,6 @@ class HuggingFaceModel(Model):
         num_labels: classes of a classifier. If the pretrained model has another number, its last
             layer is replaced.
         lora: train adapters instead of all weights, with `pretrained` only.
-        liger: in training, compute the loss of a causal_lm by liger-kernel, without the logits of
-            all tokens. It needs a GPU.
     Raises:
         ConfigError: transformers is not installed, there is no such model, configuration key or
             file, or the data do not fit the model.
@@ -62,18 +59,12 @@ class HuggingFaceModel(Model):
         seq_len: PositiveInt | None = None,
         num_labels: PositiveInt | None = None,
         lora: Lora | None = None,
-        liger: bool = False,
     ):
         super().__init__()
-        if liger:
-            liger_kernels.check(task)
         self.task, self.has_pretrained_weights = task, pretrained is not None
         self.is_language_model = task in WRITES_TEXT
         self.model = _build(task, pretrained, config, vocab_size, num_labels)
         self._check_data(vocab_size, seq_len)
-        self.liger = liger
-        if liger:
-            liger_kernels.apply(self.model)
         if lora is not None and lora.r:
             if pretrained is None:
                 raise ConfigError(
@@ -107,8 +98,6 @@ class HuggingFaceModel(Model):
         if isinstance(batch, Mapping):
             return self._own_loss(batch)
         input, target = batch
-        if self.liger and self.training:
-            return self._loss_without_logits(input, target), {}
         if self.task != "causal_lm":
             return self._own_loss({self.model.main_input_name: input, "labels": target})
         logits = self.logits(input)
@@ -135,13 +124,6 @@ class HuggingFaceModel(Model):
             correct = ((logits.detach() > 0) == (target > 0.5)).float()
             return loss, {"accuracy": correct.mean()} | outputs(self, logits, (target > 0.5).long())
         return loss, outputs(self, logits.squeeze(-1), target)
-
-    def _loss_without_logits(self, input: Tensor, target: Tensor) -> Tensor:
-        count = count_targets(target)
-        some = target.masked_fill(count == 0, 0)
-        words = {self.model.main_input_name: input, "shift_labels": some}
-        loss: Tensor = self.model(**words, **self._options()).loss
-        return loss * (count > 0)
 
     def _options(self) -> dict[str, object]:
         return {"use_cache": False} if self.task in WRITES_TEXT else {}
@@ -203,25 +185,21 @@ class HuggingFaceModel(Model):
         """
         pretrained, lora = settings.get("pretrained"), _lora(settings.get("lora"))
         dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
-        options: dict[str, Any] = {}
-        if lora.r:
+        with torch.device("meta"):
             whole = cls(**{**settings, "lora": lora})
+        model, options = whole.model, dict[str, Any]()
+        if lora.r:
             whole.frozen.set_extra_state(extra["frozen._extra_state"])
             whole.load_state_dict(dict(tensors), strict=False)
-            model = whole.model.merge_and_unload()
+            model = model.merge_and_unload()
         else:
-            keys = {"task", "pretrained", "config", "vocab_size", "num_labels"}
-            arguments = {key: value for key, value in settings.items() if key in keys}
-            with torch.device("meta"):
-                model = _build(**arguments, has_weights=False)
             options["state_dict"] = {k.removeprefix("model."): t for k, t in tensors.items()}
         with transformers_models.quiet():
             model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size, **options)
         if pretrained is not None:
             transformers_models.copy_tokenizer(str(pretrained), folder)
-        # The adapters are merged, and a machine without a GPU may load the model.
-        changed = {"lora": None, "liger": False}
-        return {key: changed.get(key, value) for key, value in settings.items()}
+        # The adapters are merged.
+        return {key: None if key == "lora" else value for key, value in settings.items()}
 
     def shard_units(self) -> list[nn.Module]:
         """Return the layers that transformers does not split, else the longest list's."""
@@ -231,15 +209,13 @@ class HuggingFaceModel(Model):
 
 
 def _build(
-    task: str = "causal_lm",
-    pretrained: str | None = None,
-    config: object = None,
-    vocab_size: int | None = None,
-    num_labels: int | None = None,
-    has_weights: bool = True,
+    task: str,
+    pretrained: str | None,
+    config: Mapping[str, Any] | None,
+    vocab_size: int | None,
+    num_labels: int | None,
 ) -> Any:
-    """Build the model; with `has_weights` False a pretrained one gets new weights."""
-    settings = transformers_models.plain(config)
+    settings = dict(config or {})
     labels = num_labels if task.endswith("classification") else None
     if pretrained is None:
         if config is None:
@@ -253,12 +229,7 @@ def _build(
             "model.pretrained: model.config.model_type is set too, but pretrained weights have"
             " their own architecture; set only one of the two, e.g. with model=pretrained."
         )
-    build = (
-        transformers_models.from_pretrained
-        if has_weights
-        else transformers_models.from_stored_config
-    )
-    return build(task, str(pretrained), settings, labels)
+    return transformers_models.from_pretrained(task, str(pretrained), settings, labels)
 
 
 def _lora(node: Any) -> Lora:

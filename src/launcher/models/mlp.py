@@ -1,7 +1,5 @@
 """Fully connected layers over features, or over the last few tokens."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -89,39 +87,29 @@ class MLP(Model):
                 target [B, T] int64. Targets of -100 do not count.
         """
         input, target = next_tokens(batch)
-        logits = self.logits(
-            input, batch.get("position_ids") if isinstance(batch, Mapping) else None
-        )
+        logits = self.logits(input)
         loss = cross_entropy(logits.flatten(0, -2).float(), target.flatten())
         return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
 
     def num_targets(self, batch: TokenBatch) -> Tensor:
         return count_targets(next_tokens(batch)[1])
 
-    def logits(self, input: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Compute scores: [B, num_features] -> [B, num_classes], or [B, T] -> [B, T, vocab_size].
-
-        `positions` [B, T] are the tokens' in their document, for several documents in a row.
-        """
-        x = input if self.embedding is None else self._windows(self.embedding(input), positions)
+    def logits(self, input: Tensor) -> Tensor:
+        """Compute scores [B, num_classes] of features, or [B, T, vocab_size] of tokens."""
+        x = input if self.embedding is None else self._windows(self.embedding(input))
         for block in self.blocks:
             x = block(x)
         outputs: Tensor = self.head(x)
         return outputs
 
-    def _windows(self, x: Tensor, positions: Tensor | None) -> Tensor:
+    def _windows(self, x: Tensor) -> Tensor:
         """Return each position's last `context` embeddings: [B, T, E] -> [B, T, context * E].
 
-        Positions before the first token of the document are zero.
+        Positions before the first token are zero.
         """
         length = x.shape[1]
         padded = F.pad(x, (0, 0, self.context - 1, 0))
         parts = [padded[:, i : i + length] for i in range(self.context)]
-        if positions is not None:
-            parts = [
-                part.masked_fill((positions < back)[..., None], 0.0)
-                for part, back in zip(parts, reversed(range(self.context)), strict=True)
-            ]
         return torch.cat(parts, dim=-1)
 
     @torch.no_grad()

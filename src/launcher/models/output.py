@@ -1,6 +1,5 @@
 """Check the output of `forward`, with messages for users."""
 
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from numbers import Number
 
@@ -38,17 +37,6 @@ def check_output(output: object, name: str) -> None:
             continue
         raise ConfigError(
             f"{name}: the record '{record}' should be a number or a 0-d tensor; it {issue}."
-        )
-
-
-def warn_of_rounding(loss: torch.Tensor, name: str, logger: logging.Logger) -> None:
-    """Warn of a loss in 16 bits, whose weight by its number of targets is rounded."""
-    if loss.dtype in (torch.float16, torch.bfloat16):
-        logger.warning(
-            "%s returns a loss in %s, in which the weight of a batch by its targets is rounded;"
-            " compute the loss in float32 (logits.float()).",
-            name,
-            str(loss.dtype).removeprefix("torch."),
         )
 
 

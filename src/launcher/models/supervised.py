@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from launcher.errors import ConfigError
 from launcher.models.base import Model, Records, accuracy, count_targets, outputs
-from launcher.models.losses import CLASS_LOSSES, Loss, class_loss, elementwise
+from launcher.models.losses import CLASS_LOSSES, class_loss, elementwise
 from launcher.models.output import describe_type
 from launcher.types import NonNegativeFloat, PositiveFloat, UnitInterval
 
@@ -53,38 +53,23 @@ class Supervised(Model):
                 f"model.module={module!r}: should be a torch.nn.Module; name its class, e.g. "
                 "model.module._target_=my_package.MyModule."
             )
-        self._check_options(
-            loss, {"label_smoothing": label_smoothing, "class_weights": class_weights}
-        )
+        for name, value, losses in (
+            ("label_smoothing", label_smoothing, CLASS_LOSSES[:1]),
+            ("class_weights", class_weights, CLASS_LOSSES),
+        ):
+            if value and loss not in losses:
+                raise ConfigError(
+                    f"model.{name}={value}: is for model.loss={' or '.join(losses)}; choose it, or"
+                    " remove the key."
+                )
         self.module = module
         self.loss: Any = loss
         self.label_smoothing = label_smoothing
         self.focal_gamma = focal_gamma if loss == "focal" else 0.0
-        self._elementwise = (
-            elementwise(str(loss), huber_delta) if self._is_named and not self._of_classes else None
-        )
+        self.huber_delta = huber_delta
         self._class_weights = class_weights
         weights = None if class_weights is None else torch.tensor(class_weights)
         self.register_buffer("class_weights", weights, persistent=False)
-
-    @staticmethod
-    def _check_options(loss: object, options: Mapping[str, object]) -> None:
-        takes = {"label_smoothing": ("cross_entropy",), "class_weights": CLASS_LOSSES}
-        for name, value in options.items():
-            if value and not (isinstance(loss, str) and loss in takes[name]):
-                shown = loss if isinstance(loss, str) else type(loss).__name__
-                raise ConfigError(
-                    f"model.{name}={value}: loss={shown} does not use it; remove the key, or choose"
-                    f" model.loss={' or '.join(takes[name])}."
-                )
-
-    @property
-    def _is_named(self) -> bool:
-        return isinstance(self.loss, str)
-
-    @property
-    def _of_classes(self) -> bool:
-        return self._is_named and self.loss in CLASS_LOSSES
 
     def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
         """Compute the mean loss of `(input, target)`, and `accuracy` for losses of classes and bce.
@@ -94,7 +79,7 @@ class Supervised(Model):
         """
         input, target = _pair(batch)
         output = self.module(input)
-        if not self._is_named:
+        if not isinstance(self.loss, str):
             return self.loss(output, target), {}
         if not isinstance(output, Tensor):
             raise ConfigError(
@@ -102,9 +87,9 @@ class Supervised(Model):
                 f" model.loss={self.loss} needs a tensor; for models of transformers use"
                 " model=huggingface or model=pretrained."
             )
-        if self._elementwise is None:
+        if self.loss in CLASS_LOSSES:
             return self._class_loss(output, target)
-        return self._elementwise_loss(self._elementwise, output, target)
+        return self._elementwise_loss(output, target)
 
     def _class_loss(self, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
         # In torch's order, classes are axis 1.
@@ -122,9 +107,7 @@ class Supervised(Model):
         )
         return loss, {"accuracy": accuracy(output, target)} | outputs(self, output, target)
 
-    def _elementwise_loss(
-        self, function: Loss, output: Tensor, target: Tensor
-    ) -> tuple[Tensor, Records]:
+    def _elementwise_loss(self, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
         if output.shape != target.shape and output.shape == (*target.shape, 1):
             output = output.squeeze(-1)
         if output.shape != target.shape:
@@ -132,7 +115,7 @@ class Supervised(Model):
                 f"loss={self.loss}: the module gives {tuple(output.shape)}, and the target is"
                 f" {tuple(target.shape)}."
             )
-        loss = function(output.float(), target.float())
+        loss = elementwise(self.loss, self.huber_delta)(output.float(), target.float())
         if self.loss != "bce":
             return loss, outputs(self, output, target.float())
         correct = ((output.detach() > 0) == (target > 0.5)).float()
@@ -141,9 +124,9 @@ class Supervised(Model):
     def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor | int | None:
         """Return the number of targets, or None for a loss by path, which may be any mean."""
         _, target = _pair(batch)
-        if not self._is_named:
+        if not isinstance(self.loss, str):
             return None
-        return count_targets(target) if self._of_classes else target.numel()
+        return count_targets(target) if self.loss in CLASS_LOSSES else target.numel()
 
     def init_weights(self) -> None:
         """Call the module's own `init_weights()`, else keep the weights of its constructor."""

@@ -11,7 +11,7 @@ from urllib.error import HTTPError
 
 import torch
 
-from launcher.config.messages import closest_name, reason
+from launcher.config.messages import hint, reason
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 
@@ -75,8 +75,7 @@ def _check_settings(settings: dict[str, Any]) -> tuple[str, dict[str, Any], set[
     if model_type not in transformers.CONFIG_MAPPING:
         raise ConfigError(
             f"model.config.model_type={model_type}: transformers {transformers.__version__} has no"
-            f" such model{_hint(str(model_type), transformers.CONFIG_MAPPING)}; e.g."
-            " model.config.model_type=gpt2."
+            f" such model{hint(str(model_type), transformers.CONFIG_MAPPING)}"
         )
     default = transformers.AutoConfig.for_model(model_type)
     names = {*default.to_dict(), *default.attribute_map, "num_labels", "decoder_start_token_id"}
@@ -84,7 +83,7 @@ def _check_settings(settings: dict[str, Any]) -> tuple[str, dict[str, Any], set[
     for key in settings:
         if key not in names:
             raise ConfigError(
-                f"model.config.{key}: {model_type} has no such setting{_hint(key, names)}."
+                f"model.config.{key}: {model_type} has no such setting{hint(key, names)}"
             )
     return model_type, settings, names
 
@@ -113,17 +112,6 @@ def from_pretrained(
     with torch.device("cpu"):
         model = _load(name, lambda path: automatic.from_pretrained(path, **changes))
     return model.float().train()
-
-
-def from_stored_config(
-    task: str, name: str, changes: dict[str, object], num_labels: int | None
-) -> object:
-    """Build a model with the configuration of a pretrained one, and new weights."""
-    transformers = library()
-    if num_labels is not None:
-        changes = {"num_labels": num_labels, **changes}
-    config = _load(name, lambda path: transformers.AutoConfig.from_pretrained(path, **changes))
-    return getattr(transformers, CLASSES[task]).from_config(config)
 
 
 def copy_tokenizer(name: str, folder: Path) -> None:
@@ -228,15 +216,3 @@ def library() -> Any:
             " 'torch-launcher[huggingface]'."
         ) from error
     return transformers
-
-
-def plain(config: object) -> dict[str, Any]:
-    """Return a configuration node as a dictionary; a bare name becomes `model_type`."""
-    if config is None:
-        return {}
-    return dict(config) if isinstance(config, Mapping) else {"model_type": config}
-
-
-def _hint(name: str, choices: Any) -> str:
-    near = closest_name(name, map(str, choices))
-    return f", did you mean {near}" if near else ""

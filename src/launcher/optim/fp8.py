@@ -42,12 +42,6 @@ class Fp8(Precision):
             _check_device(device)
         _float8()
 
-    def check_compile(self, is_compiled: bool, logger: logging.Logger) -> None:
-        if not is_compiled:
-            logger.warning(
-                "precision=fp8: without trainer.compile=true it is slower than precision=bf16."
-            )
-
     def convert(self, model: nn.Module) -> nn.Module:
         chosen = {id(layer) for layer in _layers(model)}
         if not chosen:

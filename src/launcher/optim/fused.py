@@ -41,22 +41,23 @@ def choose_fused(
     differs = not takes_sharded or any(p.device.type == "cpu" for p in parameters)
     if _is_for_any_shard and differs and not wanted:
         return None
-    if not takes_sharded and any(hasattr(p, "device_mesh") for p in parameters):
+    if reason := _why_not_fused(parameters, takes_sharded):
         if wanted:
             raise ConfigError(
-                "optimizer.fused=true: this optimizer's fused kernel does not support sharded"
-                " parameters; use optimizer.fused=null, or strategy=ddp."
+                f"optimizer.fused=true: {reason}; use optimizer.fused=null, which uses the kernel"
+                " where it is supported."
             )
         return None
-    missing = next((p for p in parameters if not has_fused_kernel(p.device.type, p.dtype)), None)
-    if missing is None:
-        return True
-    if wanted:
-        raise ConfigError(
-            f"optimizer.fused=true: torch {torch.__version__} has no fused kernel for"
-            f" {missing.dtype} on {missing.device.type}; use optimizer.fused=null, which uses the"
-            " kernel where it is supported."
-        )
+    return True
+
+
+def _why_not_fused(parameters: list[torch.Tensor], takes_sharded: bool) -> str | None:
+    if not takes_sharded and any(hasattr(p, "device_mesh") for p in parameters):
+        return "this optimizer's fused kernel does not support sharded parameters"
+    kinds = {(p.device.type, p.dtype): None for p in parameters}
+    for device, dtype in kinds:
+        if not has_fused_kernel(device, dtype):
+            return f"torch {torch.__version__} has no fused kernel for {dtype} on {device}"
     return None
 
 

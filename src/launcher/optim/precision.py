@@ -1,6 +1,5 @@
 """Number formats of a model's computations, and the scaler that fp16 needs."""
 
-import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
@@ -51,9 +50,6 @@ class Precision:
     def convert(self, model: nn.Module) -> nn.Module:
         """Replace layers of a new model, whose parameters keep their names."""
         return model
-
-    def check_compile(self, is_compiled: bool, logger: logging.Logger) -> None:
-        """Warn if the format is of no use without a compiled model."""
 
     @property
     def needs_scaler(self) -> bool:

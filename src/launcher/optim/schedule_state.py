@@ -27,6 +27,7 @@ from launcher.optim.schedulers import (
 State = dict[str, Any]
 SCHEDULED_KEYS = ("momentum", "betas")
 """Keys of a parameter group that torch's schedules set next to the learning rate."""
+
 RATE_ATTRIBUTES = ("base_lrs", "_last_lr")
 """Attributes of torch's schedules that follow from the optimizer's rates."""
 SETS_RATES = (CyclicLR, OneCycleLR)
@@ -56,7 +57,7 @@ class ScheduleState:
         """
         saved, before = training_state["lr_scheduler"], training_state["lr_arguments"]
         is_same_class = before["class"] == self.arguments["class"]
-        if not takes_rates and not isinstance(self.scheduler, SETS_RATES):
+        if is_same_class and not takes_rates and not isinstance(self.scheduler, SETS_RATES):
             before = self._with_own_rates(before)
         if not is_same_class:
             self._set_built((*SCHEDULED_KEYS, "lr") if self.scheduler is None else SCHEDULED_KEYS)
@@ -85,7 +86,7 @@ class ScheduleState:
     def _with_own_rates(self, before: State) -> State:
         """Put this schedule's rates in place of the saved ones, so that they count as unchanged."""
         own = self.arguments
-        if "state" not in before or "state" not in own:
+        if "state" not in own:
             return before
         rates = {key: own["state"][key] for key in RATE_ATTRIBUTES if key in own["state"]}
         return before | {"rates": own["rates"], "state": before["state"] | rates}

@@ -82,8 +82,6 @@ def build_trainer(
     set_deterministic(settings.deterministic)
     strategy, precision, plan = set_up_strategy(config)
     compiling = compile_options(settings.compile, strategy)
-    if to_train:
-        precision.check_compile(compiling is not None, logger)
     seed_all(config.seed, strategy.ranks.rank)
     data = instantiate(without_own_keys(plain["data"]), "data")
     data.check()
@@ -214,18 +212,8 @@ def step_plan(
     # Before, `auto` has become a number (see `launcher.train.micro_batch`).
     assert not isinstance(micro_batch_size, str)
     largest = batch // settings.lanes if settings.lanes else micro_batch_size
-    largest_size = min(largest or share, share)
-    micro = next(size for size in range(largest_size, 0, -1) if share % size == 0)
-    if micro <= largest_size / 2:
-        logger.warning(
-            "trainer.micro_batch_size=%d: the %d samples of a rank divide into micro-batches of %d;"
-            " with data.batch_size=%d each has %d.",
-            micro_batch_size,
-            share,
-            micro,
-            -(-share // largest_size) * largest_size * world_size,
-            largest_size,
-        )
+    sizes = range(min(largest or share, share), 0, -1)
+    micro = next(size for size in sizes if share % size == 0)
     return StepPlan(
         grad_accum_steps=share // micro,
         max_grad_norm=settings.max_grad_norm or None,
@@ -254,13 +242,13 @@ def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Op
     torch's own optimizers take them.
     """
     factory = _factory(node, "optimizer")
-    first = next(iter(inspect.signature(getattr(factory, "func", factory)).parameters))
+    takes_model = _parameters(factory)[0] == "model"
     parameters = [p for p in model.parameters() if p.requires_grad]
-    if first != "model" and not parameters:
+    if not takes_model and not parameters:
         raise ConfigError(
             f"model._target_={type(model).__name__}: has no parameter to train; use another model."
         )
-    optimizer: torch.optim.Optimizer = factory(model if first == "model" else parameters)
+    optimizer: torch.optim.Optimizer = factory(model if takes_model else parameters)
     key = f"optimizer._target_={node['_target_']}"
     if not hasattr(optimizer, "param_groups"):
         raise ConfigError(
@@ -275,17 +263,18 @@ def _factory(node: Mapping[str, Any], path: str) -> Callable[..., Any]:
     return factory
 
 
+def _parameters(factory: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(getattr(factory, "func", factory)).parameters)
+
+
 def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
     """Build the scheduler of a node `scheduler`."""
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
-    factory = _factory(options, "scheduler")
-    if (
-        metric is not None
-        and "mode" in inspect.signature(getattr(factory, "func", factory)).parameters
-    ):
-        options["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
-    scheduler: object = _factory(options, "scheduler")(optimizer)
+    factory, mode = _factory(options, "scheduler"), {}
+    if metric is not None and "mode" in _parameters(factory):
+        mode["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
+    scheduler: object = factory(optimizer, **mode)
     name, key = type(scheduler).__name__, f"scheduler._target_={options['_target_']}"
     if not hasattr(scheduler, "step"):
         raise ConfigError(

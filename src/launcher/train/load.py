@@ -1,11 +1,7 @@
-"""Load a trained model in your own program, and in MLflow."""
+"""Load a trained model in your own program."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from hydra.errors import InstantiationException
 from torch import nn
 
@@ -14,8 +10,8 @@ from launcher.checkpoint.manifest import NAME as MANIFEST
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.config.compose.session import first_line
 from launcher.config.construct import instantiate
+from launcher.config.explain import explain
 from launcher.config.foreign import read_config
 from launcher.config.run_config import resolve_node
 from launcher.errors import ConfigError, TrainingError
@@ -86,20 +82,19 @@ def _folder(run: str | Path, outputs: Path) -> Path:
         path.glob(SHARDS)
     )
     folders = [path] if is_one else find_folders(outputs, str(run))
-    if not folders and path.is_dir():
-        raise ConfigError(f"load_model('{run}'): this folder has no checkpoint and no {EXPORTED}.")
     if len(folders) == 1:
         return folders[0]
     if folders:
         names = ", ".join(run_name(folder) for folder in folders[:8])
-        raise ConfigError(
-            f"load_model('{run}'): names {len(folders)} runs, {names}; write name/id,"
-            " or more of the id."
+        problem = f"names {len(folders)} runs, {names}; write name/id, or more of the id"
+    elif path.is_dir():
+        problem = f"this folder has no checkpoint and no {EXPORTED}"
+    else:
+        problem = (
+            f"there is no such folder, and no run of this id in {outputs}; another folder of runs"
+            " is given with outputs=..."
         )
-    raise ConfigError(
-        f"load_model('{run}'): there is no such folder, and no run of this id in {outputs}; another"
-        " folder of runs is given with outputs=..."
-    )
+    raise ConfigError(f"load_model('{run}'): {problem}")
 
 
 def _open(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
@@ -117,57 +112,8 @@ def _build(file: Path, trust: bool) -> nn.Module:
     config = read_config(file, trust, ["model"], "trust=True")
     try:
         model: nn.Module = instantiate(resolve_node(config, "model"), "model")
-    except InstantiationException as error:
-        message = str(error)
-        if "Error locating target '" not in message:
+    except (InstantiationException, ConfigError) as error:
+        if not (messages := explain(error)):
             raise
-        target = message.partition("Error locating target '")[2].partition("'")[0]
-        key = message.rpartition("full_key: ")[2].strip()
-        raise _not_importable(file, key, target, error) from error
-    except ConfigError as error:
-        raise ConfigError(*(f"{file}: {message}" for message in error.messages)) from error
+        raise ConfigError(*(f"{file}: {message}" for message in messages)) from error
     return model
-
-
-def _not_importable(file: Path, key: str, target: str, error: Exception) -> ConfigError:
-    while isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    problem = first_line(error).rstrip(".")
-    return ConfigError(
-        f"{file}: {key}._target_={target}: cannot be imported ({problem}); add the folder that has"
-        " it to PYTHONPATH or sys.path."
-    )
-
-
-class Predictor:
-    """Model that `mlflow.pyfunc.load_model` wraps."""
-
-    def __init__(self, model: nn.Module):
-        self.model = model
-        self._scores: Callable[[torch.Tensor], torch.Tensor] = getattr(
-            model, "logits", getattr(model, "module", model)
-        )
-        self._dtype = next(
-            (p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32
-        )
-
-    @torch.inference_mode()
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> np.ndarray:
-        """Return the scores, before softmax or sigmoid: [B, num_classes] or [B, T, vocab_size].
-
-        Args:
-            model_input: an array, or a DataFrame of numbers: features [B, num_features], or tokens
-                [B, T].
-            params: part of MLflow's interface, which is ignored.
-        """
-        inputs = torch.as_tensor(np.asarray(model_input))
-        if inputs.is_floating_point():
-            inputs = inputs.to(self._dtype)
-        scores: np.ndarray = self._scores(inputs).float().numpy()
-        return scores
-
-
-def _load_pyfunc(path: str) -> Predictor:
-    """Called by MLflow, with the folder of an artifact that `tracker=mlflow` has sent."""
-    # The artifact that MLflow loads names its own loader, and has code of its own.
-    return Predictor(load_model(path, trust=True))

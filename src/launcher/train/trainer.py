@@ -29,7 +29,6 @@ from launcher.models.output import (
     check_parameters,
     describe_type,
     is_part,
-    warn_of_rounding,
 )
 from launcher.optim.optimizers import check_step
 from launcher.optim.precision import Precision
@@ -418,8 +417,9 @@ class BaseTrainer(HookCaller):
         """Run forward and backward for one micro-batch; return whether it had a loss."""
         with self.strategy.forward_context():
             loss, records = (
-                self.forward(batch) if self._has_checked_forward else self._first_forward(batch)
+                self.forward(batch) if self._has_checked_forward else self.call_forward(batch)
             )
+        self._has_checked_forward = True
         if loss is None:
             return False
         if weight is not None:
@@ -431,13 +431,6 @@ class BaseTrainer(HookCaller):
         # it. If this graph lives until the next one exists, the node is not built again.
         self._last_loss = loss
         return True
-
-    def _first_forward(self, input: object) -> tuple[torch.Tensor | None, Records]:
-        loss, records = self.call_forward(input)
-        self._has_checked_forward = True
-        if loss is not None and self.num_targets(input) is not None:
-            warn_of_rounding(loss, self._forward_name(), self.logger)
-        return loss, records
 
     def call_forward(self, input: object) -> tuple[torch.Tensor | None, Records]:
         """Call `forward`, and check its output."""

@@ -165,7 +165,7 @@ class TestWithTransformers:
             ),
             (
                 {"config": {"model_type": "gpt22"}},
-                r"^model\.config\.model_type=gpt22: .*did you mean gpt2; e\.g\.",
+                r"^model\.config\.model_type=gpt22: .*did you mean gpt2?",
             ),
             (
                 {"config": GPT2 | {"n_layers": 3}},

@@ -140,12 +140,12 @@ def test_loss_by_path_counts_by_samples():
     [
         (
             {"loss": "mse", "label_smoothing": 0.1},
-            "model.label_smoothing=0.1: loss=mse does not use it",
+            "model.label_smoothing=0.1: is for model.loss=cross_entropy; choose it",
         ),
-        ({"loss": "focal", "label_smoothing": 0.1}, "choose model.loss=cross_entropy"),
+        ({"loss": "focal", "label_smoothing": 0.1}, "is for model.loss=cross_entropy;"),
         (
             {"loss": F.mse_loss, "class_weights": [1.0, 2.0]},
-            r"loss=function does not use it; remove the key",
+            r"^model.class_weights=.* or remove the key",
         ),
     ],
 )

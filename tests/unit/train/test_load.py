@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -10,7 +9,6 @@ from launcher import load_model
 from launcher.errors import ConfigError
 from launcher.models.mlp import MLP
 from launcher.rundir.signing import sign_text
-from launcher.train.load import _load_pyfunc
 
 SIZES = {"num_features": 3, "num_classes": 2, "hidden_dim": 4, "num_layers": 1}
 
@@ -29,12 +27,9 @@ def export(folder: Path, model: torch.nn.Module, **changed: object) -> Path:
     return folder
 
 
-def test_an_export_and_what_mlflow_calls(tmp_path: Path, model: MLP) -> None:
-    inputs = np.random.default_rng(0).random((5, 3))
-    expected = model.logits(torch.tensor(inputs, dtype=torch.float32)).detach().numpy()
+def test_an_export(tmp_path: Path, model: MLP) -> None:
     loaded = load_model(str(export(tmp_path, model)))
     assert not loaded.training and torch.equal(loaded.head.weight, model.head.weight)
-    np.testing.assert_array_equal(_load_pyfunc(str(tmp_path)).predict(inputs), expected)
 
 
 def test_half_precision_is_converted(tmp_path: Path, model: MLP) -> None:
@@ -129,14 +124,14 @@ def test_a_word_that_names_no_run(
     [
         (
             {"_target_": "no_such.Net"},
-            r"model\._target_=no_such.Net: cannot be imported \(.*no_such.*\); add the folder",
+            r"config\.yaml: model\._target_='no_such.Net': no module no_such",
         ),
         (
             {
                 "_target_": "launcher.models.supervised.Supervised",
                 "module": {"_target_": "no_such.Net"},
             },
-            r"model.module\._target_=no_such.Net: cannot be imported \(.*; add the folder",
+            r"config\.yaml: model.module\._target_='no_such.Net': no module",
         ),
         (
             {"_target_": "launcher.models.mlp.MLP", "num_features": "${oc.env:NO_SUCH}"},
