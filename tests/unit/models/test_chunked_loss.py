@@ -41,13 +41,6 @@ def test_equals_the_loss_of_all_logits(size: int, format: torch.dtype | None, sh
     check_equal(loss_by_chunks, size, format, share)
 
 
-@pytest.mark.parametrize(("format", "share"), [(None, 1e-6), (torch.bfloat16, 2e-2)])
-def test_equals_it_compiled(format: torch.dtype | None, share: float) -> None:
-    torch.compiler.reset()
-    compiled = torch.compile(loss_by_chunks, backend="aot_eager", fullgraph=True)
-    check_equal(compiled, 5, format, share)
-
-
 def check_equal(function: Any, size: int, format: torch.dtype | None, share: float) -> None:
     x, weight, target = inputs()
     with autocast(format):

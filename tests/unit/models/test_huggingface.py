@@ -84,7 +84,7 @@ class TestWithTransformers:
     @pytest.mark.parametrize(
         ("config", "layer"), [(GPT2, "GPT2Block"), (LLAMA, "LlamaDecoderLayer")]
     )
-    def test_a_config_built_one_is_drawn_and_learns(self, config, layer):
+    def test_a_config_built_one_is_initialized(self, config, layer):
         with torch.device("meta"):
             model = HuggingFaceModel(vocab_size=64, seq_len=8, config=config)
         model.to_empty(device="cpu")
@@ -96,17 +96,6 @@ class TestWithTransformers:
         tensors = [*model.parameters(), *model.buffers()], [*here.parameters(), *here.buffers()]
         assert all(torch.equal(a, b) for a, b in zip(*tensors, strict=True))
         assert [type(unit).__name__ for unit in model.shard_units()] == [layer] * 2
-
-        input = torch.randint(0, 64, (2, 8))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        losses = []
-        for _ in range(5):
-            loss, records = model((input, input.roll(-1, 1)))
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        assert losses[-1] < losses[0] and records == {}
 
     def test_the_loss_is_that_of_transformers(self):
         model = HuggingFaceModel(vocab_size=64, config=GPT2).eval()

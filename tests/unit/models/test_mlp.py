@@ -34,15 +34,6 @@ def test_features_to_classes():
     assert records["accuracy"].item() == right / 4
 
 
-def test_packed_documents_do_not_see_each_other():
-    model = mlp(**TOKENS)
-    input = torch.tensor([[1, 5, 2, 2, 6], [0, 3, 4, 1, 1]])
-    packed = model.logits(input, torch.tensor([[0, 1, 0, 1, 2]] * 2))
-    torch.testing.assert_close(
-        packed, torch.cat([model.logits(input[:, :2]), model.logits(input[:, 2:])], 1)
-    )
-
-
 def test_tokens_to_the_next_one_by_the_last_few():
     model = mlp(**TOKENS)
     input = torch.tensor([[1, 5, 2, 2, 6], [0, 3, 4, 1, 1]])

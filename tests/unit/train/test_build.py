@@ -117,17 +117,6 @@ def test_epochs_of_a_schedule_need_data_with_a_length() -> None:
     assert in_steps(None, iter([]), 32) is None
 
 
-def test_a_batch_that_divides_badly_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert (
-        step_plan(TrainerSettings(1, micro_batch_size=16), 62, 2, Precision()).grad_accum_steps
-        == 31
-    )
-    assert (
-        "31 samples of a rank divide into micro-batches of 1; with data.batch_size=64 each has 16"
-        in caplog.text
-    )
-
-
 def test_a_batch_that_does_not_divide_is_rejected() -> None:
     with pytest.raises(
         ConfigError, match=r"data\.batch_size=12: is not divisible by 5 ranks; use 10 or 15"
