@@ -46,7 +46,8 @@ class ScheduleState:
         if isinstance(scheduler, LRScheduler):
             self.arguments["state"] = deepcopy(scheduler.state_dict())
             self.arguments["rates"] = [
-                float(group.get("initial_lr", group["lr"])) for group in self._groups
+                float(group["initial_lr" if "initial_lr" in group else "lr"])
+                for group in self._groups
             ]
 
     def restore(self, training_state: State, updates: int, takes_rates: bool) -> None:

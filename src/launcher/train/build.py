@@ -80,7 +80,7 @@ def build_trainer(
     plain, settings = config.plain, config.trainer
     text = as_yaml(config.of_the_run)
     set_deterministic(settings.deterministic)
-    strategy, precision, plan = set_up_strategy(config)
+    strategy, precision = set_up_strategy(config)
     compiling = compile_options(settings.compile, strategy)
     seed_all(config.seed, strategy.ranks.rank)
     data = instantiate(without_own_keys(plain["data"]), "data")
@@ -98,7 +98,9 @@ def build_trainer(
     trainer = Trainer(
         strategy=strategy,
         build_model=lambda: precision.convert(build_model(plain["model"])),
-        build_optimizer=_optimizer_factory(plain["optimizer"], plan) if to_train else _no_optimizer,
+        build_optimizer=partial(
+            _build_optimizer, plain["optimizer"] if to_train else None, strategy
+        ),
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
         data_loader=() if loader is None else loader,
         hooks=hooks,
@@ -182,7 +184,7 @@ def compile_options(
     return options
 
 
-def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision, StepPlan]:
+def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision]:
     ranks, plain, settings = Ranks.from_env(), config.plain, config.trainer
     precision: Precision = instantiate(plain["precision"], "precision")
     plan = step_plan(settings, plain["data"]["batch_size"], ranks.world_size, precision)
@@ -196,7 +198,7 @@ def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision, StepPlan]:
     if settings.lanes is not None and strategy.device.type == "cpu":
         # Kernels divide their sums among threads, whose number would otherwise depend on the ranks.
         torch.set_num_threads(1)
-    return strategy, precision, plan
+    return strategy, precision
 
 
 def step_plan(
@@ -241,14 +243,14 @@ def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Op
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
     torch's own optimizers take them.
     """
-    factory = _factory(node, "optimizer")
+    factory: Callable[..., torch.optim.Optimizer] = instantiate(node, "optimizer", _partial_=True)
     takes_model = _parameters(factory)[0] == "model"
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not takes_model and not parameters:
         raise ConfigError(
             f"model._target_={type(model).__name__}: has no parameter to train; use another model."
         )
-    optimizer: torch.optim.Optimizer = factory(model if takes_model else parameters)
+    optimizer = factory(model if takes_model else parameters)
     key = f"optimizer._target_={node['_target_']}"
     if not hasattr(optimizer, "param_groups"):
         raise ConfigError(
@@ -256,11 +258,6 @@ def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Op
         )
     check_step(optimizer, key)
     return optimizer
-
-
-def _factory(node: Mapping[str, Any], path: str) -> Callable[..., Any]:
-    factory: Callable[..., Any] = instantiate(node, path, _partial_=True)
-    return factory
 
 
 def _parameters(factory: Callable[..., Any]) -> list[str]:
@@ -271,7 +268,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     """Build the scheduler of a node `scheduler`."""
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
-    factory, mode = _factory(options, "scheduler"), {}
+    factory, mode = instantiate(options, "scheduler", _partial_=True), {}
     if metric is not None and "mode" in _parameters(factory):
         mode["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
     scheduler: object = factory(optimizer, **mode)
@@ -306,14 +303,13 @@ def in_steps(schedule: object, dataset: object, batch_size: int) -> object:
     return with_epochs(schedule, steps)
 
 
-def _optimizer_factory(
-    node: Mapping[str, Any], plan: StepPlan
-) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    def build(model: nn.Module) -> torch.optim.Optimizer:
-        with kernels_for_any_shard() if plan.lanes is not None else nullcontext():
-            return build_optimizer(node, model)
-
-    return build
+def _build_optimizer(
+    node: Mapping[str, Any] | None, strategy: Strategy, model: nn.Module
+) -> torch.optim.Optimizer:
+    if node is None:
+        return torch.optim.SGD(model.parameters(), lr=0.0)
+    with kernels_for_any_shard() if strategy.lanes is not None else nullcontext():
+        return build_optimizer(node, model)
 
 
 def schedule_metric(metric: str, mode: Any = "auto") -> Best:
@@ -344,26 +340,14 @@ def _find_shared_start(config: RunConfig, texts: dict[str, str]) -> SharedStart 
     return SharedStart(comparable(entry[1], plain, plain["trainer"]["max_steps"]), texts)
 
 
-def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.0)
-
-
-def _hook(key: str, node: Mapping[str, Any]) -> BaseHook:
-    hook: BaseHook = instantiate(node, key)
-    check_hook(hook, key)
-    return hook
-
-
 def _hooks(config: RunConfig, schedule: dict[str, Any] | None) -> list[BaseHook]:
     """Build the configured hooks, those that write metrics and media, and those that keys need."""
-    hooks, others = (
-        [
-            _hook(f"{group}.{name}", node)
-            for name, node in (config.plain.get(group) or {}).items()
-            if node is not None and not is_tracker(node)
-        ]
-        for group in ("hooks", "tracker")
-    )
+    hooks, others = list[BaseHook](), list[BaseHook]()
+    for group, made in (("hooks", hooks), ("tracker", others)):
+        for name, node in (config.plain.get(group) or {}).items():
+            if node is not None and not is_tracker(node):
+                made.append(instantiate(node, f"{group}.{name}"))
+                check_hook(made[-1], f"{group}.{name}")
     jsonl = JsonlHook()
     # A tracker reads the media of a step once it sees the line of a later step.
     hooks += [

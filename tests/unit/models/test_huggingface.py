@@ -149,10 +149,6 @@ class TestWithTransformers:
                 r"^model\.lora\.r=2: adapters need a pretrained model",
             ),
             (
-                {"config": {"model_type": "vit"}},
-                r"^model\.config: vit cannot be built from it: .*AutoModelForCausalLM",
-            ),
-            (
                 {"config": {"model_type": "gpt22"}},
                 r"^model\.config\.model_type=gpt22: .*did you mean gpt2?",
             ),

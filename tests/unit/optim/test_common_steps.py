@@ -222,7 +222,7 @@ def rates(schedule: Node, steps: int) -> list[tuple[object, ...]]:
     return made
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SCHEDULES, st.data(), STEPS, STEPS)
 def test_the_rates_of_common_steps_are_equal(
     one: Node, data: st.DataObject, steps: int, more: int

@@ -44,10 +44,6 @@ def build(folder: Path, *overrides: str, **options: Any) -> Trainer:
             "hooks=[default,early_stopping]",
             "hooks.early_stopping: needs a validation set (metric=val/loss)",
         ),
-        (
-            "hooks=[default,ema] hooks.ema.evaluate=true",
-            "hooks.ema: needs a validation set (evaluate=true)",
-        ),
         ("scheduler=plateau", "scheduler: needs a validation set (metric=val/loss)"),
         ("scheduler=plateau scheduler.metric=train/loss", None),
     ],

@@ -45,7 +45,6 @@ BOTH = (
 PRESETS = {
     "steps": "{max_steps: 40}",
     "epochs": "{max_epochs: 2}",
-    "both": "{max_steps: 40, max_epochs: 2}",
 }
 
 
@@ -55,7 +54,6 @@ PRESETS = {
         ("", 500),
         ("trainer.max_steps=20", 20),
         ("trainer.max_epochs=3", None),
-        ("trainer.max_epochs=3 trainer.max_steps=null", None),
         (
             "trainer.max_epochs=3 trainer.max_steps=20",
             f"trainer.max_steps=20: trainer.max_epochs=3 {BOTH}",
@@ -66,7 +64,6 @@ PRESETS = {
         ),
         ("experiment=steps trainer.max_epochs=null", 40),
         ("experiment=epochs", None),
-        ("experiment=both", f"trainer.max_steps=40: trainer.max_epochs=2 {BOTH}"),
         (
             "trainer.max_steps=null",
             "trainer.max_steps=null: a run needs an end; set it, or trainer.max_epochs.",
