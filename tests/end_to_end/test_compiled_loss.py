@@ -1,5 +1,8 @@
 """A compiled loss over chunks of tokens is the loss of all logits."""
 
+import subprocess
+import sys
+
 import torch
 from torch.nn import functional as F
 
@@ -7,7 +10,7 @@ from launcher.models.base import IGNORED, cross_entropy
 from launcher.models.chunked_loss import loss_by_chunks
 
 
-def test_a_compiled_loss_equals_the_loss_of_all_logits() -> None:
+def compare() -> None:
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(size, 8, generator=generator).requires_grad_() for size in (23, 13))
     target = torch.randint(0, 13, (23,), generator=generator)
@@ -21,3 +24,13 @@ def test_a_compiled_loss_equals_the_loss_of_all_logits() -> None:
     for one, other, whole in zip(*results, expected, strict=True):
         assert torch.equal(one, other)
         torch.testing.assert_close(one, whole, rtol=1e-6, atol=1e-6 * whole.abs().max().item())
+
+
+def test_a_compiled_loss_equals_the_loss_of_all_logits() -> None:
+    """The compiler, which starts processes, has a process of its own."""
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    compare()
