@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
+from launcher.models import liger as liger_kernels
 from launcher.models import transformers_models
 from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
 from launcher.models.lora import FrozenWeights, Lora
@@ -38,6 +39,8 @@ class HuggingFaceModel(Model):
         num_labels: classes of a classifier. If the pretrained model has another number, its last
             layer is replaced.
         lora: train adapters instead of all weights, with `pretrained` only.
+        liger: in training, compute the loss of a causal_lm by liger-kernel, without the logits of
+            all tokens. It needs a GPU.
     Raises:
         ConfigError: transformers is not installed, there is no such model, configuration key or
             file, or the data do not fit the model.
@@ -59,12 +62,18 @@ class HuggingFaceModel(Model):
         seq_len: PositiveInt | None = None,
         num_labels: PositiveInt | None = None,
         lora: Lora | None = None,
+        liger: bool = False,
     ):
         super().__init__()
+        if liger:
+            liger_kernels.check(task)
         self.task, self.has_pretrained_weights = task, pretrained is not None
         self.is_language_model = task in WRITES_TEXT
         self.model = _build(task, pretrained, config, vocab_size, num_labels)
         self._check_data(vocab_size, seq_len)
+        self.liger = liger
+        if liger:
+            liger_kernels.apply(self.model)
         if lora is not None and lora.r:
             if pretrained is None:
                 raise ConfigError(
@@ -98,6 +107,8 @@ class HuggingFaceModel(Model):
         if isinstance(batch, Mapping):
             return self._own_loss(batch)
         input, target = batch
+        if self.liger and self.training:
+            return self._loss_without_logits(input, target), {}
         if self.task != "causal_lm":
             return self._own_loss({self.model.main_input_name: input, "labels": target})
         logits = self.logits(input)
@@ -124,6 +135,13 @@ class HuggingFaceModel(Model):
             correct = ((logits.detach() > 0) == (target > 0.5)).float()
             return loss, {"accuracy": correct.mean()} | outputs(self, logits, (target > 0.5).long())
         return loss, outputs(self, logits.squeeze(-1), target)
+
+    def _loss_without_logits(self, input: Tensor, target: Tensor) -> Tensor:
+        count = count_targets(target)
+        some = target.masked_fill(count == 0, 0)
+        words = {self.model.main_input_name: input, "shift_labels": some}
+        loss: Tensor = self.model(**words, **self._options()).loss
+        return loss * (count > 0)
 
     def _options(self) -> dict[str, object]:
         return {"use_cache": False} if self.task in WRITES_TEXT else {}
@@ -186,7 +204,7 @@ class HuggingFaceModel(Model):
         pretrained, lora = settings.get("pretrained"), _lora(settings.get("lora"))
         dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
         with torch.device("meta"):
-            whole = cls(**{**settings, "lora": lora})
+            whole = cls(**{**settings, "lora": lora, "liger": False})
         model, options = whole.model, dict[str, Any]()
         if lora.r:
             whole.frozen.set_extra_state(extra["frozen._extra_state"])

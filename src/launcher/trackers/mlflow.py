@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ BATCH = "batch"
 """Key of the newest batch in the run's folder: MLflow's id of the run, the last step, and the
 rows."""
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
+LOADER = "launcher.train.load"
+"""The module whose `_load_pyfunc` MLflow calls to load a model."""
 METRICS, PARAMS, LENGTH, NAME_LENGTH = 1000, 100, 6000, 250
 """MLflow's limits: metrics per batch, parameters per batch, characters of a parameter's value and
 of a name."""
@@ -237,8 +240,19 @@ class MlflowTracker(Tracker):
 
     def _send_artifact(self, which: str, path: Path) -> None:
         self._client.log_artifacts(self._id, str(path), which)
+        self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
         if self.registered_model_name and which == self.model:
             self._register(which, path)
+
+    def _description(self, which: str) -> str:
+        """Return the file MLmodel, which makes a folder a model for `mlflow.pyfunc.load_model`."""
+        from mlflow.models.model import Model
+
+        model = Model(artifact_path=which, run_id=self._id)
+        model.add_flavor(
+            "python_function", loader_module=LOADER, python_version=platform.python_version()
+        )
+        return str(model.to_yaml())
 
     def _register(self, which: str, path: Path) -> None:
         """Register the artifact once, even if an earlier try was interrupted."""

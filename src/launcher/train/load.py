@@ -1,7 +1,11 @@
-"""Load a trained model in your own program."""
+"""Load a trained model in your own program, and in MLflow."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
 from hydra.errors import InstantiationException
 from torch import nn
 
@@ -117,3 +121,37 @@ def _build(file: Path, trust: bool) -> nn.Module:
             raise
         raise ConfigError(*(f"{file}: {message}" for message in messages)) from error
     return model
+
+
+class Predictor:
+    """Model that `mlflow.pyfunc.load_model` wraps."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self._scores: Callable[[torch.Tensor], torch.Tensor] = getattr(
+            model, "logits", getattr(model, "module", model)
+        )
+        self._dtype = next(
+            (p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32
+        )
+
+    @torch.inference_mode()
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> np.ndarray:
+        """Return the scores, before softmax or sigmoid: [B, num_classes] or [B, T, vocab_size].
+
+        Args:
+            model_input: an array, or a DataFrame of numbers: features [B, num_features], or tokens
+                [B, T].
+            params: part of MLflow's interface, which is ignored.
+        """
+        inputs = torch.as_tensor(np.asarray(model_input))
+        if inputs.is_floating_point():
+            inputs = inputs.to(self._dtype)
+        scores: np.ndarray = self._scores(inputs).float().numpy()
+        return scores
+
+
+def _load_pyfunc(path: str) -> Predictor:
+    """Called by MLflow, with the folder of an artifact that `tracker=mlflow` has sent."""
+    # The artifact that MLflow loads names its own loader, and has code of its own.
+    return Predictor(load_model(path, trust=True))

@@ -3,9 +3,11 @@ import itertools
 import math
 import posixpath
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -227,6 +229,8 @@ def test_options(run, client, tmp_path, monkeypatch):
     artifacts = Path(stored.info.artifact_uri.removeprefix("file://"))
     assert artifacts.is_relative_to(tmp_path / "mlflow-artifacts" / "mine")
     assert (artifacts / "export" / "model.safetensors").read_bytes() == b"weights"
+    flavors = yaml.safe_load((artifacts / "export" / "MLmodel").read_text())["flavors"]
+    assert callable(import_module(flavors["python_function"]["loader_module"])._load_pyfunc)
     assert (artifacts / "images" / "0" / "x.png").read_bytes() == png(3, 2)
     assert (artifacts / "texts" / "0" / "answer.txt").read_text() == "grüße"
 

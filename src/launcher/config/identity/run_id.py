@@ -49,7 +49,7 @@ HASHED_FILES = ("strategy.config_file",)
 HASHED_AS_NULL = {"trainer.micro_batch_size": AUTO}
 """Values that leave a number to the machine: they name the run that `null` names."""
 
-HASHED_UNLESS = {"model.logits_chunk": None}
+HASHED_UNLESS = {"model.logits_chunk": None, "model.liger": False}
 """Keys that did not always exist, with the default with which they are not hashed: runs keep their
 ids."""
 
