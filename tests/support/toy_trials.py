@@ -93,16 +93,10 @@ def composed(overrides: list[str], number: int) -> Job:
     x = float(values["x"])
     if x > 0.9:
         raise ConfigError(f"x={x}: is too large.")
-    identity = hashlib.sha256(" ".join([str(x), values.get("y", "")]).encode()).hexdigest()[:8]
+    identity = hashlib.sha256(str(x).encode()).hexdigest()[:8]
     run = {"name": "toy", "id": identity, "dir": identity}
     plain = {"run": run, "trainer": {"pause_at": None}, "x": x}
     return Job(RunConfig(plain, plain), number, overrides)
-
-
-def suggest_y(config: Any, trial: Any) -> None:
-    """A space function: x above 0.4 has a y."""
-    if config.x > 0.4:
-        trial.suggest_float("y", 1, 2)
 
 
 def search(

@@ -111,8 +111,6 @@ class TrialData(TypedDict):
     pruned: int | None
     cancelled: bool
     failures: int
-    signature: str | None
-    """The signature of `attributes` and `shared`, see `launcher.rundir.signing`."""
 
 
 class RecordData(TypedDict, total=False):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.config.schema.metric_direction import sort_best_first
 from launcher.process.files import patiently
-from launcher.rundir import signing
 from launcher.rundir.folder import run_folders, run_name
 from launcher.rundir.history import Curve, History
 from launcher.rundir.record_format import TrialData, parse_record
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 STUDIES, INVALID = "studies", "invalid"
-SIGNATURE_PURPOSE = "trial"
-"""The kind of a signature of a sampler's notes."""
 Value = str | int | float
 Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
 DIGITS = 6
@@ -59,9 +56,9 @@ class Trial:
 
     The fields up to `failures` are in the run's record, the others are read from the run.
     `sampled` has Optuna's values, which are not rounded; `attributes` and `shared` are notes of its
-    sampler about the trial and the study, which this user has recorded (`is_own`). The trial pauses
-    at `target` until it is promoted. At `pruned` it was stopped because others were better, and
-    `cancelled` counts as that. Without a `run` the configuration is invalid (`refusal`).
+    sampler about the trial and the study. The trial pauses at `target` until it is promoted. At
+    `pruned` it was stopped because others were better, and `cancelled` counts as that. Without a
+    `run` the configuration is invalid (`refusal`).
     """
 
     number: int
@@ -77,7 +74,6 @@ class Trial:
     cancelled: bool = False
     failures: int = 0
 
-    is_own: bool = True
     run: str | None = None
     state: str | None = None
     step: int = 0
@@ -97,22 +93,16 @@ class Trial:
         trial = cls(
             **{name: recorded[name] for name in RECORDED_FIELDS} | {"distributions": distributions}
         )
-        trial.is_own = signing.is_own(SIGNATURE_PURPOSE, trial.notes, recorded["signature"])
         if run is not None:
             trial.run = run_name(run.folder.path)
             trial.look_at(run, goal)
         return trial
-
-    @property
-    def notes(self) -> list[dict[str, Any]]:
-        return [self.attributes, self.shared]
 
     def as_data(self, study: str, goal: Goal) -> TrialData:
         """Return what is recorded."""
         data: Any = {name: getattr(self, name) for name in RECORDED_FIELDS}
         data |= {"study": study, "distributions": as_json(self.distributions), "value": goal.value}
         data |= {"objectives": [*goal.objectives], "directions": [*goal.directions]}
-        data["signature"] = signing.sign(SIGNATURE_PURPOSE, self.notes) if any(self.notes) else None
         recorded: TrialData = data
         return recorded
 
@@ -177,7 +167,7 @@ class Trial:
 
 
 RECORDED_FIELDS = [each.name for each in fields(Trial)]
-RECORDED_FIELDS = RECORDED_FIELDS[: RECORDED_FIELDS.index("is_own")]
+RECORDED_FIELDS = RECORDED_FIELDS[: RECORDED_FIELDS.index("run")]
 
 
 def as_json(space: "Mapping[str, BaseDistribution]") -> dict[str, object]:

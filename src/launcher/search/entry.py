@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import FloatDistribution
 
 from launcher.cli.sweep import check_jobs
-from launcher.config.compose.composer import Command, Composer
+from launcher.config.compose.composer import Command
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
@@ -23,8 +23,6 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
 from launcher.runs.trials import STUDIES, as_json
-from launcher.search.conditional import function_of
-from launcher.search.display import Display
 from launcher.search.local_runner import LocalRunner, Runner
 from launcher.search.results import conclude
 from launcher.search.rungs import rungs_of
@@ -51,7 +49,7 @@ def sweep(words: Command, master: DictConfig) -> None:
     """
     hpo: Any = OmegaConf.to_container(master.hpo)
     ranges, arguments = hpo.get("space") or {}, words.user_overrides
-    space, fixed = read_space(loader(), arguments, ranges, bool(hpo.get("space_function")))
+    space, fixed = read_space(loader(), arguments, ranges)
     fixed_settings = [text for text in arguments if is_setting(text)]
     probe = probe_job(words, [*fixed, *fixed_settings], space)
     _check_dispatch(dispatch := probe.plain["dispatch"])
@@ -61,9 +59,8 @@ def sweep(words: Command, master: DictConfig) -> None:
     settings = check_settings(probe, space)
     if dispatch["_target_"] == SLURM:
         construct(dispatch).check()
-    display = Display()
-    search = make_search(words, probe, settings, space, fixed, display)
-    work = partial(_conduct, search, display, words.composer)
+    search = make_search(words, probe, settings, space, fixed)
+    work = partial(_conduct, search)
     with StudyLock(search.folder):
         try:
             run_guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
@@ -72,19 +69,18 @@ def sweep(words: Command, master: DictConfig) -> None:
                 (search.folder / RESTARTS).unlink(missing_ok=True)
 
 
-def _conduct(search: Search, display: Display, composer: Composer) -> None:
+def _conduct(search: Search) -> None:
     """Run a study from its beginning, or from where it was left, to its results."""
     search.load()
     progress = f", {len(search.trials)} trials so far" if search.trials else ""
     rungs = f", rungs at steps {search.rungs}" if search.rungs else ""
     print(f"Study {search.folder}{progress}{rungs}", flush=True)
     try:
-        with display:
-            search.run()
+        search.run()
     except ConfigError:
         search.forget_unless_begun()
         raise
-    conclude(search, composer)
+    conclude(search)
 
 
 def _check_dispatch(dispatch: dict[str, Any]) -> None:
@@ -108,18 +104,11 @@ def check_settings(probe: Job, space: Space) -> Settings:
         )
     settings = settings_of(probe.plain)
     make_sampler(settings, space, 0)
-    if settings.space_function is not None:
-        function_of(settings.space_function)
     return settings
 
 
 def make_search(
-    words: Command,
-    probe: Job,
-    settings: Settings,
-    space: Space,
-    fixed: list[str],
-    display: Display,
+    words: Command, probe: Job, settings: Settings, space: Space, fixed: list[str]
 ) -> Search:
     """Make the search of a command."""
     rungs = rungs_of(settings, probe.plain)
@@ -134,17 +123,15 @@ def make_search(
 
     is_local = probe.plain["dispatch"]["_target_"] == LOCAL
     runner: Runner = (
-        LocalRunner(folder, settings.parallel)
-        if is_local
-        else SlurmRunner(outputs, name, display.say)
+        LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, say)
     )
     max_steps = probe.plain["trainer"]["max_steps"]
     max_steps = max_steps if isinstance(max_steps, int) else 0
-    return Search(
-        *(folder, outputs, settings, space, fixed, compose, runner, rungs, max_steps),
-        say=display.say,
-        show=display.show,
-    )
+    return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, max_steps, say)
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def probe_job(words: Command, fixed: list[str], space: Space) -> Job:
@@ -179,7 +166,6 @@ def study_id(probe: Job, space: Space, settings: Settings) -> str:
         settings.objectives,
         settings.directions,
     ]
-    what += [settings.space_function] if settings.space_function is not None else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
 

@@ -34,10 +34,6 @@ class Runner(ABC):
     @abstractmethod
     def reap(self) -> dict[int, int]: ...
 
-    def phase(self, number: int) -> str:
-        """State of a running trial."""
-        return "running"
-
     @abstractmethod
     def why(self, number: int, code: int) -> str: ...
 

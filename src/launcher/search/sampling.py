@@ -5,7 +5,7 @@ is its number, so a search that was killed asks for the same trials again.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import optuna
@@ -13,8 +13,6 @@ from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from launcher.errors import ConfigError
-from launcher.rundir import signing
 from launcher.runs.stored_study import STATES
 from launcher.runs.trials import Trial
 from launcher.search.samplers import make_sampler
@@ -81,7 +79,6 @@ class Sampling:
         self._rebuild({trial.number: trial for trial in trials}, enqueue)
 
     def _rebuild(self, trials: dict[int, Trial], enqueue: Sequence[Params]) -> None:
-        _check_notes(self.settings, trials.values())
         tried = sum(trial.origin == "enqueued" for trial in trials.values())
         queue = list(enqueue[tried:])
         for number in range(max(trials, default=-1) + 1):
@@ -108,18 +105,13 @@ class Sampling:
         self.study.enqueue_trial(fixed)
         self._enqueued.add(number)
 
-    def ask(self, extend: Callable[[Params, optuna.Trial], None] | None = None) -> Trial:
-        """Make a new trial. It counts once its run's record has it.
-
-        `extend` suggests further values of the trial, from the values of the space.
-        """
+    def ask(self) -> Trial:
+        """Make a new trial. It counts once its run's record has it."""
         waiting = self.study.get_trials(deepcopy=False, states=WAITING)
         number = waiting[0].number if waiting else len(self.study.get_trials(deepcopy=False))
         shared = self.storage.get_study_system_attrs(self._id)
         self.study.sampler = make_sampler(self.settings, self.space, number)
-        asked = self.study.ask(self.space)
-        if extend is not None:
-            extend(self._trial(number).params, asked)
+        self.study.ask(self.space)
         trial = self._trial(number)
         attributes = self.storage.get_study_system_attrs(self._id)
         trial.shared = {key: value for key, value in attributes.items() if shared.get(key) != value}
@@ -168,24 +160,11 @@ class Sampling:
     def should_stop(self, trial: Trial, step: int) -> bool:
         """Return whether the pruner would stop a running trial after the value of this step."""
         settings = self.settings
-        pruner = optuna.pruners.PercentilePruner(
-            50.0 if settings.pruner == "median" else settings.percentile,
-            n_startup_trials=settings.n_startup_trials,
-            n_warmup_steps=settings.warmup_steps,
+        pruner = optuna.pruners.MedianPruner(
+            n_startup_trials=settings.n_startup_trials, n_warmup_steps=settings.warmup_steps
         )
         until = copy.copy(self.storage.current[trial.number])
         until.intermediate_values = {
             x: y for x, y in until.intermediate_values.items() if x <= step
         }
         return pruner.prune(self.study, until)
-
-
-def _check_notes(settings: Settings, trials: Iterable[Trial]) -> None:
-    """Check that no notes of others are unpickled, which CMA-ES does."""
-    foreign = [trial for trial in trials if any(trial.notes) and not trial.is_own]
-    if settings.sampler == "cmaes" and foreign:
-        raise ConfigError(
-            f"hpo.sampler=cmaes: the notes of trial {foreign[0].number} in {foreign[0].run} would"
-            f" run code, and your key {signing.key_file()} has not signed them; name the key of"
-            f" your own search by {signing.VARIABLE}, or use another hpo.study."
-        )

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import optuna
-
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.queue import run_queue
 from launcher.errors import ConfigError
@@ -21,12 +19,11 @@ from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.format import number as short
 from launcher.runs.trials import INVALID, Trial, best_of, describe_trial, find_trials
 from launcher.search import rungs as halving
-from launcher.search.conditional import suggest
 from launcher.search.local_runner import CANCELLED, Runner
 from launcher.search.samplers import size
 from launcher.search.sampling import Sampling
 from launcher.search.search_space import Space, check_enqueued, overrides_of
-from launcher.search.study_settings import LIVE, Settings
+from launcher.search.study_settings import Settings
 
 Compose = Callable[[list[str], int], Job]
 
@@ -43,7 +40,6 @@ class Search:
         rungs: the steps at which trials pause.
         max_steps: steps of a trial, or 0 if they are not known.
         say: prints a line.
-        show: redraws the table of trials.
     """
 
     def __init__(
@@ -58,16 +54,11 @@ class Search:
         rungs: list[int],
         max_steps: int,
         say: Callable[[str], None],
-        show: Callable[["Search"], None] = lambda search: None,
     ):
         self.folder, self.outputs, self.settings, self.space = folder, outputs, settings, space
         self.fixed, self.compose, self.runner, self.rungs = fixed, compose, runner, rungs
-        self.say, self.show = say, show
-        self.max_steps = max_steps
-        self.has_function = settings.space_function is not None
-        self.enqueue = [
-            check_enqueued(params, space, self.has_function) for params in settings.enqueue
-        ]
+        self.max_steps, self.say = max_steps, say
+        self.enqueue = [check_enqueued(params, space) for params in settings.enqueue]
         self.trials: list[Trial] = []
         self.new_runs: list[RunFolder] = []
         """The folders that this search has made."""
@@ -154,7 +145,6 @@ class Search:
     def _sleep(self) -> None:
         """Sleep until the next check."""
         self.runner.flush()
-        self.show(self)
         if not signals.first_signal():
             time.sleep(self.runner.poll)
 
@@ -201,7 +191,7 @@ class Search:
 
     def _is_pruned(self, trial: Trial) -> bool:
         """Prune an interrupted trial that a killed search has stopped, or would have."""
-        if self.settings.pruner not in LIVE or (step := self._find_rejection(trial)) is None:
+        if self.settings.pruner != "median" or (step := self._find_rejection(trial)) is None:
             return False
         self._decide(trial, pruned=step)
         self.say(f"trial {trial.number}: pruned at step {step}")
@@ -219,7 +209,7 @@ class Search:
 
     def _ask(self) -> Trial:
         """Make a new trial, which is recorded before it is started."""
-        trial = self.sampling.ask(self._extend if self.has_function else None)
+        trial = self.sampling.ask()
         trial.bracket = halving.bracket_of(trial.number, self.rungs, self.settings)
         trial.target = halving.first_target(trial.bracket, self.rungs)
         job, twin = None, None
@@ -245,14 +235,6 @@ class Search:
         A study keeps only the values, so that a moved study trains in the place of its command.
         """
         return [*self.fixed, *overrides_of(params)]
-
-    def _extend(self, params: dict[str, object], trial: optuna.Trial) -> None:
-        try:
-            job = self.compose(self.overrides(params), trial.number)
-        except ConfigError:
-            # `_ask` rejects the trial for this.
-            return
-        suggest(str(self.settings.space_function), job.plain, trial)
 
     def _report_new(self, trial: Trial, twin: Trial | None) -> None:
         status = trial.status(self.settings)
@@ -346,7 +328,7 @@ class Search:
     def _judge(self, trial: Trial) -> None:
         """Stop a running trial if the pruner rejects it. This is recorded once it has ended."""
         is_open = trial.status(self.settings) == "open"
-        if self.settings.pruner in LIVE and is_open:
+        if self.settings.pruner == "median" and is_open:
             trial.pruned = self._find_rejection(trial)
             if trial.pruned is not None:
                 self.runner.stop([trial.number])

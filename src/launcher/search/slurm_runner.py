@@ -192,10 +192,6 @@ class SlurmRunner(Runner):
             f"SLURM job {trial.job_id} left the queue without a reason{f': {says}' if says else ''}"
         )
 
-    def phase(self, number: int) -> str:
-        """State of a running trial: pending, running or preempted."""
-        return self.submitted[number].phase or "pending" if number in self.submitted else "pending"
-
     def _report_phase(self, number: int, run: StoredRun, job: QueuedJob) -> None:
         trial = self.submitted[number]
         was_preempted = run.record.get("state") == "preempted"

@@ -10,10 +10,10 @@ from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.runs.trials import Goal
 
-HALVING, LIVE = ("asha", "hyperband"), ("median", "percentile")
-"""Pruners that pause trials at rungs, and pruners that stop them while they run."""
+HALVING = ("asha", "hyperband")
+"""Pruners that pause trials at rungs."""
 FIXED_SPACE = ("grid", "qmc")
-"""Samplers that need to know all keys at once."""
+"""Samplers with one order of values for the whole study."""
 SLURM = "launcher.dispatch.slurm.SlurmDispatch"
 DIRECTIONS = ("auto", "minimize", "maximize")
 
@@ -33,8 +33,6 @@ class Settings(Goal):
     min_steps: int | None = None
     n_startup_trials: int = 5
     warmup_steps: int = 0
-    percentile: float = 25.0
-    space_function: str | None = None
     enqueue: Sequence[Mapping[str, object]] = ()
     seed: int = 0
     name: str | None = None
@@ -70,10 +68,6 @@ def settings_of(config: dict[str, Any]) -> Settings:
 
 
 def _check(settings: Settings, config: dict[str, Any]) -> None:
-    if settings.space_function is not None and settings.sampler in FIXED_SPACE:
-        raise ConfigError(
-            f"hpo.sampler={settings.sampler}: has no hpo.space_function; use hpo.sampler=tpe."
-        )
     if settings.pruner in HALVING and get(config, "trainer.max_epochs") is not None:
         raise ConfigError(
             f"hpo.pruner={settings.pruner}: needs trainer.max_steps instead of trainer.max_epochs."

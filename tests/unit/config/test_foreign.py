@@ -159,7 +159,6 @@ def test_the_lines_of_a_job(key: str) -> None:
     "tree",
     [
         {"job": {"_target_": "launcher.jobs.evaluate.EvaluateJob", "trust": True}},
-        {"hpo": {"space_function": "evil.space"}},
         {"trainer": {"compile": {"backend": "evil"}}},
         {"trainer": {"compile": {"options": {"cpp.cxx": ["/tmp/cxx"]}}}},
         {"strategy": {"config_file": "evil.json"}},

@@ -68,20 +68,6 @@ def test_a_bad_command_is_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_misspelled_key_of_the_space_function_has_a_suggestion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "misspelled_space.py").write_text(
-        "def suggest(config, trial):\n    trial.suggest_float('optimizer.momentun', 0.1, 0.9)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    words = ["optimizer=sgd", "hpo.space_function=misspelled_space.suggest", "hpo.n_trials=1"]
-    assert search(*words) == 1
-    printed = capsys.readouterr()
-    assert "no key optimizer.momentun; did you mean optimizer.momentum=" in printed.out
-
-
 @pytest.mark.parametrize(
     "typed",
     [

@@ -33,7 +33,6 @@ SAMPLERS: list[tuple[str, dict[str, object], Any, int]] = [
     ("tpe", SOON, SPACE, 12),
     ("tpe", SOON | {"multivariate": False}, SPACE, 8),
     ("grid", {}, GRID, 8),
-    ("cmaes", SOON, SPACE, 14),
     ("nsgaii", {"population_size": 4}, SPACE, 14),
     ("gp", SOON, SPACE, 5),
     ("qmc", {}, SPACE, 6),
@@ -127,7 +126,7 @@ def test_trials_are_those_of_optunas_own_study_in_one_search_and_in_many(
     whole = search(tmp_path / "whole", ToyRunner(tmp_path / "whole"), space, n_trials=count, **keys)
     whole.run()
     assert [trial.sampled for trial in whole.trials] == expected
-    for number in (1, 3, count // 2, count - 1, count):
+    for number in (1, count // 2, count):
         parts = search(
             tmp_path / "parts", ToyRunner(tmp_path / "parts"), space, n_trials=number, **keys
         )
@@ -137,18 +136,11 @@ def test_trials_are_those_of_optunas_own_study_in_one_search_and_in_many(
     assert len({str(params) for params in expected}) > count - 2
 
 
-@pytest.mark.parametrize("pruner", ["median", "percentile"])
-def test_pruned_are_those_that_optuna_prunes(tmp_path: Path, pruner: str) -> None:
-    options = {"n_startup_trials": 2, "n_warmup_steps": EVERY}
-    pruners = optuna.pruners
-    trials = optimized(
-        *("tpe", SOON, SPACE, 12),
-        pruners.MedianPruner(**options)
-        if pruner == "median"
-        else pruners.PercentilePruner(25.0, **options),
-    )
+def test_pruned_are_those_that_optuna_prunes(tmp_path: Path) -> None:
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=EVERY)
+    trials = optimized("tpe", SOON, SPACE, 12, pruner)
     ends = [trial.last_step if trial.state == TrialState.PRUNED else None for trial in trials]
-    keys: Any = {"sampler": "tpe", "sampler_options": SOON, "pruner": pruner}
+    keys: Any = {"sampler": "tpe", "sampler_options": SOON, "pruner": "median"}
     keys |= {"n_startup_trials": 2, "warmup_steps": EVERY}
     for count in (3, 7, 12):
         made = search(tmp_path, Stepwise(tmp_path), SPACE, n_trials=count, **keys)

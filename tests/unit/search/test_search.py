@@ -113,10 +113,7 @@ def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path: Pa
     assert starts(more).count(0) == 0
 
 
-@pytest.mark.parametrize("pruner", ["median", "percentile"])
-def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(
-    tmp_path: Path, pruner: str
-) -> None:
+def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path: Path) -> None:
     stopped: list[int] = []
 
     class Slow(ToyRunner):
@@ -137,7 +134,8 @@ def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(
 
     enqueue = [{"x": 0.31}, {"x": 0.32}, {"x": 0.33}, {"x": 0.8}]
     runner = Slow(tmp_path, breaks=lambda number, start: 143 if number == 3 else 0)
-    study = search(tmp_path, runner, pruner=pruner, n_startup_trials=2, enqueue=enqueue, n_trials=4)
+    keys = {"n_startup_trials": 2, "enqueue": enqueue, "n_trials": 4}
+    study = search(tmp_path, runner, pruner="median", **keys)
     study.run()
     assert stopped == [3]
     assert (study.trials[3].pruned, study.trials[3].status(study.settings)) == (10, "pruned")

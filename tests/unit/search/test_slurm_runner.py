@@ -298,12 +298,6 @@ def test_the_jobs_of_a_search_that_ends_stay_in_the_queue(cluster: Cluster) -> N
     with pytest.raises(Killed):
         searched.run()
     assert len(cluster.jobs) == 4
-    assert [searched.runner.phase(number) for number in range(4)] == [
-        "running",
-        "pending",
-        "pending",
-        "pending",
-    ]
     assert "Left in SLURM's queue: trial 0, trial 1, trial 2, trial 3." in searched.lines[-1]
     assert f"cancel run.sweep=toy --outputs={cluster.outputs} cancels them" in searched.lines[-1]
     assert StoredRun.read(cluster.outputs / str(searched.trials[0].run)).record["state"] == "queued"

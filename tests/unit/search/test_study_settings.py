@@ -53,7 +53,6 @@ def test_the_pruner_follows_where_trials_run() -> None:
         ({"objective": SEVERAL, "value": "best"}, "hpo.value=best: needs one objective"),
         ({"pruner": "asha", "trainer": {"max_epochs": 2}}, "needs trainer.max_steps"),
         ({"pruner": "asha", "hooks": {"checkpointing": None}}, "keep hooks.checkpointing"),
-        ({"sampler": "grid", "space_function": "a.b"}, "hpo.sampler=grid: "),
     ],
 )
 def test_settings_that_do_not_fit_are_rejected(keys: dict[str, Any], message: str) -> None:
