@@ -28,8 +28,7 @@ TARGET = "_target_"
 CODE = (
     *("job.trust", "strategy.config_file"),
     *("trainer.compile.backend", "trainer.compile.options"),
-    *("dispatch.setup", "dispatch.modules", "dispatch.python", "dispatch.srun", "dispatch.sbatch"),
-    *("dispatch.container", "dispatch.container_mounts"),
+    *("dispatch.setup", "dispatch.prefix", "dispatch.python", "dispatch.srun", "dispatch.sbatch"),
 )
 """Keys whose values run code: a compiler, lines of a job's script."""
 KERNEL = "attn_implementation"

@@ -129,37 +129,14 @@ def check_installed() -> None:
         )
 
 
-TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
-
-
-def seconds(time: str | int | None) -> float | None:
-    """Convert a time limit (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) to seconds.
-
-    Returns:
-        None if it is invalid.
-    """
-    if time is None or isinstance(time, int):
-        return None if time is None else time * 60.0
-    match = TIME.fullmatch(time.strip())
-    if match is None:
-        return None
-    parts = [int(part) for part in match["rest"].split(":")]
-    if match["days"] is not None:
-        hours, minutes, rest = [*parts, 0, 0][:3]
-        return int(match["days"]) * 86400.0 + hours * 3600 + minutes * 60 + rest
-    if len(parts) == 3:
-        return parts[0] * 3600.0 + parts[1] * 60 + parts[2]
-    return parts[0] * 60.0 + (parts[1] if len(parts) == 2 else 0)
-
-
 def findings(script: Script) -> Iterator[str]:
     """Yield a message for each problem of a submission that SLURM does not reject."""
     flags = script.flags
     delay = int(str(flags["signal"]).partition("@")[2] or DEFAULT_DELAY)
-    limit = seconds(flags.get("time"))
-    if limit is not None and limit <= delay:
+    limit = flags.get("time")
+    if isinstance(limit, int) and limit * 60 <= delay:
         yield (
-            f"dispatch.time={flags['time']}: is not longer than dispatch.signal_delay={delay} s, so"
+            f"dispatch.time={limit}: is not longer than dispatch.signal_delay={delay} s, so"
             " the warning comes at the start; use a longer time."
         )
     values = scheduler.partition_values(flags.get("partition"))

@@ -130,12 +130,10 @@ def test_where_code_may_hide(file: Path, node: Any, monkeypatch: pytest.MonkeyPa
 
 SHELL = {
     "setup": ["touch marker"],
-    "modules": ["x; touch marker"],
     "python": "/tmp/python",
     "srun": ["--task-prolog=/tmp/x"],
     "sbatch": {"hold": True, "nodelist": "n[1-3]", "chdir": "/tmp"},
-    "container": "docker://evil",
-    "container_mounts": ["/:/host"],
+    "prefix": ["/tmp/wrapper"],
     "account": "me\ntouch marker",
 }
 
