@@ -108,12 +108,12 @@ def search(
     fixed: Sequence[str] = (),
     **settings: Any,
 ) -> Search:
-    keys = Settings(objectives=("val/loss",), directions=("minimize",), **settings)
+    keys = Settings(objective="val/loss", direction="minimize", **settings)
     study = folder / "studies" / (keys.name or "toy")
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     parts = (study, folder, keys, space, [*fixed], compose, runner, rungs_of(keys, CONFIG))
-    made = Search(*parts, MAX_STEPS, say or lines.append)
+    made = Search(*parts, say or lines.append)
     made.load()
     made.lines = lines  # type: ignore[attr-defined]
     return made

@@ -77,14 +77,14 @@ class TrainerSettings:
 
 @dataclass(frozen=True)
 class HpoSettings:
-    objective: str | list[str]
+    objective: str
     n_trials: PositiveInt
     space: dict[str, Any] = field(default_factory=dict)
-    direction: str | list[str] = "auto"
-    value: Literal["best", "last"] | None = None
+    direction: Literal["auto", "minimize", "maximize"] = "auto"
+    value: Literal["best", "last"] = "best"
     timeout: PositiveFloat | None = None
     parallel: PositiveInt = 1
-    sampler: Literal["tpe", "random", "grid", "qmc", "gp", "nsgaii"] = "tpe"
+    sampler: Literal["tpe", "random", "grid", "qmc", "gp"] = "tpe"
     sampler_options: dict[str, Any] = field(default_factory=dict)
     pruner: Literal["none", "auto", "median", "asha", "hyperband"] = "none"
     reduction_factor: Annotated[int, Ge(2)] = 3

@@ -22,24 +22,21 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:
-    numbers = {}
-    for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")):
-        value = env.get(name, default)
+    """Check the variables of torchrun, which may be left over from another command."""
+    values = {
+        name: env.get(name, default)
+        for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
+    }
+    for name, value in values.items():
         if not value.isdecimal():
             raise ConfigError(f"{name}='{value}' in the environment: should be a number; unset it.")
-        numbers[name] = int(value)
-    rank, world_size = numbers["RANK"], numbers["WORLD_SIZE"]
-    if world_size > 1 and (
-        missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]
-    ):
+    rank, world_size = int(values["RANK"]), int(values["WORLD_SIZE"])
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]
+    if rank >= max(world_size, 1) or (world_size > 1 and missing):
+        without = f", without {', '.join(missing)}" if missing else ""
         raise ConfigError(
-            f"WORLD_SIZE={world_size} in the environment, without {', '.join(missing)}: left over"
-            " from another command; unset it, and use dispatch.nproc=N for N ranks."
-        )
-    if rank >= max(world_size, 1):
-        raise ConfigError(
-            f"RANK={rank} in the environment: should be less than WORLD_SIZE={world_size}; unset"
-            " both, and use dispatch.nproc=N for N ranks."
+            f"RANK={rank} and WORLD_SIZE={world_size} in the environment{without}: left over from"
+            " another command; unset both, and use dispatch.nproc=N for N ranks."
         )
 
 

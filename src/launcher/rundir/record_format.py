@@ -96,8 +96,8 @@ class TrialData(TypedDict):
     """A trial of a hyperparameter search in run.json, see `launcher.runs.trials`."""
 
     study: str
-    objectives: list[str]
-    directions: list[str]
+    objective: str
+    direction: Literal["minimize", "maximize"]
     value: Literal["best", "last"]
     number: int
     sampled: dict[str, Any]

@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -20,7 +17,6 @@ from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process.files import expand, remove_empty
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
 from launcher.runs.trials import STUDIES, as_json
 from launcher.search.local_runner import LocalRunner, Runner
@@ -61,12 +57,16 @@ def sweep(words: Command, master: DictConfig) -> None:
         construct(dispatch).check()
     search = make_search(words, probe, settings, space, fixed)
     work = partial(_conduct, search)
-    with StudyLock(search.folder):
-        try:
-            run_guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
-        finally:
-            if not search.trials:
-                (search.folder / RESTARTS).unlink(missing_ok=True)
+    folder = StudyFolder(search.folder)
+    try:
+        with RunLock(folder):
+            try:
+                run_guarded(work, folder, Budget(max_fruitless_restarts=None))
+            finally:
+                if not search.trials:
+                    (folder.path / RESTARTS).unlink(missing_ok=True)
+    finally:
+        remove_empty(folder.path, folder.path.parent, folder.path.parent.parent)
 
 
 def _conduct(search: Search) -> None:
@@ -125,9 +125,7 @@ def make_search(
     runner: Runner = (
         LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, say)
     )
-    max_steps = probe.plain["trainer"]["max_steps"]
-    max_steps = max_steps if isinstance(max_steps, int) else 0
-    return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, max_steps, say)
+    return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, say)
 
 
 def say(line: str) -> None:
@@ -163,28 +161,13 @@ def study_id(probe: Job, space: Space, settings: Settings) -> str:
     what = [
         probe.plain["run"]["id"],
         as_json(dict(sorted(space.items()))),
-        settings.objectives,
-        settings.directions,
+        settings.objective,
+        settings.direction,
     ]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
 
-@contextmanager
-def StudyLock(folder: Path) -> Iterator[None]:
-    """Lock the study within the context, so that no other search works on it."""
-    lock = RunLock(RunFolder(folder))
-    try:
-        lock.acquire()
-    except ConfigError as error:
-        # The folder cannot be written.
-        if error.__cause__ is not None:
-            raise
-        holder = read_holder(lock.path) or "another process"
-        raise ConfigError(
-            f"The study {folder} is being searched by {holder}; wait for it, or stop it."
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-        remove_empty(folder, folder.parent, folder.parent.parent)
+class StudyFolder(RunFolder):
+    """The folder of a study, on which one search works at a time."""
+
+    key, another = "hpo.name", "search under another name"

@@ -4,7 +4,6 @@ import math
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -37,16 +36,12 @@ def conclude(search: Search) -> None:
         f"{', '.join(f'{count} {status}' for status, count in counts.items())}"
     )
     best = best_of(search.trials, search.settings)
-    if not best:
+    if best is None:
         print("No trial has completed.", file=sys.stderr, flush=True)
         raise SystemExit(1)
     write_results(search, best)
-    for trial in best:
-        print(
-            f"Best: trial {trial.number}, {describe_trial(trial, search.settings)}, run {trial.run}"
-        )
-        text = shlex.join(f"{key}={value}" for key, value in trial.params.items())
-        print(f"  {text}", flush=True)
+    print(f"Best: trial {best.number}, {describe_trial(best, search.settings)}, run {best.run}")
+    print(f"  {shlex.join(f'{key}={value}' for key, value in best.params.items())}", flush=True)
 
 
 def trial_table(search: Search) -> TextTable:
@@ -63,9 +58,8 @@ def trial_table(search: Search) -> TextTable:
     if rungs:
         passed = [sum(trial.step >= rung for rung in rungs) for trial in trials]
         columns["rung"] = [f"{count}/{len(rungs)}" for count in passed]
-    for index, name in enumerate(settings.objectives):
-        values = [trial.values(settings)[index] for trial in trials]
-        columns[name] = ["-" if math.isnan(value) else short(value) for value in values]
+    values = [trial.value(settings) for trial in trials]
+    columns[settings.objective] = ["-" if math.isnan(value) else short(value) for value in values]
     numbers = len(columns)
     (headings,) = shorten_keys([dict.fromkeys(params, "")])
     for key, heading in zip(params, headings, strict=True):
@@ -87,24 +81,17 @@ def _param(value: object) -> str:
 def best_first(search: Search) -> list[Trial]:
     """Sort the completed trials before the others, each with the best first."""
     settings = search.settings
-    trials = sort_best_first(search.trials, lambda trial: trial.values(settings)[0], settings.mode)
+    trials = sort_best_first(search.trials, lambda trial: trial.value(settings), settings.mode)
     return sorted(trials, key=lambda trial: trial.status(settings) != "completed")
 
 
-def write_results(search: Search, best: Sequence[Trial]) -> None:
+def write_results(search: Search, best: Trial) -> None:
     """Write `optimization_results.yaml`, as Hydra's Optuna sweeper does."""
-    settings = search.settings
-    solutions = [
-        {"params": plain(trial.params), "values": trial.values(settings)} for trial in best
-    ]
-    results: dict[str, object] = {"name": "optuna"}
-    if len(settings.objectives) == 1:
-        results |= {
-            "best_params": solutions[0]["params"],
-            "best_value": best[0].values(settings)[0],
-        }
-    else:
-        results["solutions"] = solutions
+    results = {
+        "name": "optuna",
+        "best_params": plain(best.params),
+        "best_value": best.value(search.settings),
+    }
     replace_file(search.folder / RESULTS, yaml.safe_dump(results, sort_keys=False).encode())
 
 

@@ -22,11 +22,11 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
     if settings.pruner not in HALVING:
         return []
     max_steps, factor = int(config["trainer"]["max_steps"]), settings.reduction_factor
-    interval = interval_of(settings.objectives[0], config)
+    interval = interval_of(settings.objective, config)
     if settings.min_steps is not None:
         if settings.min_steps < interval:
             raise ConfigError(
-                f"hpo.min_steps={settings.min_steps}: {settings.objectives[0]} is first logged at"
+                f"hpo.min_steps={settings.min_steps}: {settings.objective} is first logged at"
                 f" step {interval}; use hpo.min_steps={interval}, or evaluate more often."
             )
         if settings.min_steps >= max_steps:

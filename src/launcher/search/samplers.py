@@ -18,7 +18,6 @@ SAMPLERS: dict[str, tuple[type[BaseSampler], dict[str, object]]] = {
     "random": (samplers.RandomSampler, {}),
     "grid": (samplers.GridSampler, {}),
     "gp": (samplers.GPSampler, {}),
-    "nsgaii": (samplers.NSGAIISampler, {"population_size": 20}),
     "qmc": (samplers.QMCSampler, {"scramble": True}),
 }
 """Optuna's class of each sampler, and our arguments."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import optuna
 from optuna.storages import InMemoryStorage
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from launcher.runs.stored_study import STATES
@@ -19,8 +18,6 @@ from launcher.search.samplers import make_sampler
 from launcher.search.search_space import Space
 from launcher.search.study_settings import Settings
 
-MAX_VALUES = 200
-"""Number of values of the objective that pruners see of a trial."""
 WAITING = (TrialState.WAITING,)
 
 Params = dict[str, object]
@@ -55,7 +52,6 @@ class Sampling:
         space: the search space.
         trials: the trials so far. A number that none of them has is asked for first.
         enqueue: values of the first trials.
-        max_steps: steps of a trial, or 0 if they are not known.
     """
 
     def __init__(
@@ -64,15 +60,13 @@ class Sampling:
         space: Space,
         trials: Sequence[Trial] = (),
         enqueue: Sequence[Params] = (),
-        max_steps: int = 0,
     ):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.settings, self.space = settings, space
-        self.spacing = max(1.0, max_steps / MAX_VALUES)
         self.storage = FollowingStorage()
         self.study = optuna.create_study(
             storage=self.storage,
-            directions=[StudyDirection[direction.upper()] for direction in settings.directions],
+            direction=settings.direction,
         )
         self._id = self.storage.get_study_id_from_name(self.study.study_name)
         self._enqueued: set[int] = set()
@@ -137,21 +131,9 @@ class Sampling:
         status = trial.status(self.settings)
         current = copy.copy(self._get_trial(trial.number))
         current.state = TrialState[STATES.get(status, "RUNNING")]
-        current.values = trial.values(self.settings) if status == "completed" else None
-        current.intermediate_values = self._space_points(trial)
+        current.values = [trial.value(self.settings)] if status == "completed" else None
+        current.intermediate_values = dict(zip(map(int, trial.curve.x), trial.curve.y, strict=True))
         self.storage.current[trial.number] = current
-
-    def _space_points(self, trial: Trial) -> dict[int, float]:
-        """Points of a trial's curve that are at least `spacing` steps apart."""
-        points: dict[int, float] = {}
-        if len(trial.curves) != 1:
-            return points
-        after = 0.0
-        for step, value in zip(map(int, trial.curves[0].x), trial.curves[0].y, strict=True):
-            if step >= after + self.spacing:
-                points[step] = value
-                after = step
-        return points
 
     def steps(self, trial: Trial) -> list[int]:
         """The steps whose values pruners see."""

@@ -38,7 +38,6 @@ class Search:
         compose: returns the checked job of a trial's overrides, or raises ConfigError.
         runner: trains the trials.
         rungs: the steps at which trials pause.
-        max_steps: steps of a trial, or 0 if they are not known.
         say: prints a line.
     """
 
@@ -52,12 +51,11 @@ class Search:
         compose: Compose,
         runner: Runner,
         rungs: list[int],
-        max_steps: int,
         say: Callable[[str], None],
     ):
         self.folder, self.outputs, self.settings, self.space = folder, outputs, settings, space
         self.fixed, self.compose, self.runner, self.rungs = fixed, compose, runner, rungs
-        self.max_steps, self.say = max_steps, say
+        self.say = say
         self.enqueue = [check_enqueued(params, space) for params in settings.enqueue]
         self.trials: list[Trial] = []
         self.new_runs: list[RunFolder] = []
@@ -118,9 +116,7 @@ class Search:
 
     def run(self) -> None:
         """Run trials until the study is complete, or a signal came and the trials have saved."""
-        self.sampling = Sampling(
-            self.settings, self.space, self.trials, self.enqueue, self.max_steps
-        )
+        self.sampling = Sampling(self.settings, self.space, self.trials, self.enqueue)
         try:
             self._adopt()
             slots, steps = self.settings.parallel, (self._start_next, self._look, self._sleep)
@@ -269,7 +265,7 @@ class Search:
                 # This holds whatever the state in run.json is, since its process has not ended yet.
                 if trial.number in running:
                     trial.state = "running"
-                self._check_objectives(trial)
+                self._check_objective(trial)
         for trial in self.trials:
             is_running = trial.number in running
             if trial.number in ended:
@@ -288,14 +284,14 @@ class Search:
         """Record and report the end of a trial's process."""
         status = trial.status(self.settings)
         if status == "completed":
-            best = ", the best so far" if trial in best_of(self.trials, self.settings) else ""
+            best = ", the best so far" if trial is best_of(self.trials, self.settings) else ""
             text = f"completed, {describe_trial(trial, self.settings)}{best}"
         elif status == "pruned":
             self.record(trial)
             text = f"pruned at step {trial.pruned}"
         elif status == "paused":
             value = trial.value_at(trial.target or 0, self.settings)
-            text = f"paused at step {trial.step}, {self.settings.objectives[0]} {short(value)}"
+            text = f"paused at step {trial.step}, {self.settings.objective} {short(value)}"
         elif status == "failed":
             text = f"failed: {describe_trial(trial, self.settings)}"
         elif code == CANCELLED:
@@ -342,14 +338,14 @@ class Search:
                 return step
         return None
 
-    def _check_objectives(self, trial: Trial) -> None:
+    def _check_objective(self, trial: Trial) -> None:
         """Check that a trial has logged the objective."""
-        for objective in self.settings.objectives:
-            group = objective.partition("/")[0] + "/"
-            names = [name for name in trial.logged if name.startswith(group)] or (
-                [*trial.logged] if trial.state == "completed" else []
+        objective = self.settings.objective
+        group = objective.partition("/")[0] + "/"
+        names = [name for name in trial.logged if name.startswith(group)] or (
+            [*trial.logged] if trial.state == "completed" else []
+        )
+        if names and objective not in trial.logged:
+            raise ConfigError(
+                f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}."
             )
-            if names and objective not in trial.logged:
-                raise ConfigError(
-                    f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}."
-                )

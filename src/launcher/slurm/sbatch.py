@@ -146,9 +146,6 @@ def findings(script: Script) -> Iterator[str]:
             "dispatch.partition: it preempts without a grace (GraceTime=0), so a save has only"
             f" {scheduler.kill_wait():g} s (KillWait); keep hooks.checkpointing.interval short."
         )
-    if names := scheduler.find_leaked_variables():
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        yield f"{shown}: set by a job around this command; the new job will not see them."
 
 
 def test_only(text: str) -> Iterator[str]:

@@ -10,7 +10,8 @@ from optuna.distributions import FloatDistribution
 from launcher.config.compose.overrides import normalize
 from launcher.config.compose.session import loader, session
 from launcher.errors import ConfigError
-from launcher.search.entry import StudyLock
+from launcher.rundir.lock import RunLock
+from launcher.search.entry import StudyFolder
 from launcher.search.search_space import read_space
 from support.composition import composed
 from support.projects import exit_code
@@ -105,8 +106,6 @@ def test_a_search_without_a_trial_leaves_nothing(
 
 
 def test_a_second_search_of_a_study_is_rejected(tmp_path: Path) -> None:
-    with (
-        StudyLock(tmp_path / "study"),
-        pytest.raises(ConfigError, match="study is being searched by process"),
-    ):
-        StudyLock(tmp_path / "study").__enter__()
+    study = StudyFolder(tmp_path / "study")
+    with RunLock(study), pytest.raises(ConfigError, match=r"hpo.name='.*study': process"):
+        RunLock(study).acquire()

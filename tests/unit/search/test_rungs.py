@@ -11,7 +11,7 @@ from launcher.search.study_settings import Settings
 
 
 def settings(**keys: Any) -> Settings:
-    return Settings(("val/loss",), ("minimize",), **{"pruner": "asha"} | keys)
+    return Settings("val/loss", "minimize", **{"pruner": "asha"} | keys)
 
 
 def config(max_steps: int, interval: Any = 100) -> dict[str, Any]:

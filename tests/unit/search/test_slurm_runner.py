@@ -94,7 +94,7 @@ def statuses(searched: Search) -> list[str]:
 
 
 def values(searched: Search) -> list[float]:
-    return [trial.values(searched.settings)[0] for trial in searched.trials]
+    return [trial.value(searched.settings) for trial in searched.trials]
 
 
 def local_values(folder: Path, **settings: Any) -> list[float]:
