@@ -105,14 +105,13 @@ def search(
     space: Any = SPACE,
     compose: Any = composed,
     say: Any = None,
-    fixed: Sequence[str] = (),
     **settings: Any,
 ) -> Search:
     keys = Settings(objective="val/loss", direction="minimize", **settings)
     study = folder / "studies" / (keys.name or "toy")
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
-    parts = (study, folder, keys, space, [*fixed], compose, runner, rungs_of(keys, CONFIG))
+    parts = (study, folder, keys, space, [], compose, runner, rungs_of(keys, CONFIG))
     made = Search(*parts, say or lines.append)
     made.load()
     made.lines = lines  # type: ignore[attr-defined]

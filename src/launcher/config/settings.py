@@ -78,13 +78,13 @@ class TrainerSettings:
 @dataclass(frozen=True)
 class HpoSettings:
     objective: str
-    n_trials: PositiveInt
+    n_trials: PositiveInt = 50
     space: dict[str, Any] = field(default_factory=dict)
     direction: Literal["auto", "minimize", "maximize"] = "auto"
     value: Literal["best", "last"] = "best"
     timeout: PositiveFloat | None = None
     parallel: PositiveInt = 1
-    sampler: Literal["tpe", "random", "grid", "qmc", "gp"] = "tpe"
+    sampler: Literal["tpe", "random", "gp"] = "tpe"
     sampler_options: dict[str, Any] = field(default_factory=dict)
     pruner: Literal["none", "auto", "median", "asha", "hyperband"] = "none"
     reduction_factor: Annotated[int, Ge(2)] = 3

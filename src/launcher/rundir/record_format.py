@@ -103,7 +103,6 @@ class TrialData(TypedDict):
     sampled: dict[str, Any]
     distributions: dict[str, Any]
     attributes: dict[str, Any]
-    shared: dict[str, Any]
     origin: str
     refusal: str | None
     bracket: int

@@ -51,17 +51,16 @@ class Trial:
     """One point of the search space, and the run that trains it.
 
     The fields up to `failures` are in the run's record, the others are read from the run.
-    `sampled` has Optuna's values, which are not rounded; `attributes` and `shared` are notes of its
-    sampler about the trial and the study. The trial pauses at `target` until it is promoted. At
-    `pruned` it was stopped because others were better, and `cancelled` counts as that. Without a
-    `run` the configuration is invalid (`refusal`).
+    `sampled` has Optuna's values, which are not rounded; `attributes` are notes of its sampler. The
+    trial pauses at `target` until it is promoted. At `pruned` it was stopped because others were
+    better, and `cancelled` counts as that. Without a `run` the configuration is invalid
+    (`refusal`).
     """
 
     number: int
     sampled: dict[str, Any]
     distributions: "dict[str, BaseDistribution]" = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
-    shared: dict[str, Any] = field(default_factory=dict)
     origin: Literal["sampled", "enqueued"] = "sampled"
     refusal: str | None = None
     bracket: int = 0

@@ -19,7 +19,7 @@ from launcher.process.files import expand, remove_empty
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
 from launcher.runs.trials import STUDIES, as_json
-from launcher.search.local_runner import LocalRunner, Runner
+from launcher.search.local_runner import LocalRunner
 from launcher.search.results import conclude
 from launcher.search.rungs import rungs_of
 from launcher.search.samplers import make_sampler
@@ -52,7 +52,7 @@ def sweep(words: Command, master: DictConfig) -> None:
     if dispatch["_target_"] == SLURM and dispatch["dry_run"]:
         construct(dispatch).sweep([probe])
         return
-    settings = check_settings(probe, space)
+    settings = check_settings(probe)
     if dispatch["_target_"] == SLURM:
         construct(dispatch).check()
     search = make_search(words, probe, settings, space, fixed)
@@ -96,14 +96,14 @@ def _check_dispatch(dispatch: dict[str, Any]) -> None:
         )
 
 
-def check_settings(probe: Job, space: Space) -> Settings:
+def check_settings(probe: Job) -> Settings:
     """Check the settings of a search."""
     if probe.plain["job"]["_target_"] != TRAIN_JOB:
         raise ConfigError(
             "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."
         )
     settings = settings_of(probe.plain)
-    make_sampler(settings, space, 0)
+    make_sampler(settings)
     return settings
 
 
@@ -122,9 +122,7 @@ def make_search(
         return Job(words.job(overrides, number), number, overrides)
 
     is_local = probe.plain["dispatch"]["_target_"] == LOCAL
-    runner: Runner = (
-        LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, say)
-    )
+    runner = LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, say)
     return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, say)
 
 

@@ -85,8 +85,6 @@ class Sampling:
                         system_attrs=trial.attributes,
                     )
                 )
-                for key, value in trial.shared.items():
-                    self.storage.set_study_system_attr(self._id, key, value)
                 self.follow(trial)
             elif queue:
                 self._enqueue(number, queue.pop(0))
@@ -103,15 +101,8 @@ class Sampling:
         """Make a new trial. It counts once its run's record has it."""
         waiting = self.study.get_trials(deepcopy=False, states=WAITING)
         number = waiting[0].number if waiting else len(self.study.get_trials(deepcopy=False))
-        shared = self.storage.get_study_system_attrs(self._id)
-        self.study.sampler = make_sampler(self.settings, self.space, number)
+        self.study.sampler = make_sampler(self.settings, number)
         self.study.ask(self.space)
-        trial = self._trial(number)
-        attributes = self.storage.get_study_system_attrs(self._id)
-        trial.shared = {key: value for key, value in attributes.items() if shared.get(key) != value}
-        return trial
-
-    def _trial(self, number: int) -> Trial:
         stored = self._get_trial(number)
         return Trial(
             number,

@@ -19,10 +19,10 @@ from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.format import number as short
 from launcher.runs.trials import INVALID, Trial, best_of, describe_trial, find_trials
 from launcher.search import rungs as halving
-from launcher.search.local_runner import CANCELLED, Runner
-from launcher.search.samplers import size
+from launcher.search.local_runner import CANCELLED, LocalRunner
 from launcher.search.sampling import Sampling
 from launcher.search.search_space import Space, check_enqueued, overrides_of
+from launcher.search.slurm_runner import SlurmRunner
 from launcher.search.study_settings import Settings
 
 Compose = Callable[[list[str], int], Job]
@@ -49,7 +49,7 @@ class Search:
         space: Space,
         fixed: list[str],
         compose: Compose,
-        runner: Runner,
+        runner: LocalRunner | SlurmRunner,
         rungs: list[int],
         say: Callable[[str], None],
     ):
@@ -65,7 +65,6 @@ class Search:
         self.judged: dict[int, int] = {}
         """The last step of each trial that the pruner has seen."""
         self.started = time.monotonic()
-        self._max_trials = min(settings.n_trials, size(settings, space))
 
     def load(self) -> None:
         """Read the trials of an earlier search from their runs."""
@@ -157,7 +156,7 @@ class Search:
             share = f"1/{self.settings.reduction_factor}"
             why = f"is among the best {share} at step {promoted.target}"
             return self._promote(promoted, target, why)
-        while len(self.trials) < self._max_trials and not self._is_late():
+        while len(self.trials) < self.settings.n_trials and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and trial.run not in busy_runs:
                 return trial

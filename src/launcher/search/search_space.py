@@ -143,19 +143,6 @@ def is_within(value: Any, among: BaseDistribution) -> bool:
     return isinstance(among, FloatDistribution) or (value - among.low) % among.step == 0
 
 
-def grid(space: Space) -> dict[str, list[Value]]:
-    """All values of each key."""
-    lists: dict[str, list[Value]] = {}
-    for key, dist in space.items():
-        if isinstance(dist, CategoricalDistribution):
-            lists[key] = [str(choice) for choice in dist.choices]
-        elif isinstance(dist, IntDistribution) and not dist.log:
-            lists[key] = list(range(dist.low, dist.high + 1, dist.step))
-        else:
-            raise ConfigError(f"hpo.sampler=grid: {key} has no list of values; e.g. {key}=0.1,0.2.")
-    return lists
-
-
 def point(space: Space, share: float) -> dict[str, Value]:
     """A value for each key, at this share (0 to 1) of its range."""
     return {key: value_at(dist, share) for key, dist in space.items()}

@@ -174,9 +174,7 @@ class SlurmRunner(Runner):
         could_say = state not in ("queued", "running", "preempted") or is_held(trial.folder)
         if not could_say and (trial.is_stopped or was_cancelled(trial)):
             reason = "the SLURM job was cancelled"
-            RunRecord(trial.folder).revise(
-                "cancelled", "cancelled", reason=reason, slurm_job_id=trial.job_id
-            )
+            RunRecord(trial.folder).revise("cancelled", reason=reason, slurm_job_id=trial.job_id)
             state = "cancelled"
         if state in ("completed", "paused"):
             return 0

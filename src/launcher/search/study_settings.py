@@ -1,44 +1,29 @@
 """The settings of a search, `hpo.*`, checked."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from launcher.config.schema.metric_direction import direction
+from launcher.config.settings import HpoSettings
 from launcher.config.tree import get
 from launcher.errors import ConfigError
-from launcher.runs.trials import Goal
+from launcher.runs.trials import Direction, Goal
 
 HALVING = ("asha", "hyperband")
 """Pruners that pause trials at rungs."""
-FIXED_SPACE = ("grid", "qmc")
-"""Samplers with one order of values for the whole study."""
 SLURM = "launcher.dispatch.slurm.SlurmDispatch"
 
 
 @dataclass(frozen=True)
-class Settings(Goal):
+class Settings(HpoSettings, Goal):
     """`hpo.*` of a configuration."""
 
-    max_failures: float = 1
-    n_trials: int = 50
-    timeout: float | None = None
-    parallel: int = 1
-    sampler: str = "tpe"
-    sampler_options: Mapping[str, object] = field(default_factory=dict)
-    pruner: str = "none"
-    reduction_factor: int = 3
-    min_steps: int | None = None
-    n_startup_trials: int = 5
-    warmup_steps: int = 0
-    enqueue: Sequence[Mapping[str, object]] = ()
-    seed: int = 0
-    name: str | None = None
+    direction: Direction = "minimize"
 
 
 def settings_of(config: dict[str, Any]) -> Settings:
     """Read the settings of a search from a valid configuration."""
-    keys = {key: value for key, value in config["hpo"].items() if key != "space"}
+    keys = dict(config["hpo"])
     if "/" not in keys["objective"]:
         raise ConfigError(
             f"hpo.objective={keys['objective']}: a metric has a group; e.g. val/loss or train/loss."

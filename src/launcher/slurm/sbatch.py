@@ -1,23 +1,15 @@
 """The sbatch script of a job or array and its problems."""
 
-import re
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import ConfigError
 from launcher.process.child import ENTRY
 from launcher.slurm import scheduler
 from launcher.slurm.size import GUARD, JobSize
-
-SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
-"""Values of sbatch's --signal that the run handles. (B: would reach only the script.)"""
-DEFAULT_DELAY = 60
-"""SLURM's default, in seconds, for a --signal without a time."""
 
 SCRIPT = "LAUNCHER_SCRIPT"
 """The variable with the script of the job that a process belongs to."""
@@ -121,18 +113,10 @@ class Script:
         return "\n".join(["#!/bin/bash", "", *lines, "", self.command(path), ""])
 
 
-def check_installed() -> None:
-    if shutil.which("srun") is None:
-        raise ConfigError(
-            "dispatch=slurm: srun is not installed; run this on a machine of the cluster, or use"
-            " dispatch=local."
-        )
-
-
 def findings(script: Script) -> Iterator[str]:
     """Yield a message for each problem of a submission that SLURM does not reject."""
     flags = script.flags
-    delay = int(str(flags["signal"]).partition("@")[2] or DEFAULT_DELAY)
+    delay = int(str(flags["signal"]).partition("@")[2])
     limit = flags.get("time")
     if isinstance(limit, int) and limit * 60 <= delay:
         yield (

@@ -225,7 +225,7 @@ def test_trials_that_were_cancelled_without_a_search_are_taken_up_again(cluster:
     with pytest.raises(Killed):
         killed.run()
     for name, job in list(cluster.jobs.items()):
-        RunRecord(job.folder).revise("cancelled", "cancelled", reason="the SLURM job was cancelled")
+        RunRecord(job.folder).revise("cancelled", reason="the SLURM job was cancelled")
         cluster.cancelled.append(name)
         job.state, job.was_listed = "COMPLETING", False  # its run saves still
     del cluster.jobs["1_0"]

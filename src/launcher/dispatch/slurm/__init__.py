@@ -21,7 +21,7 @@ from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.secret_patterns import SECRET_TEXT, holds_secret
 from launcher.slurm import snapshot, submission
-from launcher.slurm.sbatch import SIGNAL, Script, check_installed, findings, test_only
+from launcher.slurm.sbatch import Script, findings, test_only
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.size import JobSize
 from launcher.types import NonNegativeInt, PositiveInt
@@ -95,15 +95,12 @@ class SlurmDispatch:
     def __post_init__(self) -> None:
         self._check_runs_per_job()
         self._check_secrets()
-        if "array" in (self.sbatch or {}):
-            raise ConfigError(
-                "dispatch.sbatch.array: Launcher makes the array; use -m for several runs."
-            )
-        signal = str(self.flags()["signal"])
-        if SIGNAL.fullmatch(signal) is None:
-            raise ConfigError(
-                f"dispatch.sbatch.signal='{signal}': should be USR1, USR2 or TERM; e.g. USR2@120."
-            )
+        ours = {"array": "-m for several runs", "signal": "dispatch.signal_delay"}
+        for flag, instead in ours.items():
+            if flag in (self.sbatch or {}):
+                raise ConfigError(f"dispatch.sbatch.{flag}: Launcher sets it; use {instead}.")
+        # It raises for an invalid range.
+        JobSize.of(self.nodes, 1)
 
     def _check_runs_per_job(self) -> None:
         if self.runs_per_job == 1:
@@ -234,8 +231,6 @@ class SlurmDispatch:
 
     def check(self) -> None:
         """Check that runs can be submitted from this process."""
-        if not self.dry_run:
-            check_installed()
         if "RANK" in os.environ:
             raise ConfigError(
                 "dispatch=slurm: this process is already a rank of a job; use dispatch=local inside"
