@@ -56,7 +56,7 @@ def test_a_sparkline(values, bars):
     assert sparkline(values) == bars
 
 
-@given(st.lists(st.floats(), max_size=200), st.integers(1, 30))
+@given(st.lists(st.floats(), max_size=60), st.integers(1, 30))
 def test_any_numbers_make_a_sparkline(values, width):
     line = sparkline(values, width)
     assert len(line) == min(len(values), width) and set(line) <= {*BARS, "×"}

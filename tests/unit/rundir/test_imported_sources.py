@@ -70,6 +70,14 @@ def shadow(root: Path) -> None:
     (root / "single/__init__.py").write_text("ONE = 1")
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The sources of a process in another copy of the project."""
+    found = imported("mine.late,space.deep.part,single", project(tmp_path_factory.mktemp("stored")))
+    found.pop("probe.py")
+    return found
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -84,10 +92,10 @@ def shadow(root: Path) -> None:
         ),
     ],
 )
-def test_changes_are_found_without_importing(tmp_path, monkeypatch, change, expected) -> None:
+def test_changes_are_found_without_importing(
+    tmp_path, monkeypatch, stored, change, expected
+) -> None:
     root = project(tmp_path)
-    stored = imported("mine.late,space.deep.part,single", root)
-    stored.pop("probe.py")
     change(root)
     monkeypatch.syspath_prepend(str(root))
     assert source_changes(stored, {}) == expected
