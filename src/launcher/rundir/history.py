@@ -15,6 +15,11 @@ from launcher.process.files import is_absent
 from launcher.rundir.folder import RunFolder
 
 TIMES, MEASURED_GROUPS = ("time", "times"), ("throughput", "memory")
+MAX_FULL_READ = 1 << 16
+"""Size in bytes up to which a file is read in full. Of a larger file, only a few places are read
+where a few values are enough."""
+SAMPLE_BYTES = 1 << 12
+"""Bytes read at each of these places."""
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 16
 LOG_SCALE_RATIO = 1000.0
@@ -160,6 +165,27 @@ def _loads(line: bytes) -> object:
 
 def values_of(rows: Iterable[Mapping[str, object]], metric: str) -> list[float]:
     return [value for row in rows if (value := as_number(row.get(metric))) is not None]
+
+
+def sample_values(path: Path, metric: str, count: int) -> list[float]:
+    """Read about `count` values of a metric; only a few places of a large file are read."""
+    try:
+        size = path.stat().st_size
+        if size <= MAX_FULL_READ:
+            return values_of(read_rows(path), metric)
+        with open(path, "rb") as file:
+            return list(_spread_values(file, size, metric, count))
+    except OSError:
+        return []
+
+
+def _spread_values(file: Any, size: int, metric: str, count: int) -> Iterator[float]:
+    for index in range(count):
+        start = index * max(0, size - SAMPLE_BYTES) // (count - 1)
+        file.seek(start)
+        lines = file.read(SAMPLE_BYTES).split(b"\n")[1 if start else 0 :]
+        if numbers := values_of(parse_lines(lines), metric):
+            yield numbers[-1] if index == count - 1 else numbers[0]
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:

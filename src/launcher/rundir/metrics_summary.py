@@ -2,12 +2,19 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.rundir.history import as_number, read_rows, sparkline, values_of
+from launcher.rundir.history import (
+    MAX_FULL_READ,
+    as_number,
+    read_rows,
+    sample_values,
+    sparkline,
+    values_of,
+)
 from launcher.rundir.record_format import LoggedData, json_value
 
 LOSS, CURVE_WIDTH = "train/loss", 10
@@ -34,17 +41,11 @@ def summary(path: Path) -> LoggedData | None:
 
 def curve_and_newest(path: Path) -> tuple[str, dict[str, LoggedValue]]:
     """Return the training loss in a metrics.jsonl as a row of bars, and its `newest_metrics`."""
-    losses: list[float] = []
-
-    def rows() -> Iterator[Mapping[str, Any]]:
-        # Somebody else's run may not be readable.
-        with suppress(OSError):
-            for row in read_rows(path):
-                losses.extend(values_of([row], LOSS))
-                yield row
-
-    newest = newest_of(rows())
-    return sparkline(losses, CURVE_WIDTH), newest
+    with suppress(OSError):
+        if path.stat().st_size <= MAX_FULL_READ:
+            rows = list(read_rows(path))
+            return sparkline(values_of(rows, LOSS), CURVE_WIDTH), newest_of(rows)
+    return sparkline(sample_values(path, LOSS, CURVE_WIDTH), CURVE_WIDTH), newest_metrics(path)
 
 
 def newest_metrics(path: Path) -> dict[str, LoggedValue]:

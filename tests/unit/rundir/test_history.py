@@ -1,12 +1,13 @@
 """The course of a run, and its small pictures."""
 
+import json
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rundir.history import BARS, Curve, History, sparkline
+from launcher.rundir.history import BARS, Curve, History, sample_values, sparkline
 
 ROWS = [
     {"step": 0, "time": 102.0, "attempt": 1, "samples": 0, "val/loss": 3.0},
@@ -56,7 +57,24 @@ def test_a_sparkline(values, bars):
     assert sparkline(values) == bars
 
 
-@given(st.lists(st.floats(), max_size=60), st.integers(1, 30))
+@given(st.lists(st.floats(), max_size=200), st.integers(1, 30))
 def test_any_numbers_make_a_sparkline(values, width):
     line = sparkline(values, width)
     assert len(line) == min(len(values), width) and set(line) <= {*BARS, "×"}
+
+
+def test_a_large_file_is_read_in_places(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    rows = [
+        {"step": step, "train/loss": float(step), "pad": "x" * (step % 100)}
+        for step in range(20_000)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 20000, "tra')
+    values = sample_values(path, "train/loss", 16)
+    assert len(values) == 16
+    assert values == sorted(values)
+    assert values[0] == 0.0
+    assert values[-1] == 19_999.0
+    path.write_text('{"step": 1, "train/loss": 2.0}\n')
+    assert sample_values(path, "train/loss", 16) == [2.0]
+    assert sample_values(tmp_path / "none", "train/loss", 16) == []
