@@ -113,7 +113,7 @@ def seconds_to_ask(count: int, seed: int) -> float:
 
     It was asked once before.
     """
-    settings = Settings(("val/loss",), ("minimize",), n_trials=count + 2, seed=seed)
+    settings = Settings("val/loss", "minimize", n_trials=count + 2, seed=seed)
     space: Space = {
         "optimizer.lr": FloatDistribution(1e-5, 1e-1, log=True),
         "model.dropout": FloatDistribution(0.0, 0.5),
@@ -140,7 +140,7 @@ def completed(space: Space, count: int, seed: int) -> list[Trial]:
             [params["optimizer.lr"] + 1 / step for step in range(1, 10)],
         )
         trials.append(
-            Trial(number, params, space, run=f"r/{number}", state="completed", curves=(curve,))
+            Trial(number, params, space, run=f"r/{number}", state="completed", curve=curve)
         )
     return trials
 

@@ -105,13 +105,13 @@ def study(what: str, count: int, quick: bool) -> float:
     from launcher.search.study_settings import Settings
 
     count = count // 50 if quick else count
-    settings = Settings(("val/loss",), ("minimize",), n_trials=count)
+    settings = Settings("val/loss", "minimize", n_trials=count)
     space = {"optimizer.lr": FloatDistribution(1e-5, 1.0, log=True)}
     with tempfile.TemporaryDirectory() as folder:
         outputs = Path(folder)
         make(outputs, count)
         search: Any = Search(
-            outputs / "studies" / "many", outputs, settings, space, [], None, Idle(), [], 0, print
+            outputs / "studies" / "many", outputs, settings, space, [], None, Idle(), [], print
         )  # type: ignore[arg-type]
         for number, path in enumerate(sorted(outputs.glob("*/*/run.json"))):
             # Runs that failed have ended.
@@ -149,7 +149,7 @@ def searched_again(count: int, quick: bool) -> float:
             *LAUNCHER,
             "-m",
             "hydra/sweeper=optuna",
-            "hpo.sampler=grid",
+            "hpo.n_trials=2",
             "optimizer.lr=0.001,0.01",
             *GROUPS[:2],
         ]

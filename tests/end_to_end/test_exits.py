@@ -1,6 +1,9 @@
 """`sys.exit()` in the user's code is a failure: a command that ends with 0 has trained to its last
 step."""
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 from shlex import split
 
@@ -40,3 +43,27 @@ def test_an_exit_while_a_sample_is_loaded(tmp_path: Path, workers: int) -> None:
     assert "called sys.exit(0); raise an exception instead" in done.output
     assert "saboteur.py" in done.output, "where it was called"
     assert record(tmp_path)["attempts"][-1]["exit_code"] == 1
+
+
+POOL = """
+import torch._inductor.async_compile as inductor
+from launcher.process import signals, user_exits
+signals.install()
+pool = inductor.AsyncCompile.process_pool()
+assert pool.submit(len, [1, 2]).result() == 2
+print(pool.process.pid, flush=True)
+user_exits.begin_exit()
+"""
+
+
+def test_compile_workers_end_without_being_waited_for() -> None:
+    environment = {"PATH": "/usr/bin:/bin", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", POOL], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    worker = Path("/proc") / done.stdout.strip()
+    until = time.monotonic() + 60
+    while worker.exists():
+        assert time.monotonic() < until, "a compile worker is left"
+        time.sleep(0.1)

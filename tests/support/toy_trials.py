@@ -93,16 +93,10 @@ def composed(overrides: list[str], number: int) -> Job:
     x = float(values["x"])
     if x > 0.9:
         raise ConfigError(f"x={x}: is too large.")
-    identity = hashlib.sha256(" ".join([str(x), values.get("y", "")]).encode()).hexdigest()[:8]
+    identity = hashlib.sha256(str(x).encode()).hexdigest()[:8]
     run = {"name": "toy", "id": identity, "dir": identity}
     plain = {"run": run, "trainer": {"pause_at": None}, "x": x}
     return Job(RunConfig(plain, plain), number, overrides)
-
-
-def suggest_y(config: Any, trial: Any) -> None:
-    """A space function: x above 0.4 has a y."""
-    if config.x > 0.4:
-        trial.suggest_float("y", 1, 2)
 
 
 def search(
@@ -111,15 +105,14 @@ def search(
     space: Any = SPACE,
     compose: Any = composed,
     say: Any = None,
-    fixed: Sequence[str] = (),
     **settings: Any,
 ) -> Search:
-    keys = Settings(objectives=("val/loss",), directions=("minimize",), **settings)
+    keys = Settings(objective="val/loss", direction="minimize", **settings)
     study = folder / "studies" / (keys.name or "toy")
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
-    parts = (study, folder, keys, space, [*fixed], compose, runner, rungs_of(keys, CONFIG))
-    made = Search(*parts, MAX_STEPS, say or lines.append)
+    parts = (study, folder, keys, space, [], compose, runner, rungs_of(keys, CONFIG))
+    made = Search(*parts, say or lines.append)
     made.load()
     made.lines = lines  # type: ignore[attr-defined]
     return made

@@ -26,12 +26,11 @@ from launcher.rundir import signing
 
 TARGET = "_target_"
 CODE = (
-    *("job.trust", "hpo.space_function", "strategy.config_file"),
+    *("job.trust", "strategy.config_file"),
     *("trainer.compile.backend", "trainer.compile.options"),
-    *("dispatch.setup", "dispatch.modules", "dispatch.python", "dispatch.srun", "dispatch.sbatch"),
-    *("dispatch.container", "dispatch.container_mounts"),
+    *("dispatch.setup", "dispatch.prefix", "dispatch.python", "dispatch.srun", "dispatch.sbatch"),
 )
-"""Keys whose values run code: a compiler, a function by its path, lines of a job's script."""
+"""Keys whose values run code: a compiler, lines of a job's script."""
 KERNEL = "attn_implementation"
 """A setting of transformers models. With a slash, it names code of the hub."""
 

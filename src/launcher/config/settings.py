@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 
 from launcher.config.schema.matters_from import before_an_end
 from launcher.config.schema.signature import REQUIRED, UNKNOWN, Parameter, Signature
@@ -77,22 +77,20 @@ class TrainerSettings:
 
 @dataclass(frozen=True)
 class HpoSettings:
-    objective: str | list[str]
-    n_trials: PositiveInt
+    objective: str
+    n_trials: PositiveInt = 50
     space: dict[str, Any] = field(default_factory=dict)
-    space_function: str | None = None
-    direction: str | list[str] = "auto"
-    value: Literal["best", "last"] | None = None
+    direction: Literal["auto", "minimize", "maximize"] = "auto"
+    value: Literal["best", "last"] = "best"
     timeout: PositiveFloat | None = None
     parallel: PositiveInt = 1
-    sampler: Literal["tpe", "random", "grid", "qmc", "gp", "cmaes", "nsgaii"] = "tpe"
+    sampler: Literal["tpe", "random", "gp"] = "tpe"
     sampler_options: dict[str, Any] = field(default_factory=dict)
-    pruner: Literal["none", "auto", "median", "percentile", "asha", "hyperband"] = "none"
+    pruner: Literal["none", "auto", "median", "asha", "hyperband"] = "none"
     reduction_factor: Annotated[int, Ge(2)] = 3
     min_steps: PositiveInt | None = None
     n_startup_trials: NonNegativeInt = 5
     warmup_steps: NonNegativeInt = 0
-    percentile: Annotated[float, Gt(0), Lt(100)] = 25.0
     enqueue: list[dict[str, Any]] = field(default_factory=list)
     max_failures: NonNegativeInt = 1
     seed: NonNegativeInt = 0

@@ -1,4 +1,4 @@
-"""Find out what started this process: a user, or torchrun, srun or submitit with all ranks."""
+"""Find out what started this process: a user, or torchrun or srun with all ranks."""
 
 import os
 import re
@@ -12,16 +12,9 @@ from launcher.process.visible_gpus import visible_devices
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
     """Return whether this process is one of several ranks that are already started.
 
-    The variables of a SLURM step with several tasks, and of submitit's local executor, are
-    translated into torchrun's. A batch script that calls us without srun is not such a step,
-    however many tasks its job has.
+    The variables of a SLURM step with several tasks are translated into torchrun's. A batch script
+    that calls us without srun is not such a step, however many tasks its job has.
     """
-    if (
-        "RANK" not in env
-        and env.get("SUBMITIT_EXECUTOR") == "local"
-        and int(env.get("SUBMITIT_LOCAL_NTASKS", 1)) > 1
-    ):
-        _translate_local(env)
     if "RANK" not in env and int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
         _translate(env)
     # `check_ranks` rejects everything but a number.
@@ -29,24 +22,21 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:
-    numbers = {}
-    for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")):
-        value = env.get(name, default)
+    """Check the variables of torchrun, which may be left over from another command."""
+    values = {
+        name: env.get(name, default)
+        for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
+    }
+    for name, value in values.items():
         if not value.isdecimal():
             raise ConfigError(f"{name}='{value}' in the environment: should be a number; unset it.")
-        numbers[name] = int(value)
-    rank, world_size = numbers["RANK"], numbers["WORLD_SIZE"]
-    if world_size > 1 and (
-        missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]
-    ):
+    rank, world_size = int(values["RANK"]), int(values["WORLD_SIZE"])
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]
+    if rank >= max(world_size, 1) or (world_size > 1 and missing):
+        without = f", without {', '.join(missing)}" if missing else ""
         raise ConfigError(
-            f"WORLD_SIZE={world_size} in the environment, without {', '.join(missing)}: left over"
-            " from another command; unset it, and use dispatch.nproc=N for N ranks."
-        )
-    if rank >= max(world_size, 1):
-        raise ConfigError(
-            f"RANK={rank} in the environment: should be less than WORLD_SIZE={world_size}; unset"
-            " both, and use dispatch.nproc=N for N ranks."
+            f"RANK={rank} and WORLD_SIZE={world_size} in the environment{without}: left over from"
+            " another command; unset both, and use dispatch.nproc=N for N ranks."
         )
 
 
@@ -62,18 +52,7 @@ def _translate(env: MutableMapping[str, str]) -> None:
     # The port of srun makes it differ between launches, and from a job with the same id of another
     # cluster on this host.
     names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
-    _set_port(env, " ".join(env.get(name, "") for name in names))
-
-
-def _translate_local(env: MutableMapping[str, str]) -> None:
-    env["RANK"] = env["LOCAL_RANK"] = env["SUBMITIT_LOCAL_GLOBALID"]
-    env["WORLD_SIZE"] = env["SUBMITIT_LOCAL_NTASKS"]
-    env.setdefault("MASTER_ADDR", "127.0.0.1")
-    _set_port(env, f"submitit {env.get('SUBMITIT_LOCAL_JOB_ID', '')}")
-
-
-def _set_port(env: MutableMapping[str, str], job: str) -> None:
-    """Derive the port of the ranks from their job, unless they have one."""
+    job = " ".join(env.get(name, "") for name in names)
     if "MASTER_PORT" not in env:
         env["MASTER_PORT"], env[MEETING] = str(port_of(job)), job
 

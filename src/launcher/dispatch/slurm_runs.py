@@ -141,7 +141,6 @@ class RunPool(Pool):
         if (record := own_record(run)) is not None:
             record.revise(
                 "cancelled",
-                "cancelled",
                 reason="it was cancelled, and its SLURM job was not",
                 slurm_job_id=slurm_job_id(),
             )

@@ -8,8 +8,7 @@ from pathlib import Path
 
 RANK_VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("SLURM_STEP_NUM_TASKS", "SUBMITIT_EXECUTOR", "LAUNCHER_PARENT", "LAUNCHER_LISTEN_FD"),
-    "LAUNCHER_MEETING",
+    *("SLURM_STEP_NUM_TASKS", "LAUNCHER_PARENT", "LAUNCHER_LISTEN_FD", "LAUNCHER_MEETING"),
 )
 """Environment variables from which a process knows that it is one of several ranks."""
 

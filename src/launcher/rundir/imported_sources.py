@@ -15,8 +15,6 @@ from functools import cache
 from pathlib import Path, PurePath
 
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
-MAX_HASHED_BYTES = 1 << 24
-"""Size above which files count by their size and first bytes only."""
 MAX_SHOWN_NAMES = 8
 
 _imported: dict[str, tuple[object, str]] = {}
@@ -64,13 +62,9 @@ def source_changes(stored: Mapping[str, object], current: Mapping[str, str]) -> 
 def digest_of(path: str | os.PathLike[str]) -> str | None:
     """Return the digest of a file's content, or None if it cannot be read or is not a file."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_HASHED_BYTES)
-            size = os.fstat(file.fileno()).st_size
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
     except (OSError, ValueError):
         return None
-    rest = b"" if size <= MAX_HASHED_BYTES else str(size).encode()
-    return hashlib.sha256(data + rest).hexdigest()[:16]
 
 
 @cache  # Each save asks about thousands of modules.

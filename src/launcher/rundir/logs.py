@@ -17,7 +17,7 @@ from launcher.process.files import find_unused_name
 
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
-LEVEL_STYLES = {"INFO": "green", "WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
+LEVEL_STYLES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
 
 
 @cache
@@ -118,20 +118,11 @@ class _TerminalHandler(logging.Handler):
         if getattr(record, "file_only", False):
             return
         try:
-            console().print(self.colorize(record), soft_wrap=True)
+            style = LEVEL_STYLES.get(record.levelname)
+            line = self.format(record)
+            console().print(line, style=style, markup=False, highlight=False, soft_wrap=True)
         except Exception:
             self.handleError(record)
-
-    def colorize(self, record: logging.LogRecord) -> object:
-        """Return the line with its level in colour, except with NO_COLOR and TERM=dumb."""
-        from rich.text import Text
-
-        line = self.format(record)
-        text = Text(line)
-        if style := LEVEL_STYLES.get(record.levelname):
-            start = line.find(record.levelname)
-            text.stylize(style, start, start + len(record.levelname))
-        return text
 
 
 class _IgnoresOSErrors:

@@ -3,11 +3,12 @@
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
+
+from launcher.process.git import run_git
 
 # Modules and distributions that may change a run's numbers. They are recorded only if imported,
 # since not every run uses them.
@@ -44,25 +45,11 @@ def git_state(folder: str | os.PathLike[str]) -> dict[str, object] | None:
         None without a repository, without git, or if it takes too long.
     """
     options = "--porcelain=v2 --branch --untracked-files=no --ignore-submodules=dirty"
-    try:
-        # Optional locks are off, since a run must not disturb a commit that its user makes at the
-        # same time.
-        done = subprocess.run(
-            ["git", "status", *options.split()],
-            cwd=folder,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=GIT_TIMEOUT,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    if done.returncode != 0:
+    status = run_git(folder, "status", *options.split(), timeout=GIT_TIMEOUT)
+    if status is None:
         return None
     commit, dirty = None, False
-    for line in done.stdout.splitlines():
+    for line in status.decode(errors="replace").splitlines():
         if line.startswith("# branch.oid "):
             commit = line.split()[-1]
         elif line and not line.startswith("#"):

@@ -214,8 +214,7 @@ class RunRecord:
 
     def revise(
         self,
-        state: Literal["preempted", "cancelled", "failed"],
-        outcome: Outcome,
+        outcome: Literal["preempted", "cancelled", "failed"],
         *,
         reason: str,
         exit_code: int | None = None,
@@ -239,9 +238,9 @@ class RunRecord:
             if exit_code is not None:
                 attempt["exit_code"] = exit_code
         # It failed before it began an attempt.
-        elif state == "failed":
+        elif outcome == "failed":
             self._add_closed(outcome, reason, exit_code)
-        self.data["state"] = state
+        self.data["state"] = outcome
         self._write()
 
     def note_times(self, seconds: Mapping[str, float]) -> None:

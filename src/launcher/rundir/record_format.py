@@ -96,14 +96,13 @@ class TrialData(TypedDict):
     """A trial of a hyperparameter search in run.json, see `launcher.runs.trials`."""
 
     study: str
-    objectives: list[str]
-    directions: list[str]
+    objective: str
+    direction: Literal["minimize", "maximize"]
     value: Literal["best", "last"]
     number: int
     sampled: dict[str, Any]
     distributions: dict[str, Any]
     attributes: dict[str, Any]
-    shared: dict[str, Any]
     origin: str
     refusal: str | None
     bracket: int
@@ -111,8 +110,6 @@ class TrialData(TypedDict):
     pruned: int | None
     cancelled: bool
     failures: int
-    signature: str | None
-    """The signature of `attributes` and `shared`, see `launcher.rundir.signing`."""
 
 
 class RecordData(TypedDict, total=False):

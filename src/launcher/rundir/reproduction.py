@@ -14,15 +14,18 @@ from itertools import islice
 from pathlib import Path
 
 from launcher.process.files import replace_file
+from launcher.process.git import list_untracked, run_git
 from launcher.rundir.secret_patterns import SECRET_TEXT
 
 CODE, ENVIRONMENT = "code.diff", "environment.txt"
-SUFFIXES = tuple(b".py .pyi .yaml .yml .toml .cfg .sh .c .cc .cpp .cu .cuh .h .hpp".split())
+SUFFIXES = (
+    *(".py", ".pyi", ".yaml", ".yml", ".toml", ".cfg", ".sh"),
+    *(".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"),
+)
 """Suffixes of untracked files that are kept."""
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 1 << 23
 """Maximum size in bytes of one file's difference, and of all differences together."""
 MAX_UNTRACKED = 500
-TIMEOUT = 60.0
 FIELD = re.compile(r"^(Name|Version): *(.*?)\s*$", re.MULTILINE)
 COMMIT, LEFT_OUT = "# commit: ", "# left out: "
 SECRET_NAME = re.compile(
@@ -91,8 +94,9 @@ def code_diff(code: Path, outputs: Path) -> bytes:
         code: a folder of the repository.
         outputs: a folder whose files are not code.
     """
-    commit, top = _git(code, "rev-parse --verify HEAD"), _git(code, "rev-parse --show-toplevel")
-    index = _git(code, "rev-parse --path-format=absolute --git-path index")
+    commit = run_git(code, "rev-parse", "--verify", "HEAD")
+    top = run_git(code, "rev-parse", "--show-toplevel")
+    index = run_git(code, "rev-parse", "--path-format=absolute", "--git-path", "index")
     if not commit or not top or not index:
         return b""
     root = Path(os.fsdecode(top.strip()))
@@ -103,36 +107,26 @@ def code_diff(code: Path, outputs: Path) -> bytes:
             # Keep the index's time: git uses it to find files that were changed within the second
             # in which the index was written.
             shutil.copy2(os.fsdecode(index.strip()), copy)
-        names = [f":(top,literal){name}" for name in _list_untracked(root, outputs)]
+        names = [f":(top,literal){name}" for name in _list_sources(root, outputs)]
         if names:
-            _git(root, "add --intent-to-add --", *names, index=copy)
+            run_git(root, "add", "--intent-to-add", "--", *names, index=copy)
         options = "--binary --no-color --no-ext-diff --ignore-submodules"
-        diff = _git(root, f"diff {options} HEAD", index=copy)
+        diff = run_git(root, "diff", *options.split(), "HEAD", index=copy)
     return COMMIT.encode() + commit + _bound(diff or b"")
 
 
-def _list_untracked(root: Path, outputs: Path) -> list[str]:
+def _list_sources(root: Path, outputs: Path) -> list[str]:
     """Return the untracked sources below a folder, but for secrets and hidden folders."""
-    listed = _git(root, "ls-files -z --others --exclude-standard") or b""
-    names = [os.fsdecode(name) for name in listed.split(b"\0") if name.endswith(SUFFIXES)]
     sources = (
         name
-        for name in names
-        if not SECRET_NAME.search(os.fsencode(name))
+        for name in list_untracked(root)
+        if name.endswith(SUFFIXES)
+        and not SECRET_NAME.search(os.fsencode(name))
         and not (root / name).is_relative_to(outputs.absolute())
-        and not _is_hidden(root, Path(name))
         and not (root / name).is_symlink()
         and (root / name).stat().st_size <= MAX_FILE_BYTES
     )
     return list(islice(sources, MAX_UNTRACKED))
-
-
-def _is_hidden(root: Path, name: Path) -> bool:
-    """Return whether a file is in a hidden folder, or in a virtual environment."""
-    folders = [folder for folder in name.parents if folder.name]
-    return any(
-        folder.name.startswith(".") or (root / folder / "pyvenv.cfg").exists() for folder in folders
-    )
 
 
 def _bound(diff: bytes) -> bytes:
@@ -166,24 +160,6 @@ def parse_code(stored: bytes) -> StoredCode:
     commit = commits[0] if commits and re.fullmatch(r"[0-9a-f]{40,64}", commits[0]) else None
     missing = [line.removeprefix(LEFT_OUT) for line in lines if line.startswith(LEFT_OUT)]
     return StoredCode(commit, mark + rest, missing)
-
-
-def _git(folder: Path, command: str, *names: str, index: Path | None = None) -> bytes | None:
-    """Return the output of a git command, or None if it failed or there is no git."""
-    variables = {"GIT_OPTIONAL_LOCKS": "0"}
-    variables |= {} if index is None else {"GIT_INDEX_FILE": str(index)}
-    try:
-        done = subprocess.run(
-            ["git", *command.split(), *names],
-            cwd=folder,
-            env=os.environ | variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 if __name__ == "__main__":

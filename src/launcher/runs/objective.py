@@ -1,13 +1,12 @@
-"""The value by which a search judges a run, and the Pareto front of several values."""
+"""The value by which a search judges a run."""
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.config.compose.grid import GRID
 from launcher.config.messages import hint
-from launcher.config.schema.metric_direction import best_index, is_better, mode_of
+from launcher.config.schema.metric_direction import best_index, mode_of
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -41,22 +40,6 @@ def curve_of(history: History, metric: str) -> Curve:
     curve = history.curve(metric)
     points = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0]
     return Curve([x for x, _ in points], [y for _, y in points])
-
-
-def pareto_front(costs: Iterable[tuple[float, ...]]) -> set[tuple[float, ...]]:
-    """Return the costs for which no other is as good in every objective and better in one."""
-    front: set[tuple[float, ...]] = set()
-    # A cost that is better in every objective came earlier.
-    for cost in sorted(set(costs)):
-        if not any(_dominates(other, cost) for other in front):
-            front.add(cost)
-    return front
-
-
-def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    pairs = list(zip(one, other, strict=True))
-    is_worse = any(is_better(b, a, "min") for a, b in pairs)
-    return not is_worse and any(is_better(a, b, "min") for a, b in pairs)
 
 
 def value(

@@ -4,18 +4,16 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.config.compose.session import first_line
 from launcher.config.schema.metric_direction import is_better
 from launcher.errors import ConfigError
 from launcher.process.files import expand
-from launcher.rundir.history import Curve
 from launcher.runs.objective import value
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.trials import STUDIES, Goal, Trial, best_of, find_trials
+from launcher.runs.trials import STUDIES, Goal, Trial, find_trials
 
 if TYPE_CHECKING:
     import optuna
@@ -53,7 +51,7 @@ class StoredStudy:
                 " command."
             )
         newest, _ = trials[max(trials)]
-        goal = Goal(tuple(newest["objectives"]), tuple(newest["directions"]), newest["value"])
+        goal = Goal(newest["objective"], newest["direction"], newest["value"])
         return cls(folder, goal, [Trial.of(data, run, goal) for data, run in trials.values()])
 
     def state(self, trial: Trial) -> str:
@@ -67,17 +65,12 @@ class StoredStudy:
         runs = [trial.stored for trial in self.trials if trial.stored is not None]
         return list({run.label: run for run in runs}.values())
 
-    @cached_property
-    def front(self) -> list[Trial]:
-        """Return the best completed trial, or for several objectives the Pareto front."""
-        return best_of(self.trials, self.goal)
-
     def best_so_far(self) -> list[float]:
-        """Return the best value of the first objective up to each completed trial."""
+        """Return the best value up to each completed trial."""
         best: list[float] = []
         for trial in self.trials:
             is_completed = trial.status(self.goal) == "completed"
-            latest = trial.values(self.goal)[0] if is_completed else math.nan
+            latest = trial.value(self.goal) if is_completed else math.nan
             before = best[-1] if best else math.nan
             previous = before if math.isfinite(before) else None
             best.append(latest if is_better(latest, previous, self.goal.mode) else before)
@@ -86,11 +79,10 @@ class StoredStudy:
     @property
     def common_step(self) -> int | None:
         """Return the last step of all trials with values, or None if all are completed."""
-        begun = [trial for trial in self.trials if trial.curves and trial.curves[0].x]
-        is_completed = all(trial.status(self.goal) == "completed" for trial in begun)
-        if len(self.goal.objectives) > 1 or is_completed:
+        begun = [trial for trial in self.trials if trial.curve.x]
+        if all(trial.status(self.goal) == "completed" for trial in begun):
             return None
-        return int(min(trial.curves[0].x[-1] for trial in begun))
+        return int(min(trial.curve.x[-1] for trial in begun))
 
     def export(self, url: str) -> None:
         """Write the study into a storage of Optuna, such as `optuna-dashboard` reads."""
@@ -98,7 +90,7 @@ class StoredStudy:
 
         try:
             study = optuna.create_study(
-                storage=url, study_name=self.folder.name, directions=self._directions
+                storage=url, study_name=self.folder.name, direction=self.goal.direction
             )
         except optuna.exceptions.DuplicatedStudyError as error:
             raise ConfigError(
@@ -112,50 +104,42 @@ class StoredStudy:
             ) from error
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study.set_metric_names(list(self.goal.objectives))
+            study.set_metric_names([self.goal.objective])
         states = [STATES.get(trial.status(self.goal), "RUNNING") for trial in self.trials]
-        self._add_trials(study, states, [trial.values(self.goal) for trial in self.trials])
-
-    @property
-    def _directions(self) -> list[Any]:
-        """The directions, of the type that Optuna's annotations demand."""
-        return [*self.goal.directions]
+        self._add_trials(study, states, [trial.value(self.goal) for trial in self.trials])
 
     def _add_trials(
-        self, study: "optuna.Study", states: Sequence[str], values: Sequence[Sequence[float]]
+        self, study: "optuna.Study", states: Sequence[str], values: Sequence[float]
     ) -> None:
         import optuna
 
-        for trial, state, results in zip(self.trials, states, values, strict=True):
-            curve = trial.curves[0] if trial.curves else Curve()
+        for trial, state, result in zip(self.trials, states, values, strict=True):
+            curve = trial.curve
             study.add_trial(
                 optuna.trial.create_trial(
                     state=optuna.trial.TrialState[state],
                     params=trial.params,
                     distributions=trial.distributions,
-                    values=results if state == "COMPLETE" else None,
+                    value=result if state == "COMPLETE" else None,
                     intermediate_values=dict(zip(map(int, curve.x), curve.y, strict=True)),
                     user_attrs={"run": trial.run},
                 )
             )
 
-    def importances(self, index: int = 0) -> dict[str, float]:
-        """Return the importance of each parameter for an objective, at the common step.
+    def importances(self) -> dict[str, float]:
+        """Return the importance of each parameter for the objective, at the common step.
 
         Optuna ignores paused and pruned trials, so here all trials with a value are completed.
         """
         import optuna
 
-        step = self.common_step
+        until = math.inf if self.common_step is None else self.common_step
         values = [
-            trial.values(self.goal)[index]
-            if step is None or not trial.curves
-            else value(trial.curves[0], self.goal.value, self.goal.mode, step)
-            for trial in self.trials
+            value(trial.curve, self.goal.value, self.goal.mode, until) for trial in self.trials
         ]
         states = ["COMPLETE" if math.isfinite(each) else "FAIL" for each in values]
-        study = optuna.create_study(direction=self._directions[index])
-        self._add_trials(study, states, [[each] for each in values])
+        study = optuna.create_study(direction=self.goal.direction)
+        self._add_trials(study, states, values)
         # This hides the warning that there are few trials.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

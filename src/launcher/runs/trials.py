@@ -14,21 +14,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.config.schema.metric_direction import sort_best_first
 from launcher.process.files import patiently
-from launcher.rundir import signing
 from launcher.rundir.folder import run_folders, run_name
 from launcher.rundir.history import Curve, History
 from launcher.rundir.record_format import TrialData, parse_record
 from launcher.runs.format import number as short
-from launcher.runs.objective import Which, curve_of, pareto_front, value
+from launcher.runs.objective import Which, curve_of, value
 from launcher.runs.stored_run import StoredRun
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 STUDIES, INVALID = "studies", "invalid"
-SIGNATURE_PURPOSE = "trial"
-"""The kind of a signature of a sampler's notes."""
 Value = str | int | float
+Direction = Literal["minimize", "maximize"]
 Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
 DIGITS = 6
 """Significant digits of a sampled number, so that people can read and type the override."""
@@ -36,21 +34,16 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Goal:
-    """The goal of a search. `directions` has one entry for each of `objectives`."""
+    """The goal of a search."""
 
-    objectives: tuple[str, ...]
-    directions: tuple[str, ...]
+    objective: str
+    direction: Direction
     value: Which = "best"
     max_failures: float = math.inf
 
     @property
     def mode(self) -> Literal["min", "max"]:
-        """The direction of the first objective."""
-        return "max" if self.directions[0] == "maximize" else "min"
-
-    @property
-    def signs(self) -> list[int]:
-        return [-1 if direction == "maximize" else 1 for direction in self.directions]
+        return "max" if self.direction == "maximize" else "min"
 
 
 @dataclass
@@ -58,17 +51,16 @@ class Trial:
     """One point of the search space, and the run that trains it.
 
     The fields up to `failures` are in the run's record, the others are read from the run.
-    `sampled` has Optuna's values, which are not rounded; `attributes` and `shared` are notes of its
-    sampler about the trial and the study, which this user has recorded (`is_own`). The trial pauses
-    at `target` until it is promoted. At `pruned` it was stopped because others were better, and
-    `cancelled` counts as that. Without a `run` the configuration is invalid (`refusal`).
+    `sampled` has Optuna's values, which are not rounded; `attributes` are notes of its sampler. The
+    trial pauses at `target` until it is promoted. At `pruned` it was stopped because others were
+    better, and `cancelled` counts as that. Without a `run` the configuration is invalid
+    (`refusal`).
     """
 
     number: int
     sampled: dict[str, Any]
     distributions: "dict[str, BaseDistribution]" = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
-    shared: dict[str, Any] = field(default_factory=dict)
     origin: Literal["sampled", "enqueued"] = "sampled"
     refusal: str | None = None
     bracket: int = 0
@@ -77,15 +69,14 @@ class Trial:
     cancelled: bool = False
     failures: int = 0
 
-    is_own: bool = True
     run: str | None = None
     state: str | None = None
     step: int = 0
-    curves: tuple[Curve, ...] = ()
+    curve: Curve = field(default_factory=Curve)
     reason: str | None = None
     logged: tuple[str, ...] = ()
     stored: StoredRun | None = None
-    latest: list[float] | None = None
+    latest: float | None = None
 
     @classmethod
     def of(cls, data: TrialData, run: StoredRun | None, goal: Goal) -> "Trial":
@@ -97,22 +88,16 @@ class Trial:
         trial = cls(
             **{name: recorded[name] for name in RECORDED_FIELDS} | {"distributions": distributions}
         )
-        trial.is_own = signing.is_own(SIGNATURE_PURPOSE, trial.notes, recorded["signature"])
         if run is not None:
             trial.run = run_name(run.folder.path)
             trial.look_at(run, goal)
         return trial
 
-    @property
-    def notes(self) -> list[dict[str, Any]]:
-        return [self.attributes, self.shared]
-
     def as_data(self, study: str, goal: Goal) -> TrialData:
         """Return what is recorded."""
         data: Any = {name: getattr(self, name) for name in RECORDED_FIELDS}
         data |= {"study": study, "distributions": as_json(self.distributions), "value": goal.value}
-        data |= {"objectives": [*goal.objectives], "directions": [*goal.directions]}
-        data["signature"] = signing.sign(SIGNATURE_PURPOSE, self.notes) if any(self.notes) else None
+        data |= {"objective": goal.objective, "direction": goal.direction}
         recorded: TrialData = data
         return recorded
 
@@ -133,7 +118,7 @@ class Trial:
         self.stored = run
         self.state, self.step = run.record.get("state"), int(run.record.get("step") or 0)
         history = History.of(run.folder)
-        self.curves = tuple(curve_of(history, objective) for objective in goal.objectives)
+        self.curve = curve_of(history, goal.objective)
         self.latest, self.logged = None, tuple(history.metrics)
         self.reason = run.attempts[-1].get("reason") if run.attempts else None
 
@@ -141,7 +126,7 @@ class Trial:
         if self.refusal is not None:
             return "invalid"
         if self.state == "completed":
-            return "completed" if all(map(math.isfinite, self.values(goal))) else "failed"
+            return "completed" if math.isfinite(self.value(goal)) else "failed"
         if self.failures > goal.max_failures:
             return "failed"
         if self.pruned is not None:
@@ -159,25 +144,23 @@ class Trial:
             and self.state in ("paused", "preempted")
         )
 
-    def values(self, goal: Goal) -> list[float]:
-        """The value of each objective so far, or NaN for an objective without a value."""
-        if not self.curves:
-            return [math.nan] * len(goal.objectives)
+    def value(self, goal: Goal) -> float:
+        """Return the objective's value so far, or NaN without one."""
         # A search asks for the values of all its trials again and again.
         if self.latest is None:
-            self.latest = [value(curve, goal.value, goal.mode) for curve in self.curves]
+            self.latest = value(self.curve, goal.value, goal.mode)
         return self.latest
 
     def value_at(self, step: int, goal: Goal) -> float | None:
         """Return the objective's value at a rung, or None if the trial has not reached it."""
         has_reached = self.state == "completed" or self.step >= step
-        if self.refusal is not None or not self.curves or not has_reached:
+        if self.refusal is not None or self.stored is None or not has_reached:
             return None
-        return value(self.curves[0], goal.value, goal.mode, step)
+        return value(self.curve, goal.value, goal.mode, step)
 
 
 RECORDED_FIELDS = [each.name for each in fields(Trial)]
-RECORDED_FIELDS = RECORDED_FIELDS[: RECORDED_FIELDS.index("is_own")]
+RECORDED_FIELDS = RECORDED_FIELDS[: RECORDED_FIELDS.index("run")]
 
 
 def as_json(space: "Mapping[str, BaseDistribution]") -> dict[str, object]:
@@ -230,26 +213,13 @@ def _trials_of(folder: str, study: str) -> list[TrialData]:
         return []
 
 
-def best_of(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
-    """Return the best completed trial, or the Pareto front, each run once."""
+def best_of(trials: Sequence[Trial], goal: Goal) -> Trial | None:
+    """Return the best completed trial."""
     completed = [trial for trial in trials if trial.status(goal) == "completed"]
-    costs = {
-        trial.number: tuple(
-            sign * value for sign, value in zip(goal.signs, trial.values(goal), strict=True)
-        )
-        for trial in completed
-    }
-    if len(goal.objectives) == 1:
-        return sort_best_first(completed, lambda trial: costs[trial.number][0], "min")[:1]
-    front = pareto_front(costs.values())
-    best: dict[str | None, Trial] = {}
-    for trial in completed:
-        if costs[trial.number] in front:
-            best.setdefault(trial.run, trial)
-    return [*best.values()]
+    best_first = sort_best_first(completed, lambda trial: trial.value(goal), goal.mode)
+    return best_first[0] if best_first else None
 
 
 def describe_trial(trial: Trial, goal: Goal) -> str:
-    """Describe a trial's values: `val/loss 0.1`."""
-    pairs = zip(goal.objectives, trial.values(goal), strict=True)
-    return ", ".join(f"{name} {short(value)}" for name, value in pairs)
+    """Describe a trial's value: `val/loss 0.1`."""
+    return f"{goal.objective} {short(trial.value(goal))}"

@@ -2,17 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import FloatDistribution
 
 from launcher.cli.sweep import check_jobs
-from launcher.config.compose.composer import Command, Composer
+from launcher.config.compose.composer import Command
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
@@ -20,12 +17,9 @@ from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process.files import expand, remove_empty
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
 from launcher.runs.trials import STUDIES, as_json
-from launcher.search.conditional import function_of
-from launcher.search.display import Display
-from launcher.search.local_runner import LocalRunner, Runner
+from launcher.search.local_runner import LocalRunner
 from launcher.search.results import conclude
 from launcher.search.rungs import rungs_of
 from launcher.search.samplers import make_sampler
@@ -51,40 +45,42 @@ def sweep(words: Command, master: DictConfig) -> None:
     """
     hpo: Any = OmegaConf.to_container(master.hpo)
     ranges, arguments = hpo.get("space") or {}, words.user_overrides
-    space, fixed = read_space(loader(), arguments, ranges, bool(hpo.get("space_function")))
+    space, fixed = read_space(loader(), arguments, ranges)
     fixed_settings = [text for text in arguments if is_setting(text)]
     probe = probe_job(words, [*fixed, *fixed_settings], space)
     _check_dispatch(dispatch := probe.plain["dispatch"])
     if dispatch["_target_"] == SLURM and dispatch["dry_run"]:
         construct(dispatch).sweep([probe])
         return
-    settings = check_settings(probe, space)
+    settings = check_settings(probe)
     if dispatch["_target_"] == SLURM:
         construct(dispatch).check()
-    display = Display()
-    search = make_search(words, probe, settings, space, fixed, display)
-    work = partial(_conduct, search, display, words.composer)
-    with StudyLock(search.folder):
-        try:
-            run_guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
-        finally:
-            if not search.trials:
-                (search.folder / RESTARTS).unlink(missing_ok=True)
+    search = make_search(words, probe, settings, space, fixed)
+    work = partial(_conduct, search)
+    folder = StudyFolder(search.folder)
+    try:
+        with RunLock(folder):
+            try:
+                run_guarded(work, folder, Budget(max_fruitless_restarts=None))
+            finally:
+                if not search.trials:
+                    (folder.path / RESTARTS).unlink(missing_ok=True)
+    finally:
+        remove_empty(folder.path, folder.path.parent, folder.path.parent.parent)
 
 
-def _conduct(search: Search, display: Display, composer: Composer) -> None:
+def _conduct(search: Search) -> None:
     """Run a study from its beginning, or from where it was left, to its results."""
     search.load()
     progress = f", {len(search.trials)} trials so far" if search.trials else ""
     rungs = f", rungs at steps {search.rungs}" if search.rungs else ""
     print(f"Study {search.folder}{progress}{rungs}", flush=True)
     try:
-        with display:
-            search.run()
+        search.run()
     except ConfigError:
         search.forget_unless_begun()
         raise
-    conclude(search, composer)
+    conclude(search)
 
 
 def _check_dispatch(dispatch: dict[str, Any]) -> None:
@@ -100,26 +96,19 @@ def _check_dispatch(dispatch: dict[str, Any]) -> None:
         )
 
 
-def check_settings(probe: Job, space: Space) -> Settings:
+def check_settings(probe: Job) -> Settings:
     """Check the settings of a search."""
     if probe.plain["job"]["_target_"] != TRAIN_JOB:
         raise ConfigError(
             "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."
         )
     settings = settings_of(probe.plain)
-    make_sampler(settings, space, 0)
-    if settings.space_function is not None:
-        function_of(settings.space_function)
+    make_sampler(settings)
     return settings
 
 
 def make_search(
-    words: Command,
-    probe: Job,
-    settings: Settings,
-    space: Space,
-    fixed: list[str],
-    display: Display,
+    words: Command, probe: Job, settings: Settings, space: Space, fixed: list[str]
 ) -> Search:
     """Make the search of a command."""
     rungs = rungs_of(settings, probe.plain)
@@ -133,18 +122,12 @@ def make_search(
         return Job(words.job(overrides, number), number, overrides)
 
     is_local = probe.plain["dispatch"]["_target_"] == LOCAL
-    runner: Runner = (
-        LocalRunner(folder, settings.parallel)
-        if is_local
-        else SlurmRunner(outputs, name, display.say)
-    )
-    max_steps = probe.plain["trainer"]["max_steps"]
-    max_steps = max_steps if isinstance(max_steps, int) else 0
-    return Search(
-        *(folder, outputs, settings, space, fixed, compose, runner, rungs, max_steps),
-        say=display.say,
-        show=display.show,
-    )
+    runner = LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, say)
+    return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, say)
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def probe_job(words: Command, fixed: list[str], space: Space) -> Job:
@@ -176,29 +159,13 @@ def study_id(probe: Job, space: Space, settings: Settings) -> str:
     what = [
         probe.plain["run"]["id"],
         as_json(dict(sorted(space.items()))),
-        settings.objectives,
-        settings.directions,
+        settings.objective,
+        settings.direction,
     ]
-    what += [settings.space_function] if settings.space_function is not None else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
 
-@contextmanager
-def StudyLock(folder: Path) -> Iterator[None]:
-    """Lock the study within the context, so that no other search works on it."""
-    lock = RunLock(RunFolder(folder))
-    try:
-        lock.acquire()
-    except ConfigError as error:
-        # The folder cannot be written.
-        if error.__cause__ is not None:
-            raise
-        holder = read_holder(lock.path) or "another process"
-        raise ConfigError(
-            f"The study {folder} is being searched by {holder}; wait for it, or stop it."
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-        remove_empty(folder, folder.parent, folder.parent.parent)
+class StudyFolder(RunFolder):
+    """The folder of a study, on which one search works at a time."""
+
+    key, another = "hpo.name", "search under another name"

@@ -1,69 +1,98 @@
-"""The results of a search: the best parameters, printed and as files."""
+"""The results of a search: a table of its trials, and the best parameters."""
 
+import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any
 
 import yaml
 
-from launcher.config.compose.composer import NOT_IN_NAME, Composer
-from launcher.config.compose.overrides import parse
-from launcher.config.tree import nest
+from launcher.config.schema.metric_direction import sort_best_first
 from launcher.process.files import replace_file
-from launcher.process.text_table import terminal_width
+from launcher.process.text_table import TextTable
+from launcher.runs.format import number as short
+from launcher.runs.look.listing import shorten_keys
 from launcher.runs.trials import Trial, best_of, describe_trial
-from launcher.search.display import MAX_ROWS, best_first, trial_table
 from launcher.search.search import Search
 
-RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
+RESULTS = "optimization_results.yaml"
+MAX_ROWS = 20
+STYLES = {
+    "paused": "cyan",
+    "pruned": "yellow",
+    "failed": "red",
+    "invalid": "red",
+}
 
 
-def conclude(search: Search, composer: Composer) -> None:
+def conclude(search: Search) -> None:
     """Print and write the results, or raise a SystemExit if no trial has completed."""
-    settings = search.settings
-    counts: dict[str, int] = {}
-    for trial in search.trials:
-        status = trial.status(settings)
-        counts[status] = counts.get(status, 0) + 1
-    trial_table(search, best_first(search)[:MAX_ROWS], terminal_width()).print()
+    counts = Counter(trial.status(search.settings) for trial in search.trials)
+    trial_table(search).print()
     more = len(search.trials) - MAX_ROWS
     print(
         f"{f'and {more} more; ' if more > 0 else ''}{search.folder}: {len(search.trials)} trials, "
         f"{', '.join(f'{count} {status}' for status, count in counts.items())}"
     )
-    best = best_of(search.trials, settings)
-    if not best:
+    best = best_of(search.trials, search.settings)
+    if best is None:
         print("No trial has completed.", file=sys.stderr, flush=True)
         raise SystemExit(1)
-    write_results(search, best, composer)
-    for trial in best:
-        print(
-            f"Best: trial {trial.number}, {describe_trial(trial, search.settings)}, run {trial.run}"
-        )
-        print(f"  {shlex.join(f'{key}={value}' for key, value in trial.params.items())}")
-    print(
-        f"As a preset: cp {shlex.quote(str(search.folder / PRESET))} conf/experiment/<name>.yaml",
-        flush=True,
+    write_results(search, best)
+    print(f"Best: trial {best.number}, {describe_trial(best, search.settings)}, run {best.run}")
+    print(f"  {shlex.join(f'{key}={value}' for key, value in best.params.items())}", flush=True)
+
+
+def trial_table(search: Search) -> TextTable:
+    """Make the table of the best trials."""
+    settings, rungs = search.settings, search.rungs
+    trials = best_first(search)[:MAX_ROWS]
+    params = list(dict.fromkeys(key for trial in search.trials for key in trial.params))
+    states = [trial.status(settings) for trial in trials]
+    columns = {
+        "trial": [str(trial.number) for trial in trials],
+        "state": states,
+        "step": [str(trial.step) for trial in trials],
+    }
+    if rungs:
+        passed = [sum(trial.step >= rung for rung in rungs) for trial in trials]
+        columns["rung"] = [f"{count}/{len(rungs)}" for count in passed]
+    values = [trial.value(settings) for trial in trials]
+    columns[settings.objective] = ["-" if math.isnan(value) else short(value) for value in values]
+    numbers = len(columns)
+    (headings,) = shorten_keys([dict.fromkeys(params, "")])
+    for key, heading in zip(params, headings, strict=True):
+        columns[heading] = [_param(trial.params.get(key, "-")) for trial in trials]
+    columns["run"] = [trial.run or "-" for trial in trials]
+    return TextTable(
+        headings=[*columns],
+        rows=list(zip(*columns.values(), strict=True)),
+        right=frozenset({*range(numbers)} - {1}),
+        shrinks=range(len(columns) - 1, -1, -1),
+        styles={(row, 1): STYLES[state] for row, state in enumerate(states) if state in STYLES},
     )
 
 
-def write_results(search: Search, best: Sequence[Trial], composer: Composer) -> None:
-    """Write `optimization_results.yaml`, as Hydra's Optuna sweeper does, and the best preset."""
+def _param(value: object) -> str:
+    return short(value) if isinstance(value, float) else str(value)
+
+
+def best_first(search: Search) -> list[Trial]:
+    """Sort the completed trials before the others, each with the best first."""
     settings = search.settings
-    solutions = [
-        {"params": plain(trial.params), "values": trial.values(settings)} for trial in best
-    ]
-    results: dict[str, object] = {"name": "optuna"}
-    if len(settings.objectives) == 1:
-        results |= {
-            "best_params": solutions[0]["params"],
-            "best_value": best[0].values(settings)[0],
-        }
-    else:
-        results["solutions"] = solutions
+    trials = sort_best_first(search.trials, lambda trial: trial.value(settings), settings.mode)
+    return sorted(trials, key=lambda trial: trial.status(settings) != "completed")
+
+
+def write_results(search: Search, best: Trial) -> None:
+    """Write `optimization_results.yaml`, as Hydra's Optuna sweeper does."""
+    results = {
+        "name": "optuna",
+        "best_params": plain(best.params),
+        "best_value": best.value(search.settings),
+    }
     replace_file(search.folder / RESULTS, yaml.safe_dump(results, sort_keys=False).encode())
-    replace_file(search.folder / PRESET, preset(best[0], search, composer).encode())
 
 
 def plain(params: dict[str, object]) -> dict[str, Any]:
@@ -72,22 +101,3 @@ def plain(params: dict[str, object]) -> dict[str, Any]:
         key: yaml.safe_load(value) if isinstance(value, str) else value
         for key, value in params.items()
     }
-
-
-def preset(trial: Trial, search: Search, composer: Composer) -> str:
-    """The content of a file for `conf/experiment/` that trains the trial's run."""
-    defaults: list[object] = []
-    values: dict[str, Any] = {}
-    for override in map(parse, search.overrides(trial.params)):
-        key, value = override.key_or_group, override.value()
-        if override.is_delete() or key.startswith(NOT_IN_NAME):
-            continue
-        if not composer.is_value(override):
-            defaults.append(str(value) if key == "experiment" else {f"override /{key}": value})
-        else:
-            values[key] = value
-    text = yaml.safe_dump({"defaults": [*defaults, "_self_"]} | nest(values), sort_keys=False)
-    comment = (
-        f"# {describe_trial(trial, search.settings)}: trial {trial.number} of {search.folder.name}"
-    )
-    return "\n".join(["# @package _global_", comment, text])

@@ -22,25 +22,14 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
     if settings.pruner not in HALVING:
         return []
     max_steps, factor = int(config["trainer"]["max_steps"]), settings.reduction_factor
-    interval = interval_of(settings.objectives[0], config)
-    if settings.min_steps is not None:
-        if settings.min_steps < interval:
-            raise ConfigError(
-                f"hpo.min_steps={settings.min_steps}: {settings.objectives[0]} is first logged at"
-                f" step {interval}; use hpo.min_steps={interval}, or evaluate more often."
-            )
-        if settings.min_steps >= max_steps:
-            raise ConfigError(
-                f"hpo.min_steps={settings.min_steps}: the first pause comes before the end; use"
-                f" fewer steps than trainer.max_steps={max_steps}."
-            )
-        powers = (settings.min_steps * factor**k for k in range(64))
-        rungs = [step for step in powers if step < max_steps]
+    interval = interval_of(settings.objective, config)
+    if settings.min_steps is None:
+        steps = [max_steps / factor**k for k in range(1, MAX_RUNGS + 1)]
     else:
-        steps = {
-            math.ceil(max_steps / factor**k / interval) * interval for k in range(1, MAX_RUNGS + 1)
-        }
-        rungs = sorted(step for step in steps if step < max_steps)
+        steps = [settings.min_steps * factor**k for k in range(64)]
+    # At a rung, there is a value to compare.
+    rounded = {math.ceil(step / interval) * interval for step in steps}
+    rungs = sorted(step for step in rounded if step < max_steps)
     if not rungs:
         raise ConfigError(
             f"hpo.pruner={settings.pruner}: a run of trainer.max_steps={max_steps} has no step to"

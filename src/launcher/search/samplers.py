@@ -1,7 +1,6 @@
 """Optuna's samplers, one for each new trial."""
 
 import hashlib
-import math
 import warnings
 from typing import Any
 
@@ -10,17 +9,12 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 
 from launcher.errors import ConfigError
-from launcher.search.search_space import Space, grid
-from launcher.search.study_settings import FIXED_SPACE, Settings
+from launcher.search.study_settings import Settings
 
 SAMPLERS: dict[str, tuple[type[BaseSampler], dict[str, object]]] = {
     "tpe": (samplers.TPESampler, {"multivariate": True, "constant_liar": True}),
     "random": (samplers.RandomSampler, {}),
-    "grid": (samplers.GridSampler, {}),
     "gp": (samplers.GPSampler, {}),
-    "cmaes": (samplers.CmaEsSampler, {"warn_independent_sampling": False}),
-    "nsgaii": (samplers.NSGAIISampler, {"population_size": 20}),
-    "qmc": (samplers.QMCSampler, {"scramble": True}),
 }
 """Optuna's class of each sampler, and our arguments."""
 
@@ -34,13 +28,11 @@ def seed_of(settings: Settings, number: int) -> int:
     return int(digest[:8], 16)
 
 
-def make_sampler(settings: Settings, space: Space, number: int = 0) -> BaseSampler:
+def make_sampler(settings: Settings, number: int = 0) -> BaseSampler:
     """Make Optuna's sampler for the trial of this number."""
     make, defaults = SAMPLERS[settings.sampler]
-    seed = settings.seed if settings.sampler in FIXED_SPACE else seed_of(settings, number)
-    options: dict[str, Any] = {"seed": seed, **defaults, **settings.sampler_options}
-    if settings.sampler == "grid":
-        options["search_space"] = grid(space)
+    seed = {"seed": seed_of(settings, number)}
+    options: dict[str, Any] = seed | defaults | dict(settings.sampler_options)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -52,10 +44,3 @@ def make_sampler(settings: Settings, space: Space, number: int = 0) -> BaseSampl
         ) from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"hpo.sampler_options: {str(error).rstrip('.')}.") from error
-
-
-def size(settings: Settings, space: Space) -> float:
-    """Return the largest possible number of trials, which only a grid has."""
-    if settings.sampler != "grid":
-        return math.inf
-    return len(settings.enqueue) + math.prod(map(len, grid(space).values()))

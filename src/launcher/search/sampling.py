@@ -5,24 +5,19 @@ is its number, so a search that was killed asks for the same trials again.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import optuna
 from optuna.storages import InMemoryStorage
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from launcher.errors import ConfigError
-from launcher.rundir import signing
 from launcher.runs.stored_study import STATES
 from launcher.runs.trials import Trial
 from launcher.search.samplers import make_sampler
 from launcher.search.search_space import Space
 from launcher.search.study_settings import Settings
 
-MAX_VALUES = 200
-"""Number of values of the objective that pruners see of a trial."""
 WAITING = (TrialState.WAITING,)
 
 Params = dict[str, object]
@@ -57,7 +52,6 @@ class Sampling:
         space: the search space.
         trials: the trials so far. A number that none of them has is asked for first.
         enqueue: values of the first trials.
-        max_steps: steps of a trial, or 0 if they are not known.
     """
 
     def __init__(
@@ -66,22 +60,19 @@ class Sampling:
         space: Space,
         trials: Sequence[Trial] = (),
         enqueue: Sequence[Params] = (),
-        max_steps: int = 0,
     ):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.settings, self.space = settings, space
-        self.spacing = max(1.0, max_steps / MAX_VALUES)
         self.storage = FollowingStorage()
         self.study = optuna.create_study(
             storage=self.storage,
-            directions=[StudyDirection[direction.upper()] for direction in settings.directions],
+            direction=settings.direction,
         )
         self._id = self.storage.get_study_id_from_name(self.study.study_name)
         self._enqueued: set[int] = set()
         self._rebuild({trial.number: trial for trial in trials}, enqueue)
 
     def _rebuild(self, trials: dict[int, Trial], enqueue: Sequence[Params]) -> None:
-        _check_notes(self.settings, trials.values())
         tried = sum(trial.origin == "enqueued" for trial in trials.values())
         queue = list(enqueue[tried:])
         for number in range(max(trials, default=-1) + 1):
@@ -94,8 +85,6 @@ class Sampling:
                         system_attrs=trial.attributes,
                     )
                 )
-                for key, value in trial.shared.items():
-                    self.storage.set_study_system_attr(self._id, key, value)
                 self.follow(trial)
             elif queue:
                 self._enqueue(number, queue.pop(0))
@@ -108,24 +97,12 @@ class Sampling:
         self.study.enqueue_trial(fixed)
         self._enqueued.add(number)
 
-    def ask(self, extend: Callable[[Params, optuna.Trial], None] | None = None) -> Trial:
-        """Make a new trial. It counts once its run's record has it.
-
-        `extend` suggests further values of the trial, from the values of the space.
-        """
+    def ask(self) -> Trial:
+        """Make a new trial. It counts once its run's record has it."""
         waiting = self.study.get_trials(deepcopy=False, states=WAITING)
         number = waiting[0].number if waiting else len(self.study.get_trials(deepcopy=False))
-        shared = self.storage.get_study_system_attrs(self._id)
-        self.study.sampler = make_sampler(self.settings, self.space, number)
-        asked = self.study.ask(self.space)
-        if extend is not None:
-            extend(self._trial(number).params, asked)
-        trial = self._trial(number)
-        attributes = self.storage.get_study_system_attrs(self._id)
-        trial.shared = {key: value for key, value in attributes.items() if shared.get(key) != value}
-        return trial
-
-    def _trial(self, number: int) -> Trial:
+        self.study.sampler = make_sampler(self.settings, number)
+        self.study.ask(self.space)
         stored = self._get_trial(number)
         return Trial(
             number,
@@ -145,21 +122,9 @@ class Sampling:
         status = trial.status(self.settings)
         current = copy.copy(self._get_trial(trial.number))
         current.state = TrialState[STATES.get(status, "RUNNING")]
-        current.values = trial.values(self.settings) if status == "completed" else None
-        current.intermediate_values = self._space_points(trial)
+        current.values = [trial.value(self.settings)] if status == "completed" else None
+        current.intermediate_values = dict(zip(map(int, trial.curve.x), trial.curve.y, strict=True))
         self.storage.current[trial.number] = current
-
-    def _space_points(self, trial: Trial) -> dict[int, float]:
-        """Points of a trial's curve that are at least `spacing` steps apart."""
-        points: dict[int, float] = {}
-        if len(trial.curves) != 1:
-            return points
-        after = 0.0
-        for step, value in zip(map(int, trial.curves[0].x), trial.curves[0].y, strict=True):
-            if step >= after + self.spacing:
-                points[step] = value
-                after = step
-        return points
 
     def steps(self, trial: Trial) -> list[int]:
         """The steps whose values pruners see."""
@@ -168,24 +133,11 @@ class Sampling:
     def should_stop(self, trial: Trial, step: int) -> bool:
         """Return whether the pruner would stop a running trial after the value of this step."""
         settings = self.settings
-        pruner = optuna.pruners.PercentilePruner(
-            50.0 if settings.pruner == "median" else settings.percentile,
-            n_startup_trials=settings.n_startup_trials,
-            n_warmup_steps=settings.warmup_steps,
+        pruner = optuna.pruners.MedianPruner(
+            n_startup_trials=settings.n_startup_trials, n_warmup_steps=settings.warmup_steps
         )
         until = copy.copy(self.storage.current[trial.number])
         until.intermediate_values = {
             x: y for x, y in until.intermediate_values.items() if x <= step
         }
         return pruner.prune(self.study, until)
-
-
-def _check_notes(settings: Settings, trials: Iterable[Trial]) -> None:
-    """Check that no notes of others are unpickled, which CMA-ES does."""
-    foreign = [trial for trial in trials if any(trial.notes) and not trial.is_own]
-    if settings.sampler == "cmaes" and foreign:
-        raise ConfigError(
-            f"hpo.sampler=cmaes: the notes of trial {foreign[0].number} in {foreign[0].run} would"
-            f" run code, and your key {signing.key_file()} has not signed them; name the key of"
-            f" your own search by {signing.VARIABLE}, or use another hpo.study."
-        )

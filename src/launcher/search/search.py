@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import optuna
-
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.queue import run_queue
 from launcher.errors import ConfigError
@@ -21,12 +19,11 @@ from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.format import number as short
 from launcher.runs.trials import INVALID, Trial, best_of, describe_trial, find_trials
 from launcher.search import rungs as halving
-from launcher.search.conditional import suggest
-from launcher.search.local_runner import CANCELLED, Runner
-from launcher.search.samplers import size
+from launcher.search.local_runner import CANCELLED, LocalRunner
 from launcher.search.sampling import Sampling
 from launcher.search.search_space import Space, check_enqueued, overrides_of
-from launcher.search.study_settings import LIVE, Settings
+from launcher.search.slurm_runner import SlurmRunner
+from launcher.search.study_settings import Settings
 
 Compose = Callable[[list[str], int], Job]
 
@@ -41,9 +38,7 @@ class Search:
         compose: returns the checked job of a trial's overrides, or raises ConfigError.
         runner: trains the trials.
         rungs: the steps at which trials pause.
-        max_steps: steps of a trial, or 0 if they are not known.
         say: prints a line.
-        show: redraws the table of trials.
     """
 
     def __init__(
@@ -54,20 +49,14 @@ class Search:
         space: Space,
         fixed: list[str],
         compose: Compose,
-        runner: Runner,
+        runner: LocalRunner | SlurmRunner,
         rungs: list[int],
-        max_steps: int,
         say: Callable[[str], None],
-        show: Callable[["Search"], None] = lambda search: None,
     ):
         self.folder, self.outputs, self.settings, self.space = folder, outputs, settings, space
         self.fixed, self.compose, self.runner, self.rungs = fixed, compose, runner, rungs
-        self.say, self.show = say, show
-        self.max_steps = max_steps
-        self.has_function = settings.space_function is not None
-        self.enqueue = [
-            check_enqueued(params, space, self.has_function) for params in settings.enqueue
-        ]
+        self.say = say
+        self.enqueue = [check_enqueued(params, space) for params in settings.enqueue]
         self.trials: list[Trial] = []
         self.new_runs: list[RunFolder] = []
         """The folders that this search has made."""
@@ -76,7 +65,6 @@ class Search:
         self.judged: dict[int, int] = {}
         """The last step of each trial that the pruner has seen."""
         self.started = time.monotonic()
-        self._max_trials = min(settings.n_trials, size(settings, space))
 
     def load(self) -> None:
         """Read the trials of an earlier search from their runs."""
@@ -127,9 +115,7 @@ class Search:
 
     def run(self) -> None:
         """Run trials until the study is complete, or a signal came and the trials have saved."""
-        self.sampling = Sampling(
-            self.settings, self.space, self.trials, self.enqueue, self.max_steps
-        )
+        self.sampling = Sampling(self.settings, self.space, self.trials, self.enqueue)
         try:
             self._adopt()
             slots, steps = self.settings.parallel, (self._start_next, self._look, self._sleep)
@@ -154,7 +140,6 @@ class Search:
     def _sleep(self) -> None:
         """Sleep until the next check."""
         self.runner.flush()
-        self.show(self)
         if not signals.first_signal():
             time.sleep(self.runner.poll)
 
@@ -171,7 +156,7 @@ class Search:
             share = f"1/{self.settings.reduction_factor}"
             why = f"is among the best {share} at step {promoted.target}"
             return self._promote(promoted, target, why)
-        while len(self.trials) < self._max_trials and not self._is_late():
+        while len(self.trials) < self.settings.n_trials and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and trial.run not in busy_runs:
                 return trial
@@ -201,7 +186,7 @@ class Search:
 
     def _is_pruned(self, trial: Trial) -> bool:
         """Prune an interrupted trial that a killed search has stopped, or would have."""
-        if self.settings.pruner not in LIVE or (step := self._find_rejection(trial)) is None:
+        if self.settings.pruner != "median" or (step := self._find_rejection(trial)) is None:
             return False
         self._decide(trial, pruned=step)
         self.say(f"trial {trial.number}: pruned at step {step}")
@@ -219,7 +204,7 @@ class Search:
 
     def _ask(self) -> Trial:
         """Make a new trial, which is recorded before it is started."""
-        trial = self.sampling.ask(self._extend if self.has_function else None)
+        trial = self.sampling.ask()
         trial.bracket = halving.bracket_of(trial.number, self.rungs, self.settings)
         trial.target = halving.first_target(trial.bracket, self.rungs)
         job, twin = None, None
@@ -245,14 +230,6 @@ class Search:
         A study keeps only the values, so that a moved study trains in the place of its command.
         """
         return [*self.fixed, *overrides_of(params)]
-
-    def _extend(self, params: dict[str, object], trial: optuna.Trial) -> None:
-        try:
-            job = self.compose(self.overrides(params), trial.number)
-        except ConfigError:
-            # `_ask` rejects the trial for this.
-            return
-        suggest(str(self.settings.space_function), job.plain, trial)
 
     def _report_new(self, trial: Trial, twin: Trial | None) -> None:
         status = trial.status(self.settings)
@@ -287,7 +264,7 @@ class Search:
                 # This holds whatever the state in run.json is, since its process has not ended yet.
                 if trial.number in running:
                     trial.state = "running"
-                self._check_objectives(trial)
+                self._check_objective(trial)
         for trial in self.trials:
             is_running = trial.number in running
             if trial.number in ended:
@@ -306,14 +283,14 @@ class Search:
         """Record and report the end of a trial's process."""
         status = trial.status(self.settings)
         if status == "completed":
-            best = ", the best so far" if trial in best_of(self.trials, self.settings) else ""
+            best = ", the best so far" if trial is best_of(self.trials, self.settings) else ""
             text = f"completed, {describe_trial(trial, self.settings)}{best}"
         elif status == "pruned":
             self.record(trial)
             text = f"pruned at step {trial.pruned}"
         elif status == "paused":
             value = trial.value_at(trial.target or 0, self.settings)
-            text = f"paused at step {trial.step}, {self.settings.objectives[0]} {short(value)}"
+            text = f"paused at step {trial.step}, {self.settings.objective} {short(value)}"
         elif status == "failed":
             text = f"failed: {describe_trial(trial, self.settings)}"
         elif code == CANCELLED:
@@ -346,7 +323,7 @@ class Search:
     def _judge(self, trial: Trial) -> None:
         """Stop a running trial if the pruner rejects it. This is recorded once it has ended."""
         is_open = trial.status(self.settings) == "open"
-        if self.settings.pruner in LIVE and is_open:
+        if self.settings.pruner == "median" and is_open:
             trial.pruned = self._find_rejection(trial)
             if trial.pruned is not None:
                 self.runner.stop([trial.number])
@@ -360,14 +337,14 @@ class Search:
                 return step
         return None
 
-    def _check_objectives(self, trial: Trial) -> None:
+    def _check_objective(self, trial: Trial) -> None:
         """Check that a trial has logged the objective."""
-        for objective in self.settings.objectives:
-            group = objective.partition("/")[0] + "/"
-            names = [name for name in trial.logged if name.startswith(group)] or (
-                [*trial.logged] if trial.state == "completed" else []
+        objective = self.settings.objective
+        group = objective.partition("/")[0] + "/"
+        names = [name for name in trial.logged if name.startswith(group)] or (
+            [*trial.logged] if trial.state == "completed" else []
+        )
+        if names and objective not in trial.logged:
+            raise ConfigError(
+                f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}."
             )
-            if names and objective not in trial.logged:
-                raise ConfigError(
-                    f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}."
-                )

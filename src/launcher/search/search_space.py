@@ -23,7 +23,7 @@ Space = dict[str, BaseDistribution]
 
 
 def read_space(
-    loader: Any, arguments: Sequence[str], ranges: Mapping[str, object], may_be_empty: bool = False
+    loader: Any, arguments: Sequence[str], ranges: Mapping[str, object]
 ) -> tuple[Space, list[str]]:
     """Return the search space, and the overrides that all trials share.
 
@@ -56,7 +56,7 @@ def read_space(
         if override.is_sweep_override()
     }
     fixed = [str(override.input_line) for override in typed if not override.is_sweep_override()]
-    if not space and not may_be_empty:
+    if not space:
         raise ConfigError(
             "hydra/sweeper=optuna: there is nothing to search; give a key a range, e.g. "
             "'optimizer.lr=tag(log,interval(1e-4,1e-1))'."
@@ -117,18 +117,10 @@ def overrides_of(params: Mapping[str, Value]) -> list[str]:
     return [f"{key}={to_override_text(value)}" for key, value in params.items()]
 
 
-def check_enqueued(
-    params: Mapping[str, object], space: Space, others: bool = False
-) -> dict[str, object]:
-    """Return the values of a trial of `hpo.enqueue`.
-
-    With `others`, keys outside the space are accepted, which `hpo.space_function` suggests.
-    """
+def check_enqueued(params: Mapping[str, object], space: Space) -> dict[str, object]:
+    """Return the values of a trial of `hpo.enqueue`."""
     checked: dict[str, Any] = {}
     for key, value in params.items():
-        if key not in space and others:
-            checked[key] = value
-            continue
         if key not in space:
             raise ConfigError(f"hpo.enqueue: {key} is not in the search space{hint(key, space)}")
         value = (
@@ -149,19 +141,6 @@ def is_within(value: Any, among: BaseDistribution) -> bool:
     if not is_number or not among.low <= value <= among.high:
         return False
     return isinstance(among, FloatDistribution) or (value - among.low) % among.step == 0
-
-
-def grid(space: Space) -> dict[str, list[Value]]:
-    """All values of each key."""
-    lists: dict[str, list[Value]] = {}
-    for key, dist in space.items():
-        if isinstance(dist, CategoricalDistribution):
-            lists[key] = [str(choice) for choice in dist.choices]
-        elif isinstance(dist, IntDistribution) and not dist.log:
-            lists[key] = list(range(dist.low, dist.high + 1, dist.step))
-        else:
-            raise ConfigError(f"hpo.sampler=grid: {key} has no list of values; e.g. {key}=0.1,0.2.")
-    return lists
 
 
 def point(space: Space, share: float) -> dict[str, Value]:

@@ -174,9 +174,7 @@ class SlurmRunner(Runner):
         could_say = state not in ("queued", "running", "preempted") or is_held(trial.folder)
         if not could_say and (trial.is_stopped or was_cancelled(trial)):
             reason = "the SLURM job was cancelled"
-            RunRecord(trial.folder).revise(
-                "cancelled", "cancelled", reason=reason, slurm_job_id=trial.job_id
-            )
+            RunRecord(trial.folder).revise("cancelled", reason=reason, slurm_job_id=trial.job_id)
             state = "cancelled"
         if state in ("completed", "paused"):
             return 0
@@ -191,10 +189,6 @@ class SlurmRunner(Runner):
         return (
             f"SLURM job {trial.job_id} left the queue without a reason{f': {says}' if says else ''}"
         )
-
-    def phase(self, number: int) -> str:
-        """State of a running trial: pending, running or preempted."""
-        return self.submitted[number].phase or "pending" if number in self.submitted else "pending"
 
     def _report_phase(self, number: int, run: StoredRun, job: QueuedJob) -> None:
         trial = self.submitted[number]

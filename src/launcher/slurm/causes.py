@@ -32,6 +32,7 @@ Cause = Literal[
     "ended by hand",
     "cause unknown",
 ]
+Action = Literal["leave", "requeue", "fail"]
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 SAME_MOMENT = 2.0
 """Seconds between a signal and the end of a job that are one event."""
@@ -103,26 +104,19 @@ class Budget:
         )
 
 
-@dataclass(frozen=True)
-class Decision:
-    """Decision of a job after a signal. `reason` is why it fails, if it does."""
+def decide(cause: Cause, budget: Budget, before: int) -> tuple[Action, str | None]:
+    """Decide the reaction to a cause for which the job has requeued itself `before` times.
 
-    action: Literal["leave", "requeue", "fail"]
-    cause: Cause
-    reason: str | None = None
-
-
-def decide(cause: Cause, budget: Budget, before: int) -> Decision:
-    """Decide the reaction to a cause for which the job has requeued itself `before` times."""
+    Returns:
+        The reaction, and why the job fails, if it does.
+    """
     key = {"preempted": "max_preemptions", "timed out": "max_timeouts"}.get(cause)
     if key is None:
-        return Decision("requeue" if cause == "cause unknown" else "leave", cause)
+        return "requeue" if cause == "cause unknown" else "leave", None
     limit = getattr(budget, key)
     if limit is None or before < limit:
-        return Decision("requeue", cause)
-    return Decision(
-        "fail",
-        cause,
+        return "requeue", None
+    return "fail", (
         f"{cause} more than {limit} times (dispatch.{key}={limit}): it is not requeued;"
-        " the same command resumes it",
+        " the same command resumes it"
     )

@@ -74,7 +74,7 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     ):
         return False
     print(f"SLURM job {job}: failed: {reason}", flush=True)
-    record.revise("failed", "failed", exit_code=1, reason=reason, slurm_job_id=job)
+    record.revise("failed", exit_code=1, reason=reason, slurm_job_id=job)
     return True
 
 

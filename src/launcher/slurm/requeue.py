@@ -118,8 +118,8 @@ class Requeue:
         journal = Journal(self.folder, self.job)
         journal.start(self.restarts, self._newest_step())
         # SLURM may have requeued it by itself.
-        last = decide("preempted", self.budget, journal.count("preempted") - 1)
-        if rejection := last.reason or self.budget.fruitless(journal.fruitless()):
+        _, reason = decide("preempted", self.budget, journal.count("preempted") - 1)
+        if rejection := reason or self.budget.fruitless(journal.fruitless()):
             raise self._fail(f"SLURM job {self.job} {rejection}")
         try:
             info = scheduler.job_info(self.job)
@@ -180,7 +180,7 @@ class Requeue:
             info, cause = self._look(signals.SignalExit(signum))
             is_due = cause == "preempted" and not info.is_running
             before = Journal(self.folder, self.job).count(cause)
-            if not is_due or decide(cause, self.budget, before).action != "requeue":
+            if not is_due or decide(cause, self.budget, before)[0] != "requeue":
                 return
             with self._requesting:
                 if self._requests:
@@ -211,12 +211,12 @@ class Requeue:
             try:
                 _, cause = self._look(stop)
                 journal = Journal(self.folder, self.job)
-                decision = decide(cause, self.budget, journal.count(cause))
-                if decision.action == "leave":
+                action, reason = decide(cause, self.budget, journal.count(cause))
+                if action == "leave":
                     self._record_exit(cause, journal)
                     return stop
-                if decision.action == "fail":
-                    return self._fail(f"SLURM job {self.job} {decision.reason}")
+                if action == "fail":
+                    return self._fail(f"SLURM job {self.job} {reason}")
                 if rejection is not None:
                     return self._fail(
                         f"SLURM job {self.job} {cause}, and could not be requeued: {rejection}"
@@ -333,7 +333,6 @@ class Requeue:
                 if record is None or record.state in self.ended:
                     continue
                 record.revise(
-                    state,
                     state,
                     reason=reason + self.forced,
                     exit_code=exit_code,

@@ -1,23 +1,15 @@
 """The sbatch script of a job or array and its problems."""
 
-import re
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import ConfigError
 from launcher.process.child import ENTRY
 from launcher.slurm import scheduler
 from launcher.slurm.size import GUARD, JobSize
-
-SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
-"""Values of sbatch's --signal that the run handles. (B: would reach only the script.)"""
-DEFAULT_DELAY = 60
-"""SLURM's default, in seconds, for a --signal without a time."""
 
 SCRIPT = "LAUNCHER_SCRIPT"
 """The variable with the script of the job that a process belongs to."""
@@ -121,45 +113,14 @@ class Script:
         return "\n".join(["#!/bin/bash", "", *lines, "", self.command(path), ""])
 
 
-def check_installed() -> None:
-    if shutil.which("srun") is None:
-        raise ConfigError(
-            "dispatch=slurm: srun is not installed; run this on a machine of the cluster, or use"
-            " dispatch=local."
-        )
-
-
-TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
-
-
-def seconds(time: str | int | None) -> float | None:
-    """Convert a time limit (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) to seconds.
-
-    Returns:
-        None if it is invalid.
-    """
-    if time is None or isinstance(time, int):
-        return None if time is None else time * 60.0
-    match = TIME.fullmatch(time.strip())
-    if match is None:
-        return None
-    parts = [int(part) for part in match["rest"].split(":")]
-    if match["days"] is not None:
-        hours, minutes, rest = [*parts, 0, 0][:3]
-        return int(match["days"]) * 86400.0 + hours * 3600 + minutes * 60 + rest
-    if len(parts) == 3:
-        return parts[0] * 3600.0 + parts[1] * 60 + parts[2]
-    return parts[0] * 60.0 + (parts[1] if len(parts) == 2 else 0)
-
-
 def findings(script: Script) -> Iterator[str]:
     """Yield a message for each problem of a submission that SLURM does not reject."""
     flags = script.flags
-    delay = int(str(flags["signal"]).partition("@")[2] or DEFAULT_DELAY)
-    limit = seconds(flags.get("time"))
-    if limit is not None and limit <= delay:
+    delay = int(str(flags["signal"]).partition("@")[2])
+    limit = flags.get("time")
+    if isinstance(limit, int) and limit * 60 <= delay:
         yield (
-            f"dispatch.time={flags['time']}: is not longer than dispatch.signal_delay={delay} s, so"
+            f"dispatch.time={limit}: is not longer than dispatch.signal_delay={delay} s, so"
             " the warning comes at the start; use a longer time."
         )
     values = scheduler.partition_values(flags.get("partition"))
@@ -169,9 +130,6 @@ def findings(script: Script) -> Iterator[str]:
             "dispatch.partition: it preempts without a grace (GraceTime=0), so a save has only"
             f" {scheduler.kill_wait():g} s (KillWait); keep hooks.checkpointing.interval short."
         )
-    if names := scheduler.find_leaked_variables():
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        yield f"{shown}: set by a job around this command; the new job will not see them."
 
 
 def test_only(text: str) -> Iterator[str]:

@@ -170,12 +170,12 @@ def _seconds(text: str) -> float | None:
 
 
 def boot_time() -> float | None:
-    return _seconds(config_values("BOOT_TIME").get("BOOT_TIME", ""))
+    return _seconds(config_value("BOOT_TIME") or "")
 
 
 def kill_wait() -> float:
     """Return the seconds from SLURM's SIGTERM to its SIGKILL, which are never less than 5."""
-    return max(5.0, float(config_values("KillWait").get("KillWait", "0").split()[0]))
+    return max(5.0, float((config_value("KillWait") or "0").split()[0]))
 
 
 def requeue(job: str) -> None:
@@ -290,14 +290,14 @@ def cancel(jobs: Sequence[str]) -> dict[str, str]:
     return rejected
 
 
-def config_values(*names: str) -> dict[str, str]:
-    """Return existing values of `scontrol show config`, or none if SLURM does not answer."""
+def config_value(name: str) -> str | None:
+    """Return a value of `scontrol show config`, or None if SLURM does not answer."""
     try:
         lines = call(["scontrol", "show", "config"]).splitlines()
     except SchedulerError:
-        return {}
+        return None
     pairs = (line.partition("=") for line in lines)
-    return {key.strip(): value.strip() for key, _, value in pairs if key.strip() in names}
+    return next((value.strip() for key, _, value in pairs if key.strip() == name), None)
 
 
 def partition_values(partition: str | None) -> dict[str, str]:
@@ -337,21 +337,17 @@ LAB_PREFIX = "SLURM_LAB_"
 """Prefix of the variables of `slurm/lab/`, which starts test clusters."""
 
 
-def find_leaked_variables() -> list[str]:
-    """List variables of a surrounding job, which a submitted job would mistake for its own."""
-    return sorted(
+@contextmanager
+def clean_environment() -> Iterator[None]:
+    """Remove the variables of a surrounding job, which a submitted job would take for its own."""
+    leaked = [
         name
         for name in os.environ
         if (name.startswith(LEAKING_PREFIXES) or name in RANK_VARIABLES)
         and name not in INHERITED_VARIABLES
         and not name.startswith(LAB_PREFIX)
-    )
-
-
-@contextmanager
-def clean_environment() -> Iterator[None]:
-    """Remove the variables of another job (see `find_leaked_variables`) within the context."""
-    hidden = {name: os.environ.pop(name) for name in find_leaked_variables()}
+    ]
+    hidden = {name: os.environ.pop(name) for name in leaked}
     try:
         yield
     finally:

@@ -4,12 +4,12 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import ConfigError
+from launcher.process.git import is_foreign, list_files, list_untracked, run_git
 
 VARIABLE = "LAUNCHER_SNAPSHOT"
 MODULES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
@@ -26,7 +26,7 @@ def take(folder: Path) -> Path:
     diff, untracked, modules, commits = "", [], [], {}
     for subfolder in _subfolders(root):
         tracked, generated = (
-            _list_files(root / subfolder, "ls-files", "-z"),
+            list_files(root / subfolder, "ls-files", "-z"),
             _modules(root / subfolder),
         )
         for name in (*tracked, *generated):
@@ -36,14 +36,14 @@ def take(folder: Path) -> Path:
             for side, letter in (("src", "a"), ("dst", "b"))
         ]
         diff += (
-            _git("diff", "--binary", "--ignore-submodules", *prefixes, "HEAD", cwd=root / subfolder)
+            _git(root / subfolder, "diff", "--binary", "--ignore-submodules", *prefixes, "HEAD")
             or ""
         )
-        untracked += [str(Path(subfolder, name)) for name in _list_untracked(root / subfolder)]
+        untracked += [str(Path(subfolder, name)) for name in list_untracked(root / subfolder)]
         modules += [str(Path(subfolder, name)) for name in generated]
-        commits[subfolder] = (_git("rev-parse", "HEAD", cwd=root / subfolder) or "").strip()
+        commits[subfolder] = (_git(root / subfolder, "rev-parse", "HEAD") or "").strip()
     (folder / "code.diff").write_text(diff, errors="surrogateescape")
-    moved = _git("submodule", "status", "--recursive", cwd=root) or ""
+    moved = _git(root, "submodule", "status", "--recursive") or ""
     saved: dict[str, Any] = {
         "commit": commits.pop(""),
         "dirty": bool(diff) or any(line.startswith("+") for line in moved.splitlines()),
@@ -57,8 +57,8 @@ def take(folder: Path) -> Path:
 
 
 def _repository() -> Path:
-    top = _git("rev-parse", "--show-toplevel")
-    if top is None or _git("rev-parse", "--verify", "HEAD") is None:
+    top = _git(Path.cwd(), "rev-parse", "--show-toplevel")
+    if top is None or _git(Path.cwd(), "rev-parse", "--verify", "HEAD") is None:
         raise ConfigError(
             "dispatch.snapshot=true: the working directory is not in a git repository with a"
             " commit; commit the code, or use dispatch.snapshot=false."
@@ -68,19 +68,10 @@ def _repository() -> Path:
 
 def _subfolders(root: Path) -> list[str]:
     """List the repository itself and its submodules, relative to its top."""
-    submodules = _list_files(
+    submodules = list_files(
         root, "submodule", "foreach", "--quiet", "--recursive", r'printf "%s\0" "$displaypath"'
     )
     return ["", *submodules]
-
-
-def _list_untracked(top: Path) -> list[str]:
-    """List untracked files, without earlier copies, virtual environments and ignored files."""
-    return [
-        name
-        for name in _list_files(top, "ls-files", "-z", "-o", "--exclude-standard")
-        if not _is_foreign(top, name)
-    ]
 
 
 def _modules(top: Path) -> list[str]:
@@ -91,29 +82,18 @@ def _modules(top: Path) -> list[str]:
     could not be imported. Other ignored folders (build/, outputs/, a virtual environment) are not
     copied.
     """
-    modules = [name for name in _list_untracked(top) if name.endswith(MODULES)]
-    folders = {str(Path(name).parent) for name in _list_files(top, "ls-files", "-z", "*.py")}
+    modules = [name for name in list_untracked(top) if name.endswith(MODULES)]
+    folders = {str(Path(name).parent) for name in list_files(top, "ls-files", "-z", "*.py")}
     roots = {str(parent) for name in folders for parent in Path(name).parents}
     packages = folders - {".", "src", os.path.relpath(Path.cwd().resolve(), top.resolve())}
-    for name in _list_files(top, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory"):
+    for name in list_files(top, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory"):
         parent = str(Path(name).parent)
         if name.endswith("/") and parent in packages:
             below = sorted((top / name).rglob("*.*"))
             modules += [str(path.relative_to(top)) for path in below if path.name.endswith(MODULES)]
         elif name.endswith(MODULES) and parent in folders | roots:
             modules.append(name)
-    return [name for name in modules if not _is_foreign(top, name)]
-
-
-def _is_foreign(top: Path, name: str) -> bool:
-    """Return whether a file is in a hidden folder, a virtual environment, or Python's cache."""
-    parents = Path(name).parents
-    return any(
-        folder.name.startswith(".")
-        or folder.name == "__pycache__"
-        or (top / folder / "pyvenv.cfg").exists()
-        for folder in parents
-    )
+    return [name for name in modules if not is_foreign(top, name)]
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -140,20 +120,6 @@ def lines(folder: Path) -> list[str]:
     ]
 
 
-def _list_files(cwd: Path, *arguments: str) -> list[str]:
-    return [name for name in (_git(*arguments, cwd=cwd) or "").split("\0") if name]
-
-
-def _git(*arguments: str, cwd: Path | None = None) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            stdin=subprocess.DEVNULL,
-        )
-    except OSError:
-        return None
-    return done.stdout if done.returncode == 0 else None
+def _git(folder: Path, *arguments: str) -> str | None:
+    output = run_git(folder, *arguments)
+    return None if output is None else os.fsdecode(output)

@@ -69,29 +69,22 @@ def one_at_a_time(outputs: Path) -> Iterator[None]:
 
 def _acquire(lock: RunLock) -> None:
     """Wait for the lock; say once who holds it."""
-    is_reported, vanished = False, 0
+    is_reported = False
     while lock.holder is None:
         try:
             lock.acquire()
         except ConfigError as error:
-            # Another command holds it.
-            if error.__cause__ is None:
-                holder = read_holder(lock.path)
-                if holder is not None and not is_reported:
-                    print(
-                        f"Waiting for {holder}, which is submitting runs.",
-                        file=sys.stderr,
-                        flush=True,
-                    )
-                    is_reported = True
-            else:
-                # Another command may remove the empty folder, even while mkdir checks whether the
-                # existing path is a folder.
-                vanished += 1
-                if vanished > 10 or not isinstance(
-                    error.__cause__, FileNotFoundError | FileExistsError
-                ):
-                    raise
+            # Another command may remove the empty folder, even while mkdir checks whether the
+            # existing path is a folder.
+            was_removed = isinstance(error.__cause__, FileNotFoundError | FileExistsError)
+            is_blocked = not lock.path.parent.is_dir() and os.path.lexists(lock.path.parent)
+            if is_blocked or (error.__cause__ is not None and not was_removed):
+                raise
+            holder = None if was_removed else read_holder(lock.path)
+            if holder is not None and not is_reported:
+                text = f"Waiting for {holder}, which is submitting runs."
+                print(text, file=sys.stderr, flush=True)
+                is_reported = True
             signals.check()
             time.sleep(PAUSE)
 
@@ -204,7 +197,8 @@ def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
     queue = scheduler.queue(folder.path / FROZEN for folder in folders)
     if queue is None:
         raise NotAnswered(
-            "dispatch=slurm: squeue does not answer; run this on a machine of the cluster."
+            "dispatch=slurm: squeue does not answer; run this on a machine of the cluster, or use"
+            " dispatch=local."
         )
     return queue
 

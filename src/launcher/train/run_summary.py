@@ -13,7 +13,7 @@ from launcher.data.iterable import length
 from launcher.hooks.records import show
 from launcher.process.device import device_name
 from launcher.process.printable import encodable
-from launcher.rundir.history import sample_values, sparkline
+from launcher.rundir.history import read_rows, sparkline, values_of
 from launcher.rundir.record import RunRecord
 from launcher.train.composed import Trainer
 
@@ -97,7 +97,7 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
     folder, best = record.folder, record.data["best"]
     if best is not None:
         yield f"Best: {best['metric']} {show(float(best['value']))} at step {best['step']}"
-    losses = sample_values(folder.metrics_path, "train/loss", CURVE_WIDTH)
+    losses = values_of(read_rows(folder.metrics_path), "train/loss")
     if len(losses) > 1:
         curve = f"  {sparkline(losses, CURVE_WIDTH)}"
         shown = curve if encodable(curve, stream) else ""

@@ -338,7 +338,6 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
     )
     assert "! dispatch.time=1: is not longer than dispatch.signal_delay=120 s" in wrong.stdout
     assert "! dispatch.partition: it preempts without a grace" in wrong.stdout
-    assert "! SLURM_JOB_ID, SLURM_NTASKS: set by a job around this command" in wrong.stdout
     assert "! sbatch: would reject it" in wrong.stdout
     lab.launcher(*words[:-2])
     assert not list(tmp_path.iterdir())

@@ -167,7 +167,7 @@ BROKEN = {
         ["dispatch.setup=['echo preparing','exit 3']"],
         "'exit 3' ended the job with exit code 3",
     ),
-    "no module command": (["dispatch.modules=[cuda/12.4]"], "module: command not found"),
+    "no module command": (["dispatch.setup=[module load cuda/12.4]"], "module: command not found"),
     "no interpreter": (["dispatch.python=/no/such/python"], "/no/such/python"),
     "an empty PATH": (["dispatch.setup=['export PATH=']"], "srun: "),
     "srun rejects": (["dispatch.srun=[--no-such-flag]"], "--no-such-flag"),

@@ -130,12 +130,10 @@ def test_where_code_may_hide(file: Path, node: Any, monkeypatch: pytest.MonkeyPa
 
 SHELL = {
     "setup": ["touch marker"],
-    "modules": ["x; touch marker"],
     "python": "/tmp/python",
     "srun": ["--task-prolog=/tmp/x"],
     "sbatch": {"hold": True, "nodelist": "n[1-3]", "chdir": "/tmp"},
-    "container": "docker://evil",
-    "container_mounts": ["/:/host"],
+    "prefix": ["/tmp/wrapper"],
     "account": "me\ntouch marker",
 }
 
@@ -159,7 +157,6 @@ def test_the_lines_of_a_job(key: str) -> None:
     "tree",
     [
         {"job": {"_target_": "launcher.jobs.evaluate.EvaluateJob", "trust": True}},
-        {"hpo": {"space_function": "evil.space"}},
         {"trainer": {"compile": {"backend": "evil"}}},
         {"trainer": {"compile": {"options": {"cpp.cxx": ["/tmp/cxx"]}}}},
         {"strategy": {"config_file": "evil.json"}},

@@ -40,13 +40,3 @@ def test_a_signal_to_one_rank_reaches_all(tmp_path: Path, signum: signal.Signals
     ranks = Spawner((sys.executable, "-c", script), 3, tmp_path).run()
     assert [rank.report["signum"] for rank in ranks] == [signum] * 3
     assert signals.first_signal() == signum, "the next run of a sweep does not start"
-
-
-@pytest.mark.parametrize(
-    "act", ["sys.exit(3)", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"]
-)
-def test_a_rank_that_fails_ends_the_others_and_no_later_run(tmp_path: Path, act: str) -> None:
-    spawner = Spawner((sys.executable, "-c", RANK.format(act=act)), 2, tmp_path)
-    ranks = spawner.run()
-    assert ranks[0].report["signum"] == signal.SIGTERM
-    assert spawner.cause() is ranks[1] and signals.first_signal() == 0

@@ -3,16 +3,7 @@
 import os
 from pathlib import Path
 
-import pytest
-
-from launcher.process.byte_sizes import folder_size, size
-
-
-@pytest.mark.parametrize(("amount", "expected"), [
-    (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2e12, "2.0 TB"),
-])  # fmt: skip
-def test_an_amount_has_the_unit_that_fits(amount: float, expected: str) -> None:
-    assert size(amount) == expected
+from launcher.process.byte_sizes import folder_size
 
 
 def test_folder_size_follows_the_folder_itself_alone(tmp_path: Path) -> None:

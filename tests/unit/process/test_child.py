@@ -12,8 +12,9 @@ import pytest
 from launcher.process.child import TAIL_BYTES, describe_end, last_lines, start_child
 
 
-@pytest.mark.parametrize("whole_group", [True, False])
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("signum", "whole_group"), [(signal.SIGINT, True), (signal.SIGTERM, False)]
+)
 def test_a_process_that_is_stopped_may_take_its_time_to_save(
     signum: signal.Signals, whole_group: bool
 ) -> None:

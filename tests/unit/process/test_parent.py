@@ -1,9 +1,10 @@
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from launcher.process.parent import early_kill, when_parent_ends
-from support import python
 
 PROGRAM = """
 import os, threading
@@ -43,6 +44,5 @@ def test_a_parent_that_had_ended_before_is_seen():
 
 
 def test_a_parent_that_ends_later_is_seen():
-    process = python.start("-c", PROGRAM)
-    assert process.stdout.readline() == "seen\n"
-    assert process.wait(60) == 0
+    done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "seen\n")

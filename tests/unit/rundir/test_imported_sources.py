@@ -1,7 +1,6 @@
 """Which of the user's own source files a process has imported, and which have changed since."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.rundir import imported_sources
-from launcher.rundir.imported_sources import MAX_HASHED_BYTES, digest_of, source_changes
+from launcher.rundir.imported_sources import digest_of, source_changes
 
 PROBE = """
 import importlib, json, sys
@@ -71,6 +70,14 @@ def shadow(root: Path) -> None:
     (root / "single/__init__.py").write_text("ONE = 1")
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The sources of a process in another copy of the project."""
+    found = imported("mine.late,space.deep.part,single", project(tmp_path_factory.mktemp("stored")))
+    found.pop("probe.py")
+    return found
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -85,10 +92,10 @@ def shadow(root: Path) -> None:
         ),
     ],
 )
-def test_changes_are_found_without_importing(tmp_path, monkeypatch, change, expected) -> None:
+def test_changes_are_found_without_importing(
+    tmp_path, monkeypatch, stored, change, expected
+) -> None:
     root = project(tmp_path)
-    stored = imported("mine.late,space.deep.part,single", root)
-    stored.pop("probe.py")
     change(root)
     monkeypatch.syspath_prepend(str(root))
     assert source_changes(stored, {}) == expected
@@ -123,15 +130,3 @@ def test_an_edit_after_the_import_is_not_what_runs(tmp_path, monkeypatch) -> Non
         != first
     )
     del sys.modules["edited_later"]
-
-
-def test_files_that_cannot_be_digested(tmp_path: Path) -> None:
-    assert digest_of(tmp_path) is None
-    assert digest_of(tmp_path / "none.py") is None
-    assert digest_of("a\0b") is None
-    large = tmp_path / "large.py"
-    with open(large, "wb") as file:
-        file.truncate(MAX_HASHED_BYTES + 1)
-    first = digest_of(large)
-    os.truncate(large, MAX_HASHED_BYTES + 2)
-    assert first != digest_of(large)

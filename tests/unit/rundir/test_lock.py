@@ -231,14 +231,14 @@ for turn in range(times):
 def test_many_want_a_dead_holders_lock(folder, tmp_path):
     counter = tmp_path / "counter"
     counter.write_text("0")
-    command = [sys.executable, "-c", CONTEND, folder.path, counter, "40"]
+    command = [sys.executable, "-c", CONTEND, folder.path, counter, "20"]
     pipe = subprocess.PIPE
     processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(4)]
     assert [process.stdout.readline() for process in processes] == [b"ready\n"] * 4
     for process in processes:
         process.stdin.close()
     assert [process.wait() for process in processes] == [0, 0, 0, 0]
-    assert counter.read_text() == "160"
+    assert counter.read_text() == "80"
 
 
 def test_a_remnant_of_an_earlier_start_of_the_job_is_shut_out(folder, elsewhere, monkeypatch):

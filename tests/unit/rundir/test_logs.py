@@ -50,9 +50,7 @@ def log_two_levels():
 def test_levels_are_coloured_on_a_terminal(environment, has_color):
     _, output = in_terminal(log_two_levels, 80, environment)
     info, warning = output.replace("\r", "").splitlines()
-    assert info.endswith("    all [bold]well[/bold]") and warning.endswith(" INFO is not the level")
-    assert ("\x1b[32mINFO\x1b[0m" in info, "\x1b[33mWARNING\x1b[0m" in warning) == (
-        has_color,
-        has_color,
-    )
-    assert has_color or "\x1b" not in output
+    start, end = ("\x1b[33m", "\x1b[0m") if has_color else ("", "")
+    assert info.endswith("    all [bold]well[/bold]") and "\x1b" not in info
+    assert warning.startswith(start) and warning.endswith(f" INFO is not the level{end}")
+    assert has_color or "\x1b" not in warning

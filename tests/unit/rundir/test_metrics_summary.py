@@ -28,7 +28,7 @@ def path(tmp_path_factory):
     return tmp_path_factory.mktemp("run") / "metrics.jsonl"
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(rows=st.lists(st.dictionaries(KEYS, VALUES, max_size=5), max_size=12))
 def test_the_newest_value_of_each_metric_is_kept_whatever_was_logged(tmp_path_factory, rows):
     path = tmp_path_factory.getbasetemp() / "metrics.jsonl"

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.provenance import git_state, slurm_job_id, versions
+from launcher.rundir.provenance import git_state, versions
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import AttemptData, RecordData, iso, read_record
 from launcher.rundir.run_on_disk import RunOnDisk
@@ -183,6 +183,7 @@ def test_rolling_back_forgets_what_came_after(folder, clock):
     assert on_disk(folder)["loss"] == 2.0
     begin(record, start_step=40)
     assert on_disk(folder)["loss"] == "nan" and on_disk(folder)["best"] == best(0.9, 30)
+    assert on_disk(folder)["logged"] is None
     begin(record, start_step=20)
     assert on_disk(folder)["loss"] == 4.0 and on_disk(folder)["best"] is None
     begin(record, start_step=5)
@@ -334,31 +335,6 @@ def test_an_attempt_has_waited_since_its_submission_or_the_requeue(folder, clock
         assert newest["launched"] < newest["started"]
 
 
-def test_slurm_job_id(monkeypatch):
-    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
-        monkeypatch.delenv(name, raising=False)
-    assert slurm_job_id() is None
-    monkeypatch.setenv("SLURM_JOB_ID", "12")
-    assert slurm_job_id() == "12"
-    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "10")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
-    assert slurm_job_id() == "10_2"
-
-
-def test_logged_metrics_are_summarised_when_an_attempt_ends(folder, clock):
-    lines = ['{"step": 1, "train/loss": 1.0}', '{"step": 2, "train/loss": 3.0}']
-    record = open_record(folder, clock)
-    begin(record)
-    folder.metrics_path.write_text("\n".join(lines) + "\n")
-    record.end_attempt("paused", end_step=2)
-    expected = {"curve": "▁█", "newest": {"train/loss": [3.0, 2]}}
-    assert on_disk(folder)["logged"] == expected
-    open_record(folder, clock).revise("cancelled", "preempted", reason="scancel")
-    assert on_disk(folder)["logged"] == expected
-    begin(open_record(folder, clock), start_step=2)
-    assert on_disk(folder)["logged"] is None
-
-
 def test_a_record_of_a_newer_format_is_rejected_and_stays(tmp_path):
     folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
     folder.record_path.write_text('{"format_version": 2, "state": "resting"}')
@@ -371,7 +347,7 @@ def test_a_record_of_a_newer_format_is_rejected_and_stays(tmp_path):
 
 def test_trials_are_noted_and_stay(folder, clock):
     """By their study and number, also while an attempt is open."""
-    goal = Goal(("val/loss",), ("minimize",))
+    goal = Goal("val/loss", "minimize")
     trial = Trial(3, {"x": 0.5}, target=10).as_data("toy-1", goal)
     command = {"overrides": ["x=0.5"], "identity": {"x": 0.5}, "identity_id": "ab"}
     open_record(folder, clock).note_trial(trial, command)

@@ -42,7 +42,7 @@ def test_a_run_that_has_not_started_is_as_it_was_submitted(outputs):
         assert (run.record["state"], run.text("seed"), run.config) == (state, "3", config)
         assert (run.overrides, run.choices) == (["seed=3"], {"model": "gpt"})
         assert run.record["config_dir"] == "/my/conf"
-        RunRecord(folder).revise("failed", "failed", reason="before it began")
+        RunRecord(folder).revise("failed", reason="before it began")
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,13 @@ from launcher.errors import ConfigError
 from launcher.runs.stored_study import StoredStudy, find_study
 from support.studies import study_on_disk
 
-TWO = ("val/loss", "val/accuracy")
-
 
 def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
     study = StoredStudy.read(study_on_disk(tmp_path, paused=True))
     states = ["paused", "paused", "completed", *["paused"] * 3, "invalid"]
     assert [study.state(trial) for trial in study.trials] == states
-    values = [round(trial.values(study.goal)[0], 3) for trial in study.trials[:3]]
+    values = [round(trial.value(study.goal), 3) for trial in study.trials[:3]]
     assert values == [1.0, 0.4, 0.233]
-    assert [trial.number for trial in study.front] == [2]
     assert [round(y, 3) for y in study.best_so_far() if math.isfinite(y)] == [0.233] * 5
     assert study.common_step == 10
 
@@ -29,15 +26,6 @@ def test_the_parameter_that_decides_is_the_important_one(tmp_path: Path) -> None
     """Paused trials count with their values so far."""
     shares = StoredStudy.read(study_on_disk(tmp_path, paused=True)).importances()
     assert shares["optimizer.lr"] > 0.7 and sum(shares.values()) == pytest.approx(1)
-
-
-def test_the_front_of_two_objectives(tmp_path: Path) -> None:
-    folder = study_on_disk(tmp_path, TWO)
-    assert len(StoredStudy.read(folder).front) == 6, "none is better in both"
-    study = StoredStudy.read(folder)
-    for trial in study.trials[:2]:
-        trial.values(study.goal)[1] = -1.0
-    assert [trial.number for trial in study.front] == [2, 3, 4, 5]
 
 
 def test_a_study_is_named_by_folder_name_or_id(tmp_path: Path) -> None:

@@ -23,20 +23,12 @@ SPACE = {
     "x": FloatDistribution(0.0, 0.9),
     "z": FloatDistribution(1e-3, 1.0, log=True),
 }
-GRID = {
-    "x": CategoricalDistribution(["0.1", "0.2", "0.4", "0.5"]),
-    "z": CategoricalDistribution(["1", "2"]),
-}
 SOON = {"n_startup_trials": 2}
 SAMPLERS: list[tuple[str, dict[str, object], Any, int]] = [
     ("random", {}, SPACE, 6),
     ("tpe", SOON, SPACE, 12),
     ("tpe", SOON | {"multivariate": False}, SPACE, 8),
-    ("grid", {}, GRID, 8),
-    ("cmaes", SOON, SPACE, 14),
-    ("nsgaii", {"population_size": 4}, SPACE, 14),
-    ("gp", SOON, SPACE, 5),
-    ("qmc", {}, SPACE, 6),
+    ("gp", SOON, SPACE, 3),
 ]
 
 
@@ -83,7 +75,7 @@ class Stepwise(ToyRunner):
 
 def settings_of(sampler: str, options: Mapping[str, object], **keys: Any) -> Settings:
     return Settings(
-        ("val/loss",), ("minimize",), sampler=sampler, sampler_options=options, n_trials=99, **keys
+        "val/loss", "minimize", sampler=sampler, sampler_options=options, n_trials=99, **keys
     )
 
 
@@ -104,7 +96,7 @@ def optimized(
         return loss(x, MAX_STEPS)
 
     def seed(study: optuna.Study, number: int) -> None:
-        study.sampler = make_sampler(settings, space, number)
+        study.sampler = make_sampler(settings, number)
 
     study = optuna.create_study(pruner=pruner or optuna.pruners.NopPruner())
     seed(study, 0)
@@ -127,28 +119,20 @@ def test_trials_are_those_of_optunas_own_study_in_one_search_and_in_many(
     whole = search(tmp_path / "whole", ToyRunner(tmp_path / "whole"), space, n_trials=count, **keys)
     whole.run()
     assert [trial.sampled for trial in whole.trials] == expected
-    for number in (1, 3, count // 2, count - 1, count):
+    for number in (1, count // 2, count):
         parts = search(
             tmp_path / "parts", ToyRunner(tmp_path / "parts"), space, n_trials=number, **keys
         )
         parts.run()
     assert [trial.sampled for trial in parts.trials] == expected
-    # NSGA-II repeats parents.
-    assert len({str(params) for params in expected}) > count - 2
+    assert len({str(params) for params in expected}) == count
 
 
-@pytest.mark.parametrize("pruner", ["median", "percentile"])
-def test_pruned_are_those_that_optuna_prunes(tmp_path: Path, pruner: str) -> None:
-    options = {"n_startup_trials": 2, "n_warmup_steps": EVERY}
-    pruners = optuna.pruners
-    trials = optimized(
-        *("tpe", SOON, SPACE, 12),
-        pruners.MedianPruner(**options)
-        if pruner == "median"
-        else pruners.PercentilePruner(25.0, **options),
-    )
+def test_pruned_are_those_that_optuna_prunes(tmp_path: Path) -> None:
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=EVERY)
+    trials = optimized("tpe", SOON, SPACE, 12, pruner)
     ends = [trial.last_step if trial.state == TrialState.PRUNED else None for trial in trials]
-    keys: Any = {"sampler": "tpe", "sampler_options": SOON, "pruner": pruner}
+    keys: Any = {"sampler": "tpe", "sampler_options": SOON, "pruner": "median"}
     keys |= {"n_startup_trials": 2, "warmup_steps": EVERY}
     for count in (3, 7, 12):
         made = search(tmp_path, Stepwise(tmp_path), SPACE, n_trials=count, **keys)
@@ -244,10 +228,3 @@ def test_a_trial_whose_run_was_removed_is_asked_for_again(tmp_path: Path) -> Non
     trials = {trial.number: trial for trial in again.trials}
     assert runner.starts == [0, 2, 4]
     assert [trials[number].run for number in range(4)] == [trial.run for trial in before.trials]
-
-
-def test_long_curves_are_thinned_for_pruners(tmp_path: Path) -> None:
-    study = search(tmp_path, ToyRunner(tmp_path), n_trials=1)
-    study.max_steps = 25 * 200
-    study.run()
-    assert study.sampling.steps(study.trials[0]) == [30, 60, 90]

@@ -9,7 +9,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from launcher.config.compose.session import loader, session
 from launcher.errors import ConfigError
-from launcher.search.search_space import check_enqueued, grid, read_space, round_value
+from launcher.search.search_space import check_enqueued, read_space, round_value
 
 
 def space_of(*arguments: str, **ranges: Any) -> Any:
@@ -88,12 +88,6 @@ def test_enqueued_values_are_in_the_space() -> None:
     ):
         with pytest.raises(ConfigError, match=sentence):
             check_enqueued(params, SPACE)
-
-
-def test_a_grid_has_lists_of_values_alone() -> None:
-    assert grid({"n": SPACE["n"], "c": SPACE["c"]}) == {"n": [1, 5, 9], "c": ["1", "a"]}
-    with pytest.raises(ConfigError, match=r"hpo.sampler=grid: f has no list of values"):
-        grid(SPACE)
 
 
 @given(st.floats(1e-7, 1.0), st.floats(0.0, 1.0))

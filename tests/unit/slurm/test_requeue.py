@@ -298,9 +298,7 @@ def test_cancel_note_that_comes_with_the_requeue_cancels_the_requeued_job(
 
 
 def test_cancellation_recorded_by_runs_cancel_stays(slurm, folder):
-    RunRecord(folder).revise(
-        "cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id="6"
-    )
+    RunRecord(folder).revise("cancelled", reason="the SLURM job was cancelled", slurm_job_id="6")
     slurm.answer("preempted, with a grace")
     assert leave(folder).code == 143
     assert state(folder)[0] == "cancelled"

@@ -23,28 +23,11 @@ from launcher.dispatch.slurm import SlurmDispatch
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
-from launcher.slurm.sbatch import Script, seconds
+from launcher.slurm.sbatch import Script
 from launcher.slurm.size import GUARD
 from launcher.slurm.submission import Submission, freeze, read_frozen
 from support.composition import validate
 from support.scripted_slurm import ScriptedSlurm
-
-
-@pytest.mark.parametrize(
-    ("time", "expected"),
-    [
-        (None, None),
-        (90, 5400),
-        ("1:30", 90),
-        ("2:00:30", 7230),
-        ("1-12", 129600),
-        ("1-12:30:15", 131415),
-        ("soon", None),
-        ("1:2:3:4", None),
-    ],
-)
-def test_slurms_notation_of_a_time_limit(time, expected):
-    assert seconds(time) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,19 +47,6 @@ def test_no_secret_is_in_the_script(key, value):
 
 def test_variables_of_the_shell_are_no_secrets():
     SlurmDispatch(setup=["export WANDB_API_KEY=$KEY", 'export HF_TOKEN="${TOKEN}"'])
-
-
-@pytest.mark.parametrize(
-    ("settings", "tasks"),
-    [
-        ({}, 1),
-        ({"gpus_per_node": 4}, 4),
-        ({"tasks_per_node": 3}, 3),
-        ({"gpus_per_node": 4, "runs_per_job": 2}, 1),
-    ],
-)
-def test_sbatch_asks_for_one_task_per_gpu(settings, tasks):
-    assert SlurmDispatch(**settings).flags()["ntasks-per-node"] == tasks
 
 
 def run_of(tmp_path, lanes):
@@ -128,26 +98,13 @@ def test_runs_that_share_a_job_are_one_task(settings, cpus, step, tmp_path):
     assert "-m launcher.dispatch.child_job task" in script
 
 
-def test_a_container_is_around_python_or_srun():
-    pyxis = SlurmDispatch(container="image.sqsh", container_mounts=["/data:/data", "/scratch:/tmp"])
-    assert pyxis.srun_flags() == [
-        "--container-image=image.sqsh",
-        "--container-mounts=/data:/data,/scratch:/tmp",
-    ]
-    assert pyxis.prefix() == []
-    apptainer = SlurmDispatch(container="image.sif", container_runtime="apptainer", gpus_per_node=1)
-    assert apptainer.prefix() == ["apptainer", "exec", "--nv", "image.sif"]
-    assert apptainer.srun_flags() == []
-
-
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"time": "soon"}, "time='soon'"),
         ({"nodes": "4-1"}, "nodes='4-1'"),
         ({"runs_per_job": 2, "nodes": 2}, "runs_per_job=2"),
         ({"runs_per_job": 4, "array_parallelism": 3}, "runs_per_job=4"),
-        ({"sbatch": {"signal": "B:USR1@60"}}, "sbatch.signal='B:USR1@60'"),
+        ({"sbatch": {"signal": "USR1@60"}}, "sbatch.signal"),
         ({"sbatch": {"array": "0-3"}}, "sbatch.array"),
     ],
 )
@@ -157,9 +114,9 @@ def test_settings_that_cannot_work_are_rejected(settings, key):
 
 
 def test_a_users_flags_win(tmp_path):
-    settings = SlurmDispatch(sbatch={"job_name": "mine", "output": "/logs/%j", "signal": "USR1"})
+    settings = SlurmDispatch(sbatch={"job_name": "mine", "output": "/logs/%j", "mem": "1G"})
     text = Script("gpt", settings.flags()).text(tmp_path / "job-0.sh", None, None)
-    for flag in ("job-name=mine", "output=/logs/%j", "error=/logs/%j", "signal=USR1"):
+    for flag in ("job-name=mine", "output=/logs/%j", "error=/logs/%j", "mem=1G"):
         assert text.count(f"#SBATCH --{flag}\n") == 1, text
     assert "job-name=gpt" not in text
 
@@ -264,8 +221,6 @@ KILLED_BY_9 = "os.kill(os.getpid(), 9)"
     ("end", "exits", "code", "reason"),
     [
         ("", "os._exit(0)", 1, "exit code 0 in the middle of the run"),
-        ("", "os._exit(7)", 7, "exit code 7 in the middle of the run"),
-        ("", KILLED_BY_9, 137, "was killed by signal 9"),
         (PAUSED, "os._exit(0)", 0, None),
         (ELSEWHERE, KILLED_BY_9, 137, None),
     ],
@@ -335,7 +290,7 @@ def test_setup_lines_are_written_with_escaped_variables(tmp_path):
     overrides = ["dispatch=ours", "dispatch.sbatch.nodelist=n1", "model=mlp", "data=digits"]
     plain = validate(compose([*overrides, f"paths.outputs={tmp_path}"], tmp_path / "conf"))
     assert plain["dispatch"]["sbatch"] == {"nodelist": "n1"}
-    assert construct(resolve_node(plain, "dispatch")).setup_lines() == SHELL
+    assert construct(resolve_node(plain, "dispatch")).setup == SHELL
     folder = RunFolder(tmp_path / "run")
     freeze(folder, plain, None, Submission("/s/job-0.sh"))
     config = from_stored(*read_frozen(folder))

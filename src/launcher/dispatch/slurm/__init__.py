@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from launcher.config.run_config import RunConfig, from_stored
 from launcher.config.schema.node_range import ranks_per_node
@@ -21,7 +21,7 @@ from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.secret_patterns import SECRET_TEXT, holds_secret
 from launcher.slurm import snapshot, submission
-from launcher.slurm.sbatch import SIGNAL, Script, check_installed, findings, seconds, test_only
+from launcher.slurm.sbatch import Script, findings, test_only
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.size import JobSize
 from launcher.types import NonNegativeInt, PositiveInt
@@ -49,10 +49,7 @@ class SlurmDispatch:
         array_parallelism: at most this many runs of a sweep at once. Default null: no limit.
         signal_delay: the run saves and requeues itself this many seconds before the time limit.
         setup: lines of shell before the run starts.
-        modules: environment modules to load before it starts.
-        container: image in which the run starts. Default null: none.
-        container_runtime: pyxis (srun --container-image) or apptainer.
-        container_mounts: folders visible inside, as HOST:INSIDE.
+        prefix: command before Python, e.g. [apptainer, exec, --nv, image.sif].
         sbatch: further flags of sbatch by their long names, e.g. {nodelist: n1}. The value true
             makes a bare flag, false leaves it out.
         srun: further flags of srun, e.g. [--cpu-bind=cores].
@@ -81,10 +78,7 @@ class SlurmDispatch:
     array_parallelism: PositiveInt | None = None
     signal_delay: PositiveInt = 120
     setup: list[str] | None = None
-    modules: list[str] | None = None
-    container: str | None = None
-    container_runtime: Literal["pyxis", "apptainer"] = "pyxis"
-    container_mounts: list[str] | None = None
+    prefix: list[str] | None = None
     sbatch: dict[str, object] | None = None
     srun: list[str] | None = None
     max_preemptions: NonNegativeInt | None = None
@@ -99,22 +93,14 @@ class SlurmDispatch:
     """Runs start elsewhere, so `dispatch.job` does not guard the end of this process."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.time, str) and seconds(self.time) is None:
-            raise ConfigError(
-                f"dispatch.time='{self.time}': should be minutes or SLURM's notation; e.g."
-                " dispatch.time=1-12:00:00."
-            )
         self._check_runs_per_job()
         self._check_secrets()
-        if "array" in (self.sbatch or {}):
-            raise ConfigError(
-                "dispatch.sbatch.array: Launcher makes the array; use -m for several runs."
-            )
-        signal = str(self.flags()["signal"])
-        if SIGNAL.fullmatch(signal) is None:
-            raise ConfigError(
-                f"dispatch.sbatch.signal='{signal}': should be USR1, USR2 or TERM; e.g. USR2@120."
-            )
+        ours = {"array": "-m for several runs", "signal": "dispatch.signal_delay"}
+        for flag, instead in ours.items():
+            if flag in (self.sbatch or {}):
+                raise ConfigError(f"dispatch.sbatch.{flag}: Launcher sets it; use {instead}.")
+        # It raises for an invalid range.
+        JobSize.of(self.nodes, 1)
 
     def _check_runs_per_job(self) -> None:
         if self.runs_per_job == 1:
@@ -184,26 +170,7 @@ class SlurmDispatch:
         # It is not inherited since SLURM 22.05. Where it is not set, a step has all cores of a node
         # that the job has alone.
         flags = [f"--cpus-per-task={self._cpus_per_task}"] if self.cpus_per_task else []
-        if self.container is not None and self.container_runtime == "pyxis":
-            flags.append(f"--container-image={self.container}")
-            flags += (
-                [f"--container-mounts={','.join(self.container_mounts)}"]
-                if self.container_mounts
-                else []
-            )
         return [*flags, *(self.srun or [])]
-
-    def prefix(self) -> list[str]:
-        """Return the command before Python: Apptainer's, or none."""
-        if self.container is None or self.container_runtime != "apptainer":
-            return []
-        gpus = ["--nv"] if self.gpus_per_node else []
-        mounts = ["--bind", ",".join(self.container_mounts)] if self.container_mounts else []
-        return ["apptainer", "exec", *gpus, *mounts, self.container]
-
-    def setup_lines(self) -> list[str]:
-        modules = [f"module load {' '.join(self.modules)}"] if self.modules else []
-        return [*modules, *(self.setup or [])]
 
     def run(self, config: RunConfig) -> Any:
         """Submit one run.
@@ -264,8 +231,6 @@ class SlurmDispatch:
 
     def check(self) -> None:
         """Check that runs can be submitted from this process."""
-        if not self.dry_run:
-            check_installed()
         if "RANK" in os.environ:
             raise ConfigError(
                 "dispatch=slurm: this process is already a rank of a job; use dispatch=local inside"
@@ -406,8 +371,8 @@ class SlurmDispatch:
             str(runs[0].plain["run"]["name"]),
             self.flags(),
             self.srun_flags(),
-            self.prefix(),
-            [*self.setup_lines(), *snapshot_lines],
+            self.prefix or [],
+            [*(self.setup or []), *snapshot_lines],
             size=replace(self.size, lanes=min(lanes, default=None)),
             runs_per_job=self.runs_per_job,
         )

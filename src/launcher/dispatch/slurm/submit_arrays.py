@@ -17,7 +17,7 @@ def most_tasks(num_jobs: int) -> int:
     """Return the maximum number of tasks of an array; its highest index is below MaxArraySize."""
     if num_jobs == 1:
         return 1
-    return max(1, int(scheduler.config_values("MaxArraySize").get("MaxArraySize", 1001)) - 1)
+    return max(1, int(scheduler.config_value("MaxArraySize") or 1001) - 1)
 
 
 def submit(

@@ -7,9 +7,6 @@ from launcher.dispatch.jobs import Job
 from launcher.dispatch.skip_reasons import JOBS
 from launcher.slurm.submission import LimitReached, NotNow
 
-MAX_SHOWN_RUNS = 20
-"""Maximum number of listed submitted runs."""
-
 
 def report(runs: Sequence[Job], error: NotNow | None = None, waits: bool = False) -> None:
     """Print the job of each run of the command, or why it has none.
@@ -18,11 +15,9 @@ def report(runs: Sequence[Job], error: NotNow | None = None, waits: bool = False
     """
     rest = [run for run in runs if run.is_unsubmitted]
     submitted = [run for run in runs if run.job_id is not None]
-    for run in runs[:MAX_SHOWN_RUNS]:
+    for run in runs:
         what = run.skipped or (f"SLURM job {run.job_id}" if run.job_id else "not submitted yet")
         print(f"{run.label}: {what}, {run.folder.path}", flush=True)
-    if len(runs) > MAX_SHOWN_RUNS:
-        print(f"... and {len(runs) - MAX_SHOWN_RUNS} more")
     jobs = sorted({str(run.job_id).partition("_")[0] for run in submitted}, key=int)
     jobs_text = f" as SLURM job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else ""
     if JOBS in runs[0].folder.path.parts:

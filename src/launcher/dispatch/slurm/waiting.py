@@ -16,6 +16,7 @@ from launcher.runs.find_runs import join_queue
 from launcher.runs.look import listing
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
+from launcher.slurm.shared_job import END_STATES
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -28,7 +29,6 @@ GONE_LOOKS = 3
 """Number of calls in a row, since SLURM may leave a job out of its queue for a moment."""
 RETRY = 10.0
 """Seconds until SLURM is asked for room again, since each try is a call of sbatch."""
-END_STATES = ("completed", "paused", "failed", "cancelled")
 
 
 def wait_for(

@@ -113,7 +113,7 @@ def record_cancellation(run: StoredRun, job: str | None) -> bool:
     """Record the end of a SLURM job that could not; return False if that failed."""
     try:
         RunRecord(run.folder).revise(
-            "cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job
+            "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job
         )
     except OSError as error:
         print(

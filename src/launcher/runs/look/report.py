@@ -164,13 +164,8 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, objec
     logged = {name for run in runs for name in run.history.metrics}
     if not logged:
         raise ConfigError(f"{study.folder}: none of its trials has logged anything yet.")
-    modes: dict[str, Mode] = {
-        objective: "max" if direction == "maximize" else "min"
-        for objective, direction in zip(goal.objectives, goal.directions, strict=True)
-    }
-    data = report_data(
-        runs, metric or (goal.objectives[0] if goal.objectives[0] in logged else None), modes
-    )
+    judged = goal.objective if goal.objective in logged else None
+    data = report_data(runs, metric or judged, {goal.objective: goal.mode})
     rows = {
         trial.stored.label: {key: to_override_text(value) for key, value in trial.params.items()}
         for trial in study.trials
@@ -182,13 +177,11 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, objec
     return data | {
         "study": {
             "name": study.folder.name,
-            "objectives": goal.objectives,
-            "directions": goal.directions,
+            "objective": goal.objective,
             "trials": [describe_trial(trial, study) for trial in study.trials],
             "best": [round_value(value) for value in study.best_so_far()],
-            "front": [trial.number for trial in study.front],
             "common_step": study.common_step,
-            "importances": [study.importances(index) for index in range(len(goal.objectives))],
+            "importances": study.importances(),
         }
     }
 
@@ -198,7 +191,7 @@ def describe_trial(trial: Trial, study: StoredStudy) -> dict[str, object]:
         "number": trial.number,
         "state": study.state(trial),
         "run": None if trial.stored is None else trial.stored.id,
-        "values": [round_value(value) for value in trial.values(study.goal)],
+        "value": round_value(trial.value(study.goal)),
         "params": trial.params,
     }
 

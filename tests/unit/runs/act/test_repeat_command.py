@@ -98,7 +98,6 @@ model: {_target_: os.system, command: touch marker}
         "model._target_=${evil} | +evil=os.system",
         "+tracker.x._target_=numpy.load",
         "job=evaluate | ++job.trust=true",
-        "hpo.space_function=evil.suggest",
         "dispatch=slurm | +dispatch={setup:[touch marker]}",
         "dispatch=slurm | dispatch.setup=[touch marker]",
         "dispatch=slurm | dispatch.python=/tmp/python",

@@ -119,7 +119,7 @@ def test_without_a_log_of_its_own_it_is_what_slurm_wrote(make_run, runs, outputs
 
 def test_a_run_that_failed_before_its_log_gives_its_reason(make_run, runs):
     folder = make_run("gpt", "bbbb0002", state="failed")
-    RunRecord(folder).revise("failed", "failed", reason="model.dim=7: too small.")
+    RunRecord(folder).revise("failed", reason="model.dim=7: too small.")
     code, output, error = runs("logs", "bbbb0002")
     assert (code, output) == (2, "") and "failed, model.dim=7: too small." in error
 

@@ -22,10 +22,10 @@ print(store.get(str(1 - int(own))).decode())
 store.set("read", own) if own == "1" else store.get("read")
 """
 JOB = str(os.getpid())
-SUBMITIT = {
-    "SUBMITIT_EXECUTOR": "local",
-    "SUBMITIT_LOCAL_NTASKS": "2",
-    "SUBMITIT_LOCAL_JOB_ID": JOB,
+STEP = {
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_JOB_ID": JOB,
 }
 
 
@@ -37,8 +37,12 @@ def met(env: dict[str, str], of_rank: Callable[[str], dict[str, str]]) -> list[s
     return [text.split()[0] for text in texts]
 
 
-def test_tasks_of_submitit_meet() -> None:
-    assert met(SUBMITIT, lambda rank: {"SUBMITIT_LOCAL_GLOBALID": rank}) == ["1", "0"]
+def test_tasks_of_a_step_meet() -> None:
+    assert met(STEP, task_of_step) == ["1", "0"]
+
+
+def task_of_step(rank: str) -> dict[str, str]:
+    return {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}
 
 
 def test_ranks_of_torchrun_in_a_job_meet_at_their_own_port() -> None:
@@ -50,8 +54,8 @@ def test_ranks_of_torchrun_in_a_job_meet_at_their_own_port() -> None:
 
 
 def test_rank_0_whose_port_is_in_use_says_so() -> None:
-    port = port_of(f"submitit {JOB} used")
+    port = port_of(f" {JOB} used 0")
     with socket.create_server(("", port)):
-        env = SUBMITIT | {"SUBMITIT_LOCAL_JOB_ID": f"{JOB} used", "SUBMITIT_LOCAL_GLOBALID": "0"}
+        env = STEP | task_of_step("0") | {"SLURM_JOB_ID": f"{JOB} used", "SLURM_STEP_ID": "0"}
         done = python.run("-c", RANK, "0", env=ENVIRONMENT | env)
     assert f"The port {port} of this machine is in use; set MASTER_PORT=" in done.stderr
