@@ -66,11 +66,6 @@ class Manifest:
             raise CorruptCheckpoint(folder.name, f"{NAME} is missing") from None
         except IsADirectoryError:
             raise CorruptCheckpoint(folder.name, f"{NAME} is a folder") from None
-        return cls.parse(folder, content)
-
-    @classmethod
-    def parse(cls, folder: Path, content: bytes) -> "Manifest":
-        """Parse a manifest, with the same errors as `read`. Messages name the folder."""
         try:
             return _parse(folder, content)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -21,7 +21,6 @@ SAME = {
 """Two ranks, bitwise identical with plain fsdp, dropout included."""
 CLOSE = {
     "ddp recompute": [*DDP, "trainer.activation_checkpointing=full"],
-    "ddp static graph": [*DDP, "strategy.static_graph=true"],
     "ddp unused": [
         *DDP,
         "strategy.find_unused_parameters=true",

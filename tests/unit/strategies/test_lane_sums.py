@@ -113,8 +113,8 @@ def test_rows_have_the_same_sum_however_they_are_divided(
     rows: int, width: int, cut: int, dtype: torch.dtype
 ) -> None:
     matrix = torch.randn(rows, width, generator=torch.Generator().manual_seed(rows)).to(dtype)
-    (whole,) = row_squares([matrix])
-    parts = row_squares([matrix[: min(cut, rows)], matrix[min(cut, rows) :]])
+    whole = row_squares(matrix)
+    parts = [row_squares(part) for part in (matrix[:cut], matrix[cut:])]
     assert torch.equal(whole, torch.cat(parts))
     assert torch.allclose(whole, matrix.double().square().sum(1))
 
