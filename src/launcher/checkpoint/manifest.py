@@ -41,7 +41,6 @@ class Manifest:
     run: str | None = None
     """`<name>/<id>` of the run that wrote it, or None for a program without a workspace."""
     files: list[FileEntry] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
     format_version: int = VERSION
 
     def write(self, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from launcher.strategies.step import StepPlan
 from launcher.types import PositiveFloat
 
 
+@dataclass(eq=False)
 class DdpStrategy(NativeStrategy):
     """Gradients are averaged over the ranks in buckets, during the backward pass.
 
@@ -34,22 +36,12 @@ class DdpStrategy(NativeStrategy):
     supports_lanes = True
     compiles_whole = False
 
-    _wrapped: frozenset[int] | None = None
+    find_unused_parameters: bool = False
+    bucket_cap_mb: PositiveFloat = 25.0
+    gradient_as_bucket_view: bool = True
+    timeout: PositiveFloat = 1800.0
+    _wrapped: frozenset[int] | None = field(default=None, init=False)
     """The `id`s of the parameters whose gradients DDP exchanges, or None without DDP."""
-
-    def __init__(
-        self,
-        find_unused_parameters: bool = False,
-        bucket_cap_mb: PositiveFloat = 25.0,
-        gradient_as_bucket_view: bool = True,
-        timeout: PositiveFloat = 1800.0,
-    ):
-        self.options: dict[str, Any] = {
-            "find_unused_parameters": find_unused_parameters,
-            "bucket_cap_mb": bucket_cap_mb,
-            "gradient_as_bucket_view": gradient_as_bucket_view,
-        }
-        self.timeout = timeout
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
@@ -75,10 +67,16 @@ class DdpStrategy(NativeStrategy):
             self.attach(model, optimizer, self.precision.scaler(self.device))
             return self.model, self.optimizer
         ids = [self.device] if self.device.type == "cuda" else None
-        wrapped = DistributedDataParallel(model, device_ids=ids, **self.options)
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=ids,
+            find_unused_parameters=self.find_unused_parameters,
+            bucket_cap_mb=self.bucket_cap_mb,
+            gradient_as_bucket_view=self.gradient_as_bucket_view,
+        )
         self._wrapped = frozenset(id(p) for p in model.parameters() if p.requires_grad)
         # With unused parameters, DDP keeps its first buckets.
-        if not self.options["find_unused_parameters"]:
+        if not self.find_unused_parameters:
             settle_buckets(wrapped)
         self._no_sync = None if self.plan.sync_every_micro_batch else wrapped.no_sync
         self.attach(wrapped, optimizer, self.precision.scaler(self.device))

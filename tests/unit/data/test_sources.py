@@ -359,12 +359,11 @@ def test_new_data_of_each_source(tmp_path, importable):
         CustomData(dataset=Squares(9), batch_size=3, predict="new.csv").predict_dataset()
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "npy"])
+@pytest.mark.parametrize("kind", ["csv", "npy"])
 @pytest.mark.parametrize("key", ["files", "val_files", "predict"])
 def test_a_message_about_a_file_names_the_key_of_the_file(tmp_path, kind, key):
     good, bad = {
         "csv": ("x,y\n1,2\n3,4\n", "z\n1\n"),
-        "jsonl": ('{"x": 1, "y": 2}\n' * 2, "no JSON\n"),
         "npy": ("", ""),
     }[kind]
     for name, content in (("good", good), ("bad", bad)):
