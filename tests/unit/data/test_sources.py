@@ -4,7 +4,6 @@ import pickle
 import subprocess
 import sys
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 
 from launcher.data.custom import CustomData
 from launcher.data.digits import DigitsData
-from launcher.data.file_patterns import find_files, hold_out
+from launcher.data.file_patterns import find_files
 from launcher.data.synthetic import SyntheticData
 from launcher.data.table import TableData
 from launcher.data.text import STANDARD_LIBRARY, TextData
@@ -73,16 +72,6 @@ def test_bad_files_are_sentences(corpus, monkeypatch, patterns, message):
     monkeypatch.chdir(corpus)
     with pytest.raises(ConfigError, match=message):
         find_files("data.files", patterns)
-
-
-@pytest.mark.parametrize(
-    "fraction, held_out", [(0, []), (0.1, [9, 19]), (0.5, list(range(1, 20, 2))), (0.001, [19])]
-)
-def test_held_out_files(fraction, held_out):
-    files = [Path(str(number)) for number in range(20)]
-    train, val = hold_out(files, fraction)
-    assert [int(path.name) for path in val] == held_out
-    assert sorted(train + val) == sorted(files)
 
 
 def test_missing_files_are_reported_before_any_are_read(corpus):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -31,6 +31,7 @@ from launcher.train.build import set_up_strategy
 from support.composition import composed, run_of
 
 
+@settings(max_examples=40)
 @given(levels=st.integers(0, 4), absent=st.sets(st.integers(0, 15)), is_low=st.booleans())
 def test_gradients_of_autograd_are_added_as_the_tree_does(
     levels: int, absent: set[int], is_low: bool
@@ -54,6 +55,7 @@ def test_gradients_of_autograd_are_added_as_the_tree_does(
         used.grad = other.grad = None
 
 
+@settings(max_examples=40)
 @given(
     lanes=st.integers(0, 5),
     ranks=st.integers(0, 5),
@@ -103,6 +105,7 @@ def test_a_subclass_of_a_strategy_must_declare_that_it_supports_lanes() -> None:
     assert lanes is not None and lanes.local == [0, 1]
 
 
+@settings(max_examples=40)
 @given(
     rows=st.integers(1, 9),
     width=st.integers(1, 70),
