@@ -37,7 +37,7 @@ DIGITS = ["data=digits", "model=mlp"]
 TINY = [
     "data.batch_size=12", "optimizer.lr=0.01", "scheduler=cosine", "scheduler.warmup_steps=2",
     "trainer.max_steps=6",
-    "trainer.max_grad_norm=0.42", "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null",
+    "trainer.max_grad_norm=0.5", "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null",
     "tracker=[]",
     "device=cpu",
 ]  # fmt: skip
