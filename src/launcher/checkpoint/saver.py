@@ -76,6 +76,10 @@ class Saver:
         self._group = dist.new_group(backend="gloo") if world_size() > 1 else None
         self._buffers = HostBuffers()
 
+    def prepare(self, payload: Payload) -> None:
+        """Begin to allocate the memory into which `save` copies such a state."""
+        self._buffers.allocate({_shard_name(self.ranks): payload.tensors})
+
     def save(self, payload: Payload, wait: bool) -> None:
         """Save a checkpoint, on all ranks, and return once the state is copied.
 
@@ -202,7 +206,7 @@ class _Files:
 
     def __init__(self, payload: Payload, ranks: Ranks):
         self.payload = payload
-        self.shard = f"shard-{ranks.rank:05d}"
+        self.shard = _shard_name(ranks)
         self.texts = payload.texts if ranks.is_main else {}
         self.tensors: dict[str, Mapping[str, torch.Tensor]] = {self.shard: payload.tensors}
         self.trees: dict[str, object] = {}
@@ -225,6 +229,10 @@ class _Files:
                 file = folder / f"{name}.safetensors"
                 entries.append(write_tensors(file, on_cpu, parts, advanced))
         return entries
+
+
+def _shard_name(ranks: Ranks) -> str:
+    return f"shard-{ranks.rank:05d}"
 
 
 def check_storable(

@@ -210,7 +210,9 @@ class CheckpointingHook(BaseHook):
             self._save_unless_broken(trainer, wait=ends)
         if not self._is_checked and step > 0:
             # What cannot be stored is found before there is much to lose.
-            self._payload(trainer)
+            payload = self._payload(trainer)
+            if self._is_checked and self.asynchronous and not ends:
+                self.saver.prepare(payload)
         if signum:
             self._exit_after_signal(trainer, signum)
 

@@ -12,6 +12,7 @@ def test_a_copy_is_of_its_moment_in_buffers_that_are_used_again() -> None:
         "strided": torch.arange(6.0).reshape(2, 3).T,
         "scalar": torch.tensor(1),
     }
+    buffers.allocate({"f": {**tensors, "scalar": torch.empty(5)}})
     expected = {name: tensor.clone() for name, tensor in tensors.items()}
     first = buffers.copy({"f": tensors})["f"]
     for tensor in tensors.values():
