@@ -47,7 +47,7 @@ class ResumableLoader:
         seed_samples: seed python's, numpy's and torch's global generators with (seed, epoch, index)
             for each sample, and leave the training's generators as they were. A stream is seeded at
             each epoch's start instead.
-        device: device of the batches, which are copied from pinned memory to CUDA.
+        device: device of the batches. On CUDA they are pinned and copied one ahead.
         samples: global position to begin at.
         lanes: the micro-batches of a step that this rank gets, in place of the r-th part of each.
             `samples` must then be the first sample of a step.

@@ -61,7 +61,7 @@ class Numbers:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_cuda_gets_each_batch_and_counts_what_was_yielded(num_workers):
+def test_cuda_is_one_batch_ahead_and_counts_what_was_yielded(num_workers):
     loader = ResumableLoader(
         Numbers(), seed=0, micro_batch_size=2, num_workers=num_workers, device="cuda"
     )
