@@ -110,7 +110,7 @@ wheel: $(VENV)/.installed-test
 
 # The unit tests under the oldest versions that pyproject.toml allows (RESOLUTION=lowest-direct), or the newest (highest).
 RESOLUTION ?= lowest-direct
-VERSIONS_EXTRAS := dev,digits,lion,metrics,mlflow,optuna,pictures,remote,slurm,statistics,tensorboard,wandb
+VERSIONS_EXTRAS := dev,digits,lion,metrics,mlflow,optuna,pictures,slurm,statistics,tensorboard,wandb
 versions:
 	rm -rf $(VENV)-versions
 	$(PYTHON) -m venv $(VENV)-versions

@@ -257,8 +257,8 @@ def _check_resume(config: Mapping[str, Any], folder: RunFolder) -> None:
     if resume == "never" and store.steps():
         raise has_checkpoints(store)
     # Elsewhere, only the run itself looks for one.
-    places = [get(config, f"hooks.checkpointing.{name}") for name in ("path", "remote")]
-    if resume == "must" and not store.steps() and {*places} <= {None, "checkpoints"}:
+    place = get(config, "hooks.checkpointing.path")
+    if resume == "must" and not store.steps() and place in (None, "checkpoints"):
         raise has_no_checkpoint(store)
 
 

@@ -1,5 +1,6 @@
 """job=predict: the same file on any number of ranks and after a kill, and what it rejects."""
 
+import csv
 import fcntl
 import json
 import os
@@ -25,7 +26,10 @@ def write(path: Path, has_target: bool) -> Path:
         {"x": i % 7, "y": i / 100} | ({"side": int(i % 7 > 3)} if has_target else {})
         for i in range(COUNT)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
     return path
 
 
@@ -34,10 +38,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A run of two ranks, and the command of its predictions."""
     folder = tmp_path_factory.mktemp("trained")
     ranks = ("strategy=ddp", "dispatch.nproc=2")
-    train = [*TRAIN, f"data.files={write(folder / 'train.jsonl', True)}", *ranks]
+    train = [*TRAIN, f"data.files={write(folder / 'train.csv', True)}", *ranks]
     done = launch(folder / "outputs", *train)
     assert done.returncode == 0, done.output
-    new = write(folder / "new.jsonl", False)
+    new = write(folder / "new.csv", False)
     return folder, [*train, "job=predict", f"data.predict={new}", "job.batch_size=1"]
 
 
@@ -58,9 +62,9 @@ def test_a_killed_one_starts_again_on_another_number_of_ranks(
     process.wait()
     process.stdout.close()
     # The model is elsewhere than its training data, and one rank starts again.
-    (folder / "train.jsonl").rename(folder / "away.jsonl")
+    (folder / "train.csv").rename(folder / "away.csv")
     try:
-        one = ("strategy=none", f"--data={folder}/new.jsonl", f"--out={killed}", "job.batch_size=1")
+        one = ("strategy=none", f"--data={folder}/new.csv", f"--out={killed}", "job.batch_size=1")
         words = ("predict", run_folder(outputs).name, *one, "--outputs", str(outputs))
         done = python.run("-m", "launcher.runs", *words, cwd=folder)
         assert done.returncode == 0, done.stderr
@@ -71,7 +75,7 @@ def test_a_killed_one_starts_again_on_another_number_of_ranks(
         again = launch(outputs, *command, f"job.file={killed}")
         assert again.returncode == 0 and killed.read_bytes() == straight.read_bytes(), again.output
     finally:
-        (folder / "away.jsonl").rename(folder / "train.jsonl")
+        (folder / "away.csv").rename(folder / "train.csv")
     rows = [json.loads(line) for line in killed.read_text().splitlines()]
     assert [row["index"] for row in rows] == list(range(COUNT))
     for row in rows:
@@ -119,7 +123,7 @@ def test_another_process_is_named_and_a_signal_leaves_nothing(
 def test_columns_are_chosen(trained: tuple[Path, list[str]]) -> None:
     folder, command = trained
     outputs = folder / "outputs"
-    wanted = f"data.predict={folder / 'train.jsonl'}", "job.columns=[targets,index]"
+    wanted = f"data.predict={folder / 'train.csv'}", "job.columns=[targets,index]"
     done = launch(outputs, *command, *wanted, "strategy=none", "dispatch.nproc=1", *_id(outputs))
     assert done.returncode == 0, done.output
     lines = (run_folder(outputs) / "predictions" / "train.jsonl").read_text().splitlines()

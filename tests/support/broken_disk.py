@@ -120,21 +120,3 @@ class FullDisk(BaseHook):
                 raise
             return False
         return True
-
-
-class BrokenHome(BaseHook):
-    """Copies of the checkpoints of these steps to the remote store fail."""
-
-    def __init__(self, steps: list[int]):
-        self.steps = list(steps)
-
-    def on_before_train(self, trainer: Any) -> None:
-        (store,) = (hook.store for hook in trainer.hooks if hasattr(hook, "store"))
-        real = store.fs.open
-
-        def open_(path: str, *args: Any, **kwargs: Any) -> Any:
-            if any(f"/step-{step:08d}-" in path for step in self.steps):
-                raise ConnectionError("no way there")
-            return real(path, *args, **kwargs)
-
-        store.fs.open = open_

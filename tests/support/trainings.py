@@ -30,7 +30,7 @@ SYNTHETIC = [
     "data.num_val_samples=10"
 ]  # fmt: skip
 
-GPT = ["model=gpt", "model.dim=16", "model.num_layers=3", "model.num_heads=2"]
+GPT = ["model=gpt", "model.dim=16", "model.num_layers=2", "model.num_heads=2"]
 
 DIGITS = ["data=digits", "model=mlp"]
 

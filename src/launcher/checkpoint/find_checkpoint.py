@@ -4,7 +4,6 @@ from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, is_small, verify
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore
-from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 from launcher.rundir.folder import step_name
@@ -75,7 +74,5 @@ def missing_checkpoint(root: Path, which: str, key: str) -> ConfigError:
     steps = CheckpointStore(root).steps()
     if not steps:
         return ConfigError(f"{key}={which}: {root.parent} has no checkpoint.")
-    is_word = which not in (LATEST, BEST) and not which.isdecimal() and "/" not in which
-    near = hint(which, (LATEST, BEST)) if is_word else "."
     names = ", ".join(map(step_name, steps))
-    return ConfigError(f"{key}={which}: {root.parent} has no such checkpoint; it has {names}{near}")
+    return ConfigError(f"{key}={which}: {root.parent} has no such checkpoint; it has {names}.")

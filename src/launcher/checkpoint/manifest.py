@@ -41,7 +41,6 @@ class Manifest:
     run: str | None = None
     """`<name>/<id>` of the run that wrote it, or None for a program without a workspace."""
     files: list[FileEntry] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
     format_version: int = VERSION
 
     def write(self, folder: Path) -> None:
@@ -66,11 +65,6 @@ class Manifest:
             raise CorruptCheckpoint(folder.name, f"{NAME} is missing") from None
         except IsADirectoryError:
             raise CorruptCheckpoint(folder.name, f"{NAME} is a folder") from None
-        return cls.parse(folder, content)
-
-    @classmethod
-    def parse(cls, folder: Path, content: bytes) -> "Manifest":
-        """Parse a manifest, with the same errors as `read`. Messages name the folder."""
         try:
             return _parse(folder, content)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -113,29 +113,8 @@ class Saver:
         Raises:
             SaveFailed: it failed, or its writer hangs and was abandoned.
         """
-        if (writing := self._writing) is None:
-            return
         # All ranks decide alike in each round, so that they make equally many collective calls.
-        while True:
-            writing.join(POLL)
-            state = (
-                DONE
-                if not writing.is_alive()
-                else HUNG
-                if writing.idle() > self.patience
-                else ALIVE
-            )
-            worst = maximum(state)
-            # All ranks have answered, and none has a hanging writer.
-            progress()
-            if worst == DONE:
-                break
-            if worst == HUNG:
-                self._give_up(writing)
-                break
-        self._writing = None
-        if writing.error is not None:
-            raise SaveFailed(str(writing.error)) from writing.error
+        self._wait(maximum)
 
     def close(self) -> None:
         """Wait for the current save as long as it makes progress; other ranks may have ended.
@@ -143,20 +122,31 @@ class Saver:
         Raises:
             SaveFailed: as `finish`.
         """
-        writing, self._writing = self._writing, None
-        while writing is not None and writing.is_alive():
-            writing.join(POLL)
-            if writing.idle() > self.patience:
-                writing.give_up(self.patience)
-                break
-        if writing is not None and writing.error is not None:
-            raise SaveFailed(str(writing.error)) from writing.error
+        self._wait(None)
 
-    def _give_up(self, writing: Writing) -> None:
-        """Abandon a hanging writer, which keeps its buffers, group and folder."""
-        writing.give_up(self.patience)
-        self.must_wait = True
-        self._open()
+    def _wait(self, agree: Callable[[int], int] | None) -> None:
+        if (writing := self._writing) is None:
+            return
+        state = ALIVE
+        while state == ALIVE:
+            writing.join(POLL)
+            if not writing.is_alive():
+                state = DONE
+            elif writing.idle() > self.patience:
+                state = HUNG
+            if agree is not None:
+                state = agree(state)
+                # All ranks have answered, and none has a hanging writer.
+                progress()
+        if state == HUNG:
+            writing.give_up(self.patience)
+            if agree is not None:
+                # The hanging writer keeps its buffers, group and folder.
+                self.must_wait = True
+                self._open()
+        self._writing = None
+        if writing.error is not None:
+            raise SaveFailed(str(writing.error)) from writing.error
 
     # -------------------------------------------------------------------------------- in the thread
     def _run(self, files: "_Files", writing: Writing) -> None:

@@ -12,11 +12,12 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import xxhash
@@ -159,6 +160,13 @@ class ShardReader:
 
     def dtype(self, name: str) -> torch.dtype:
         return self._shards[name][0].dtype
+
+    def under_names(self, names: Mapping[str, str]) -> Self:
+        """Return a reader with other names, of which `names` has the stored ones."""
+        renamed = copy(self)
+        renamed._shards = {name: self._shards[stored] for name, stored in names.items()}
+        renamed._shapes = {name: self._shapes[stored] for name, stored in names.items()}
+        return renamed
 
     def read(self, name: str) -> torch.Tensor:
         """Return the full tensor, on the CPU."""

@@ -158,20 +158,10 @@ class CheckpointStore:
     def is_own(self, folder: Path) -> bool:
         """Return whether a checkpoint is this run's, also if it cannot be read."""
         try:
-            return self._is_own(Manifest.read(folder))
+            run = Manifest.read(folder).run
         except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
             return True
-
-    def _is_own(self, manifest: Manifest) -> bool:
-        return not self.names or manifest.run is None or manifest.run in self.names
-
-    def _check_own(self, manifest: Manifest, folder: Path | str) -> None:
-        if not self._is_own(manifest):
-            raise ConfigError(
-                f"{folder} is a checkpoint of the run {manifest.run}, not of"
-                f" {next(iter(self.names))}: move it away, or start another run from it with"
-                f" run.tag=<word> run.fork_from={folder}."
-            )
+        return not self.names or run is None or run in self.names
 
     def _lead_here(self) -> None:
         """Make the link in the run's folder."""
@@ -298,9 +288,14 @@ class CheckpointStore:
                 problems.append(f"{folder.name} is damaged")
                 continue
             try:
-                if is_aside and not self.is_own(folder):
-                    continue
-                self._check_own(Manifest.read(folder), folder)
+                if not self.is_own(folder):
+                    if is_aside:
+                        continue
+                    raise ConfigError(
+                        f"{folder} is a checkpoint of the run {Manifest.read(folder).run}, not of"
+                        f" {next(iter(self.names))}: move it away, or start another run from it"
+                        f" with run.tag=<word> run.fork_from={folder}."
+                    )
                 manifest = verify(folder, True if is_aside else hashes)
             except CorruptCheckpoint as error:
                 problems.append(str(error))

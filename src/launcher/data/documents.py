@@ -1,6 +1,5 @@
 """Documents (text, chats or labelled texts) of files, tokenized once."""
 
-import errno
 import json
 import logging
 from abc import abstractmethod
@@ -23,7 +22,6 @@ from launcher.process.files import expand
 from launcher.types import NonEmptyText, PositiveInt, UnitInterval
 
 logger = logging.getLogger("launcher")
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 VERSION = 1
 """The version of how documents become tokens. Cached tokens of other versions are not used."""
 
@@ -161,15 +159,7 @@ class DocumentData(DataSource):
         encoder = Encoder(self.tokenizer_folder, self.fields, self.num_classes, not is_new)
         logger.info("Tokenizing %d files of %s; the tokens stay in %s.", len(files), key, folder)
         meta = {"vocab_size": len(encoder.tokenizer), "pad": encoder.pad}
-        try:
-            write_store(folder, self._documents(encoder, key, files), val_fraction, meta)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            raise ConfigError(
-                f"data.cache={self.cache}: the tokens cannot be written ({error.strerror}); use"
-                " another folder."
-            ) from error
+        write_store(folder, self._documents(encoder, key, files), val_fraction, meta)
 
     def _documents(self, encoder: Encoder, key: str, files: list[Path]) -> Iterator[Document]:
         for file in files:

@@ -1,6 +1,6 @@
 """Find the files that a pattern names, and divide them into training and held-out files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -32,19 +32,24 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
     return sorted(files)
 
 
-def check_files(source: Any, find: Callable[[str, Any], object] = find_files) -> None:
+def check_files(source: Any) -> None:
     """Find a source's new data, or else its training and held-out files.
 
     A model may be on another machine than its training data.
     """
     for name in ["predict"] if source.predict is not None else ["files", "val_files"]:
         if (patterns := getattr(source, name, None)) is not None:
-            find(f"data.{name}", patterns)
+            find_files(f"data.{name}", patterns)
+
+
+def is_held_out(number: int, fraction: float) -> bool:
+    """Return whether an item is one of those that are held out, each (1 / fraction)-th."""
+    return int((number + 1) * fraction) > int(number * fraction)
 
 
 def hold_out(files: Sequence[Path], fraction: float) -> tuple[list[Path], list[Path]]:
     """Divide sorted files; every (1 / fraction)-th is held out, at least one if fraction > 0."""
-    chosen = {i for i in range(len(files)) if int((i + 1) * fraction) > int(i * fraction)}
+    chosen = {i for i in range(len(files)) if is_held_out(i, fraction)}
     if fraction and not chosen:
         chosen = {len(files) - 1}
     train = [file for i, file in enumerate(files) if i not in chosen]

@@ -35,11 +35,6 @@ def read_jsonl(path: Path, fields: list[str], key: str) -> Iterator[Record]:
             yield record, where
 
 
-def parquet_columns(path: Path, key: str) -> list[str]:
-    with _parquet(path, key) as file:
-        return list(file.schema_arrow.names)
-
-
 def read_parquet(path: Path, fields: list[str], key: str) -> Iterator[Record]:
     with _parquet(path, key) as file:
         check_columns(f"{key}: {path}", fields, file.schema_arrow.names)

@@ -1,11 +1,11 @@
-"""data=table: numbers in CSV, Parquet or JSON lines files."""
+"""data=table: numbers in CSV files."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,7 @@ from launcher.data.base import DataSource
 from launcher.data.digits import Labelled
 from launcher.data.encoding import IGNORED
 from launcher.data.file_patterns import check_files, find_files
-from launcher.data.record_readers import (
-    Record,
-    check_columns,
-    parquet_columns,
-    read_jsonl,
-    read_parquet,
-)
+from launcher.data.record_readers import check_columns
 from launcher.errors import ConfigError
 from launcher.types import PositiveInt, UnitInterval
 
@@ -35,8 +29,7 @@ class TableData(DataSource):
     1] float32.
 
     Args:
-        files: a path or glob, or a list of them, with the suffix .csv (with a heading), .parquet or
-            .jsonl.
+        files: a path or glob of CSV files with a heading, or a list of them.
         val_fraction: the share of the rows that is held out if val_files is null, evenly spread.
         predict: the same as files, for job=predict; the target may be missing.
     """
@@ -60,7 +53,7 @@ class TableData(DataSource):
                 f"data.num_features={self.num_features}: is the number of data.features,"
                 f" {len(self.features)}; leave it out."
             )
-        check_files(self, self._find)
+        check_files(self)
 
     def train_dataset(self) -> TableDataset:
         return self._part(held_out=False)
@@ -82,43 +75,42 @@ class TableData(DataSource):
         chosen = (np.diff(np.floor(np.arange(len(whole) + 1) * share)) > 0) == held_out
         return TableDataset(whole.inputs[chosen], whole.targets[chosen])
 
-    @staticmethod
-    def _find(key: str, patterns: str | list[str]) -> list[Path]:
-        files = find_files(key, patterns)
-        for path in files:
-            if path.suffix not in READERS:
-                raise ConfigError(f"{key}={path}: should end in {', '.join(READERS)}.")
-        return files
-
     def _read(self, key: str, patterns: str | list[str], needs_target: bool = True) -> TableDataset:
-        files = self._find(key, patterns)
-        has_target = needs_target or all(self.target in columns_of(key, path) for path in files)
-        columns = [*self.features, *([self.target] if has_target else [])]
-        rows = [
-            [_number(key, record, column, where) for column in columns]
-            for path in files
-            for record, where in READERS[path.suffix](path, columns, key)
-        ]
+        files = find_files(key, patterns)
+        rows = [row for path in files for row in self._rows(key, path, needs_target)]
         if not rows:
             raise ConfigError(f"{key}: the files have no rows.")
         table = np.array(rows, dtype=np.float64)
-        inputs = table[:, : len(self.features)].astype(np.float32)
-        if has_target:
-            return TableDataset(inputs, self._targets(table[:, -1]))
+        inputs, targets = table[:, :-1].astype(np.float32), table[:, -1]
+        has_targets = not np.isnan(targets).any()
         if self.num_classes is None:
-            return TableDataset(inputs, np.full((len(rows), 1), math.nan, np.float32), False)
-        return TableDataset(inputs, np.full(len(rows), IGNORED, np.int64), False)
-
-    def _targets(self, targets: np.ndarray) -> np.ndarray:
-        if self.num_classes is None:
-            return targets[:, None].astype(np.float32)
+            return TableDataset(inputs, targets[:, None].astype(np.float32), has_targets)
+        if not has_targets:
+            return TableDataset(inputs, np.full(len(rows), IGNORED, np.int64), False)
         wrong = (targets != np.floor(targets)) | (targets < 0) | (targets >= self.num_classes)
         if wrong.any():
             raise ConfigError(
                 f"data.target={self.target}: has the value {targets[wrong][0]:g}, not one of"
                 f" data.num_classes={self.num_classes} classes from 0 on."
             )
-        return targets.astype(np.int64)
+        return TableDataset(inputs, targets.astype(np.int64))
+
+    def _rows(self, key: str, path: Path, needs_target: bool) -> Iterator[list[float]]:
+        """Yield the features and the target of each row, NaN if the file has no such column."""
+        try:
+            with open(path, newline="", encoding="utf-8-sig") as file:
+                reader = csv.DictReader(file)
+                heading = reader.fieldnames or ()
+                columns = [*self.features, self.target]
+                if not needs_target and self.target not in heading:
+                    columns.pop()
+                check_columns(f"{key}: {path}", columns, heading)
+                for record in reader:
+                    where = f"{key}: {path}, line {reader.line_num}"
+                    row = [_number(record, column, where) for column in columns]
+                    yield row if self.target in columns else [*row, math.nan]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ConfigError(f"{key}: {path}: cannot be read as CSV ({error}).") from error
 
 
 class TableDataset(Labelled):
@@ -130,38 +122,12 @@ class TableDataset(Labelled):
         self.fingerprint = hashlib.sha256(inputs.tobytes() + targets.tobytes()).hexdigest()[:16]
 
 
-def columns_of(key: str, path: Path) -> list[str]:
-    """Return a file's columns; of JSON lines the fields of the first one."""
-    if path.suffix == ".parquet":
-        return parquet_columns(path, key)
-    record, _ = next(READERS[path.suffix](path, [], key), ({}, ""))
-    return list(record)
-
-
-def read_csv(path: Path, fields: list[str], key: str) -> Iterator[Record]:
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            check_columns(f"{key}: {path}", fields, reader.fieldnames or ())
-            for record in reader:
-                yield record, f"{path}, line {reader.line_num}"
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ConfigError(f"{key}: {path}: cannot be read as CSV ({error}).") from error
-
-
-READERS: dict[str, Callable[[Path, list[str], str], Iterator[Record]]] = {
-    ".csv": read_csv,
-    ".parquet": read_parquet,
-    ".jsonl": read_jsonl,
-}
-
-
-def _number(key: str, record: dict[str, Any], column: str, where: str) -> float:
+def _number(record: dict[str, Any], column: str, where: str) -> float:
     value = record.get(column)
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise ConfigError(f"{key}: {where}: {column} is {value!r}, not a finite number.")
+        raise ConfigError(f"{where}: {column} is {value!r}, not a finite number.")
     return number

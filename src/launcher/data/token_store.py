@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from launcher.data.encoding import Document
+from launcher.data.file_patterns import is_held_out
 from launcher.data.write_tokens import TokenWriter
 from launcher.process.files import fsync_file, fsync_folder, replace_file
 
@@ -52,8 +53,7 @@ def write_store(
             dtype = np.uint16 if meta["vocab_size"] <= 2**16 else np.uint32
             parts = [_Part(temporary / name, dtype, stack) for name in SPLITS]
             for number, document in enumerate(documents):
-                is_held_out = int((number + 1) * val_fraction) > int(number * val_fraction)
-                parts[is_held_out].append(document)
+                parts[is_held_out(number, val_fraction)].append(document)
         fingerprints = {part.folder.name: part.finish() for part in parts}
         counts = {part.folder.name: len(part.ends) for part in parts}
         meta = {**meta, "documents": counts, "fingerprints": fingerprints}

@@ -257,16 +257,20 @@ def set_epoch(loader: object, epoch: int) -> None:
             method(epoch)
 
 
+def own_attributes(loader: object) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each attribute of a loader's samplers, and of its generator."""
+    yield "generator", getattr(loader, "generator", None)
+    for path, sampler in samplers(loader).items():
+        for name, value in vars(sampler).items():
+            yield f"{path}{name}", value
+
+
 def own_generators(loader: object) -> dict[str, object]:
-    """List the generators that are attributes of a loader or of its samplers, by path."""
-    attributes = {"": {"generator": getattr(loader, "generator", None)}}
-    attributes |= {path: vars(sampler) for path, sampler in samplers(loader).items()}
-    return {
-        f"{path}{name}": value
-        for path, values in attributes.items()
-        for name, value in values.items()
-        if isinstance(value, GENERATORS)
-    }
+    return {path: value for path, value in own_attributes(loader) if isinstance(value, GENERATORS)}
+
+
+def own_numbers(loader: object) -> dict[str, float]:
+    return {path: value for path, value in own_attributes(loader) if type(value) in (int, float)}
 
 
 def samplers(loader: object) -> dict[str, Any]:
@@ -317,16 +321,6 @@ def _copy_order(loader: DataLoader[object]) -> ResumableSampler:
     # They share the dataset.
     copies: Any = SimpleNamespace(**deepcopy(parts, {id(loader.dataset): loader.dataset}))
     return ResumableSampler(copies)
-
-
-def own_numbers(loader: object) -> dict[str, float]:
-    """List the numbers that are attributes of a loader's samplers, by path."""
-    return {
-        f"{path}{name}": value
-        for path, owner in samplers(loader).items()
-        for name, value in vars(owner).items()
-        if type(value) in (int, float)
-    }
 
 
 def own_state(loader: object) -> dict[str, Any]:

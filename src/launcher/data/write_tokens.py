@@ -5,10 +5,8 @@
 
 OUT/train.npy and OUT/val.npy are rows of uint16 (uint32 for more than 65536 different tokens). They
 are written in chunks, so that neither the whole text nor all tokens are ever in memory.
-OUT/meta.json describes them.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -20,7 +18,7 @@ from launcher.data.encoding import no_tokenizer
 from launcher.data.file_patterns import find_files, hold_out
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
-from launcher.process.files import expand, replace_file, replacing
+from launcher.process.files import expand, replacing
 
 # Bytes of text that are read at a time.
 CHUNK = 2**22
@@ -147,7 +145,7 @@ def write(out: Path, name: str, parts: Iterable[FileRange], encode: Encode, voca
 def parser() -> Parser:
     usage = Parser(
         prog="python -m launcher.data.write_tokens",
-        description="Write OUT/train.npy, OUT/val.npy and OUT/meta.json for data=tokens.",
+        description="Write OUT/train.npy and OUT/val.npy for data=tokens.",
     )
     add = usage.add_argument
     add("out", type=path_argument, metavar="OUT", help="folder to write to")
@@ -178,9 +176,6 @@ def run(arguments: list[str]) -> None:
     counts = {"train": write(options.out, "train", train, encode, vocab_size)}
     if held_out:
         counts["val"] = write(options.out, "val", held_out, encode, vocab_size)
-    tokenizer = str(options.tokenizer or "bytes")
-    meta = {"vocab_size": vocab_size, "tokenizer": tokenizer, "tokens": counts}
-    replace_file(options.out / "meta.json", json.dumps(meta, indent=2).encode() + b"\n")
     for name, count in counts.items():
         print(f"{options.out / name}.npy: {count} tokens")
     val = f" data.val_files={options.out / 'val.npy'}" if held_out else ""

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 
 from launcher.checkpoint.drift import read_sources, with_sources
 from launcher.checkpoint.manifest import Manifest
-from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import CheckpointStore
@@ -68,11 +67,9 @@ class CheckpointingHook(BaseHook):
         best_metric: logged name of a metric. The checkpoint of a better value is saved, linked as
             `best`, and kept.
         best_mode: whether less or more is better. With auto, the metric's name decides.
-        remote: a URL (s3://bucket/folder) for a copy of `checkpoints`. Each checkpoint is copied to
-            `<remote>/<name>/<id>`, and the newest is fetched if it is missing here.
     Raises:
         ValueError: an interval below 1, or an unknown `exit_code`.
-        ConfigError: an unknown signal; a `remote` that cannot be opened; a `path` that is a URL.
+        ConfigError: an unknown signal; a `path` that is a URL.
     """
 
     needs: ClassVar = {"best_metric=train/*": "logging"}
@@ -97,19 +94,14 @@ class CheckpointingHook(BaseHook):
         write_timeout: PositiveFloat = 600.0,
         best_metric: str | None = None,
         best_mode: Literal["auto", "min", "max"] = "auto",
-        remote: NonEmptyText | None = None,
     ):
         if not isinstance(exit_code, int) and exit_code != "128+signal":
             raise ValueError(f"exit_code={exit_code!r}: should be '128+signal' or a number.")
         if "://" in str(path):
-            raise ConfigError(
-                f"hooks.checkpointing.path={path}: is a URL; use hooks.checkpointing.remote={path}."
-            )
-        if remote is not None:
-            open_remote(remote)
+            raise ConfigError(f"hooks.checkpointing.path={path}: is a URL; use a folder.")
         self.interval = Interval(interval, "hooks.checkpointing.interval")
         self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
-        self.path, self.load, self.remote = path, load, remote
+        self.path, self.load = path, load
         self.exit_signals, self.exit_code = signal_list(exit_signals), exit_code
         self.exit_delay = exit_delay
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
@@ -153,8 +145,6 @@ class CheckpointingHook(BaseHook):
             RunOnDisk.read(workspace).names if trainer.workspace is not None and has_names else []
         )
         link = None if trainer.workspace is None else RunFolder(workspace).checkpoints
-        if self.remote is not None:
-            return RemoteStore(root, run_url(self.remote, workspace), trainer.logger, link, names)
         return CheckpointStore(root, trainer.logger, link, names)
 
     def on_restore(self, trainer: TrainerView) -> None:

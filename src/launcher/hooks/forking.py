@@ -9,7 +9,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.run_config import read_tree
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
-from launcher.hooks.init_from import RenamingReader
+from launcher.hooks.init_from import fit_names
 from launcher.optim.schedulers import set_rate
 from launcher.rundir.folder import checkpoint_of
 from launcher.strategies.weights import model_tensors, names_of_tied
@@ -69,7 +69,7 @@ class Fork:
             trainer.strategy.load(stored)
         else:
             names = [*model_tensors(trainer.model), *names_of_tied(trainer.model)]
-            trainer.strategy.load_weights(RenamingReader(stored, names))
+            trainer.strategy.load_weights(fit_names(stored, names))
         if has_own_settings:
             has_schedule = None not in (state["lr_scheduler"], trainer.lr_scheduler)
             _set_groups(trainer, own_groups, keeps_rates=has_schedule)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
 
+import torch
+
 from launcher.checkpoint.find_checkpoint import checkpoint_path, find_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
@@ -16,7 +18,6 @@ from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
 from launcher.strategies.weights import (
     MODEL,
-    RenamedTensors,
     model_tensors,
     names_of_tied,
     reject_misfits,
@@ -43,9 +44,9 @@ class InitFromHook(BaseHook):
         if ranks.broadcast(bool(store.steps_with_broken())):
             return
         names, tied = model_tensors(trainer.model), names_of_tied(trainer.model)
-        weights = RenamingReader(open_weights(self.source, self.outputs), [*names, *tied])
+        weights = fit_names(open_weights(self.source, self.outputs), [*names, *tied])
         try:
-            problems = weights.differences(tied)
+            problems = differences(weights, tied)
             if self.strict:
                 reject_misfits(problems)
             problems += trainer.strategy.load_weights(weights, self.strict)
@@ -63,49 +64,48 @@ class InitFromHook(BaseHook):
         trainer.logger.info("Weights from %s: %d of %d.", path, len(names) - missing, len(names))
 
 
-class RenamingReader(RenamedTensors):
-    """Stored weights under the model's own names, of which tied tensors have several.
+def fit_names(reader: ShardReader, names: Iterable[str]) -> ShardReader:
+    """Return stored weights under the model's own names, of which tied tensors have several.
 
     Compared with the model's names, names in a file may lack a prefix or have an extra one
     (`model.` of a wrapper, `transformer.` of a Hugging Face model's body, `module.` of
     `model=supervised`). The prefix that makes most names fit is added or removed. A prefix that all
     names of a file have may be replaced by a prefix that all names of the model have.
     """
+    wanted, stored = set(names), reader.names()
+    if any(name.startswith(MODEL) for name in stored):
+        # This is a checkpoint, which is read without its optimizer.
+        stored = [name for name in stored if name.startswith(MODEL)]
+    plain = {name.removeprefix(MODEL): name for name in stored}
+    ways = [
+        ("", ""),
+        *(("", more) for more in _prefixes(wanted)),
+        *((less, "") for less in _prefixes(plain)),
+        *product(_common(plain), _common(wanted)),
+    ]
+    fits = {way: len(wanted & set(_rename(plain, *way))) for way in ways}
+    # In a tie the first one is used, which changes least.
+    best = max(ways, key=lambda way: fits[way])
+    if not fits[best]:
+        some = ", ".join(sorted(plain)[:3])
+        raise ConfigError(
+            f"run.init_from={reader.path}: none of its weights ({some}, ...) is in the model."
+        )
+    return reader.under_names(_rename(plain, *best))
 
-    def __init__(self, reader: ShardReader, names: Iterable[str]):
-        self.reader = reader
-        wanted, stored = set(names), reader.names()
-        if any(name.startswith(MODEL) for name in stored):
-            # This is a checkpoint, which is read without its optimizer.
-            stored = [name for name in stored if name.startswith(MODEL)]
-        plain = {name.removeprefix(MODEL): name for name in stored}
-        ways = [
-            ("", ""),
-            *(("", more) for more in _prefixes(wanted)),
-            *((less, "") for less in _prefixes(plain)),
-            *product(_common(plain), _common(wanted)),
-        ]
-        fits = {way: len(wanted & set(_rename(plain, *way))) for way in ways}
-        # In a tie the first one is used, which changes least.
-        best = max(ways, key=lambda way: fits[way])
-        if not fits[best]:
-            some = ", ".join(sorted(plain)[:3])
-            raise ConfigError(
-                f"run.init_from={reader.path}: none of its weights ({some}, ...) is in the model."
-            )
-        super().__init__(reader, _rename(plain, *best))
 
-    def differences(self, tied: Mapping[str, str]) -> list[str]:
-        """Return a message for each two stored tensors that differ but the model ties."""
-        return [
-            f"{other}: the model ties it to {source}, and they differ in the file"
-            for other, source in tied.items()
-            if {other, source} <= self.stored_names.keys() and self._differ(other, source)
-        ]
+def differences(weights: ShardReader, tied: Mapping[str, str]) -> list[str]:
+    """Return a message for each two stored tensors that differ but the model ties."""
+    stored = set(weights.names())
+    return [
+        f"{other}: the model ties it to {source}, and they differ in the file"
+        for other, source in tied.items()
+        if {other, source} <= stored and _differ(weights.read(other), weights.read(source))
+    ]
 
-    def _differ(self, *names: str) -> bool:
-        one, other = (self.reader.read(self.stored_names[name]) for name in names)
-        return one.shape != other.shape or bool((one != other).any())
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape != other.shape or bool((one != other).any())
 
 
 def _prefixes(names: Iterable[str]) -> list[str]:

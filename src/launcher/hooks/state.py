@@ -1,7 +1,7 @@
 """The state that hooks add to a checkpoint, each under its own name, and restoring it."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
@@ -138,6 +138,9 @@ class InMemory:
 
     def dtype(self, name: str) -> torch.dtype:
         return self._tensors[name].dtype
+
+    def under_names(self, names: Mapping[str, str]) -> "InMemory":
+        return InMemory({name: self._tensors[stored] for name, stored in names.items()})
 
     def concurrent_reads(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -1,7 +1,7 @@
 """The interface of a strategy. Nothing outside this package branches on a strategy."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +57,9 @@ class TensorReader(Protocol):
         """Shape of the full tensor, whether sharded or not."""
 
     def dtype(self, name: str) -> torch.dtype: ...
+
+    def under_names(self, names: Mapping[str, str]) -> "TensorReader":
+        """Return a reader with other names, of which `names` has the stored ones."""
 
     def concurrent_reads(self) -> AbstractContextManager[None]:
         """Let reads within the context run concurrently; their values are complete at its end."""

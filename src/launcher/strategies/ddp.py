@@ -1,8 +1,8 @@
 """Each rank has a copy of the model and a share of the batch (torch's DistributedDataParallel)."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,18 +18,15 @@ from launcher.strategies.step import StepPlan
 from launcher.types import PositiveFloat
 
 
+@dataclass(eq=False)
 class DdpStrategy(NativeStrategy):
     """Gradients are averaged over the ranks in buckets, during the backward pass.
 
     Args:
         find_unused_parameters: some parameters get no gradient in some steps. DDP then walks the
             graph in each step.
-        static_graph: every step uses the same parameters, so DDP can plan ahead. Gradients are then
-            exchanged with each micro-batch.
         bucket_cap_mb: MiB of gradients per all-reduce.
         gradient_as_bucket_view: gradients are views of the buckets, which saves a copy.
-        broadcast_buffers: all ranks start each forward pass that syncs gradients with rank 0's
-            buffers.
         timeout: a rank fails after waiting this many seconds for the others.
     """
 
@@ -37,25 +34,12 @@ class DdpStrategy(NativeStrategy):
     supports_lanes = True
     compiles_whole = False
 
-    _wrapped: frozenset[int] | None = None
+    find_unused_parameters: bool = False
+    bucket_cap_mb: PositiveFloat = 25.0
+    gradient_as_bucket_view: bool = True
+    timeout: PositiveFloat = 1800.0
+    _wrapped: frozenset[int] | None = field(default=None, init=False)
     """The `id`s of the parameters whose gradients DDP exchanges, or None without DDP."""
-
-    def __init__(
-        self,
-        find_unused_parameters: bool = False,
-        static_graph: bool = False,
-        bucket_cap_mb: PositiveFloat = 25.0,
-        gradient_as_bucket_view: bool = True,
-        broadcast_buffers: bool = True,
-        timeout: PositiveFloat = 1800.0,
-    ):
-        self.options: dict[str, Any] = {
-            "find_unused_parameters": find_unused_parameters,
-            "static_graph": static_graph,
-            "bucket_cap_mb": bucket_cap_mb,
-            "gradient_as_bucket_view": gradient_as_bucket_view,
-        }
-        self.broadcast_buffers, self.timeout = broadcast_buffers, timeout
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
@@ -79,20 +63,18 @@ class DdpStrategy(NativeStrategy):
             self.attach(model, optimizer, self.precision.scaler(self.device))
             return self.model, self.optimizer
         ids = [self.device] if self.device.type == "cuda" else None
-        takes = inspect.signature(DistributedDataParallel).parameters
-        # This is its older name.
-        buffers = "forward_sync_buffers" if "forward_sync_buffers" in takes else "broadcast_buffers"
-        options = {**self.options, buffers: self.broadcast_buffers}
-        wrapped = DistributedDataParallel(model, device_ids=ids, **options)
-        self._wrapped = frozenset(id(p) for p in model.parameters() if p.requires_grad)
-        # DDP learns a static graph from the first pass, which must be a real one and include the
-        # exchange. With unused parameters, DDP keeps its first buckets.
-        is_static = self.options["static_graph"]
-        if not (is_static or self.options["find_unused_parameters"]):
-            settle_buckets(wrapped)
-        self._no_sync = (
-            wrapped.no_sync if not (self.plan.sync_every_micro_batch or is_static) else None
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=ids,
+            find_unused_parameters=self.find_unused_parameters,
+            bucket_cap_mb=self.bucket_cap_mb,
+            gradient_as_bucket_view=self.gradient_as_bucket_view,
         )
+        self._wrapped = frozenset(id(p) for p in model.parameters() if p.requires_grad)
+        # With unused parameters, DDP keeps its first buckets.
+        if not self.find_unused_parameters:
+            settle_buckets(wrapped)
+        self._no_sync = None if self.plan.sync_every_micro_batch else wrapped.no_sync
         self.attach(wrapped, optimizer, self.precision.scaler(self.device))
         return self.model, self.optimizer
 

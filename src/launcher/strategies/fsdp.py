@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ PLAIN_TENSOR_OPTIMIZERS = torch.optim.Adafactor, torch.optim.Rprop
 """Optimizers that use operators which torch does not implement for sharded tensors."""
 
 
+@dataclass(eq=False)
 class FsdpStrategy(NativeStrategy):
     """Shards parameters, gradients and optimizer state over the ranks, each by its first dimension.
 
@@ -65,23 +66,17 @@ class FsdpStrategy(NativeStrategy):
     forward_is_collective = True
     compiles_whole = False
 
-    def __init__(
-        self,
-        sharding: Sharding = "full_shard",
-        replicate: PositiveInt = 1,
-        min_params: NonNegativeInt | None = None,
-        mixed_precision: bool = True,
-        reduce_dtype: Dtype = "fp32",
-        cpu_offload: bool = False,
-        prefetch: NonNegativeInt = 0,
-        init: Literal["device", "host"] = "device",
-        timeout: PositiveFloat = 1800.0,
-    ):
-        self.sharding, self.replicate, self.min_params = sharding, replicate, min_params
-        self.mixed_precision, self.reduce_dtype = mixed_precision, reduce_dtype
-        self.cpu_offload, self.prefetch = cpu_offload, prefetch
-        self.init, self.timeout = init, timeout
-        self._syncs = True
+    sharding: Sharding = "full_shard"
+    replicate: PositiveInt = 1
+    min_params: NonNegativeInt | None = None
+    mixed_precision: bool = True
+    reduce_dtype: Dtype = "fp32"
+    cpu_offload: bool = False
+    prefetch: NonNegativeInt = 0
+    init: Literal["device", "host"] = "device"
+    timeout: PositiveFloat = 1800.0
+
+    _syncs = True
 
     # --------------------------------------------------------------------------------------- set-up
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:

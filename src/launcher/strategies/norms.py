@@ -1,6 +1,6 @@
 """Norms over the gradients of many parameters, sharded or not."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ def _all_rows(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     if not gradients:
         return torch.empty(0)
     shards = [local(gradient) for gradient in gradients]
-    squares = torch.cat(row_squares([_as_matrix(shard) for shard in shards]))
+    squares = torch.cat([row_squares(_as_matrix(shard)) for shard in shards])
     first: Any = gradients[0]
     if not is_sharded(first) or (count := first.device_mesh.size()) == 1:
         return squares
@@ -79,33 +79,13 @@ def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(tensor.shape[0], -1) if tensor.numel() else tensor.new_empty(0, 1)
 
 
-def row_squares(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    sums: list[list[torch.Tensor]] = [[] for _ in matrices]
-    for numbers, blocks in _blocks(matrices):
-        stacked = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
-        squares = _fold(stacked.to(torch.promote_types(stacked.dtype, torch.float32)).square())
-        for number, part in zip(numbers, squares.split([*map(len, blocks)]), strict=True):
-            sums[number].append(part)
-    return [
-        torch.cat(parts) if parts else _wide(m.new_empty(0))
-        for parts, m in zip(sums, matrices, strict=True)
-    ]
-
-
-def _blocks(matrices: Sequence[torch.Tensor]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
-    """Yield rows of one length, about `BLOCK` elements together, and their matrices' numbers."""
-    by_length: dict[int, list[tuple[int, torch.Tensor]]] = {}
-    for number, matrix in enumerate(matrices):
-        for block in matrix.split(max(1, BLOCK // matrix.shape[1])) if len(matrix) else ():
-            by_length.setdefault(matrix.shape[1], []).append((number, block))
-    for blocks in by_length.values():
-        while blocks:
-            size, taken = blocks[0][1].numel(), 1
-            while taken < len(blocks) and size + blocks[taken][1].numel() <= BLOCK:
-                size, taken = size + blocks[taken][1].numel(), taken + 1
-            numbers, group = zip(*blocks[:taken], strict=True)
-            del blocks[:taken]
-            yield [*numbers], [*group]
+def row_squares(matrix: torch.Tensor) -> torch.Tensor:
+    """Return the sum of squares of each row, in double precision."""
+    if not matrix.numel():
+        return _wide(matrix.new_empty(0))
+    dtype = torch.promote_types(matrix.dtype, torch.float32)
+    blocks = matrix.split(max(1, BLOCK // matrix.shape[1]))
+    return torch.cat([_fold(block.to(dtype).square()) for block in blocks])
 
 
 def _fold(values: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from launcher.config.explain import explain
 from launcher.config.foreign import read_config
 from launcher.config.run_config import resolve_node
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.init_from import RenamingReader
+from launcher.hooks.init_from import fit_names
 from launcher.process.files import expand
 from launcher.rundir.folder import RunFolder, find_folders, run_name
 from launcher.strategies.weights import load_weights, model_tensors, names_of_tied
@@ -69,7 +69,7 @@ def load_model(
         load_weights(
             model,
             (
-                RenamingReader(saved, [*model_tensors(model), *names_of_tied(model)])
+                fit_names(saved, [*model_tensors(model), *names_of_tied(model)])
                 if is_export
                 else saved
             ),

@@ -15,7 +15,8 @@ from support.reloading import stored
 pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
 STAGES = {n: ["strategy=deepspeed", f"strategy.zero_stage={n}"] for n in range(4)}
-DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3"]
+FEW = "trainer.max_steps=4"
+DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3", FEW]
 OFFLOAD, GATHERED = "strategy.offload_optimizer=true", "strategy.stage3_param_persistence_threshold"
 FILE = {
     "train_batch_size": "auto",
@@ -50,18 +51,15 @@ OVERFLOW = {
     "stage 1 skip": STAGES[1],
     "stage 3 retry": [*STAGES[3], "trainer.max_non_finite_grad_retries=1"],
     "stage 0 bf16": [*STAGES[0], "precision=bf16"],
-    **{f"stage {n} fp16": [*STAGES[n], *SCALED] for n in (2, 3) if HAS_FP16},
+    **({"stage 3 fp16": [*STAGES[3], *SCALED]} if HAS_FP16 else {}),
 }
-INSTALLED = {"lion": find_spec("lion_pytorch") is not None, "muon": hasattr(torch.optim, "Muon")}
 FROZEN = ["model._target_=support.frozen.Frozen"]
 PARTS = {
     "digits, bf16": (3, ["digits", "precision=bf16"]),
-    "lion": (2, ["optimizer=lion"]),
-    "muon": (0, ["optimizer=muon"]),
     "frozen": (3, FROZEN),
+    **({"muon": (0, ["optimizer=muon"])} if hasattr(torch.optim, "Muon") else {}),
 }
 """Other parts, on two ranks, and under none on one."""
-PARTS = {name: part for name, part in PARTS.items() if INSTALLED.get(name, True)}
 WRITERS = {
     **{f"stage {n}": STAGES[n] for n in (0, 3)},
     "stage 0, bf16": [*STAGES[0], "precision=bf16"],
@@ -108,36 +106,28 @@ def pair(root: Path) -> dict[str, list[Any]]:
     """Results of two ranks, by name."""
     tasks: dict[str, Task] = {}
     for n, overrides in STAGES.items():
-        tasks[f"stage {n}"] = (
-            "train",
-            {"folder": str(root / f"s{n}"), "overrides": [*overrides, *DROPOUT]},
-        )
+        tasks[f"stage {n}"] = task("train", root / f"s{n}", *overrides, *DROPOUT)
     for i, (name, (n, more)) in enumerate(SAME.items()):
-        overrides = [
-            override.replace("{root}", str(root)) for override in (*STAGES[n], *DROPOUT, *more)
-        ]
-        tasks[name] = "train", {"folder": str(root / f"o{i}"), "overrides": overrides}
+        more = [override.replace("{root}", str(root)) for override in more]
+        tasks[name] = task("train", root / f"o{i}", *STAGES[n], *DROPOUT, *more)
     for name, more in COMPILED.items():
-        overrides = [*STAGES[2], *DROPOUT, "digits", *more]
-        tasks[name] = "train", {"folder": str(root / name), "overrides": overrides}
+        tasks[name] = task("train", root / name, *STAGES[2], *DROPOUT, "digits", *more)
     for i, (name, overrides) in enumerate(OVERFLOW.items()):
-        tasks[name] = "overflow", {"folder": str(root / f"i{i}"), "overrides": overrides}
+        tasks[name] = task("overflow", root / f"i{i}", *overrides)
     for i, (name, (n, more)) in enumerate(PARTS.items()):
-        tasks[f"part {name}"] = (
-            "train",
-            {"folder": str(root / f"p{i}"), "overrides": [*STAGES[n], *more]},
-        )
+        tasks[f"part {name}"] = task("train", root / f"p{i}", *STAGES[n], *more, FEW)
     for name, overrides in WRITERS.items():
-        tasks[f"write {name}"] = "saved", {"folder": str(place(root, name)), "overrides": overrides}
+        tasks[f"write {name}"] = task("saved", place(root, name), *overrides)
     tasks["weights"] = "initial_weights", {"overrides": STAGES[3]}
     tasks["weights, bf16"] = "initial_weights", {"overrides": [*STAGES[2], "precision=bf16"]}
     tasks["uneven"] = "uneven_evaluation", {"overrides": STAGES[3], "batches": [1, 4]}
-    tasks["damaged"] = (
-        "damaged",
-        {"folder": str(root / "damaged"), "overrides": [*STAGES[2], "strategy.timeout=60"]},
-    )
-    tasks["after"] = "train", {"folder": str(root / "after"), "overrides": ["strategy=ddp"]}
+    tasks["damaged"] = task("damaged", root / "damaged", *STAGES[2], "strategy.timeout=60")
+    tasks["after"] = task("train", root / "after", "strategy=ddp", "trainer.max_steps=2")
     return dict(zip(tasks, together(2, root / "two", list(tasks.values())), strict=True))
+
+
+def task(name: str, folder: Path, *overrides: str, **more: Any) -> Task:
+    return name, {"folder": str(folder), "overrides": [*overrides], **more}
 
 
 def place(root: Path, name: str) -> Path:
@@ -153,13 +143,12 @@ def readings(root: Path, reader: str) -> dict[str, Task]:
     tasks: dict[str, Task] = {}
     for writer, overrides in READ[reader].items():
         stage = READERS[reader][1][int(overrides[1][-1])]
-        steps = 4 if reader == "one rank" else 5
-        task = {
-            "source": str(source(root, reader, writer)),
-            "folder": str(place(root, f"{reader} {writer}")),
-            "overrides": [*STAGES[stage], *overrides[2:], f"trainer.max_steps={steps}"],
-        }
-        tasks[f"{reader} {writer}"] = "reloaded", task
+        until = f"trainer.max_steps={4 if reader == 'one rank' else 5}"
+        name = f"{reader} {writer}"
+        tasks[name] = task(
+            "reloaded", place(root, name), *STAGES[stage], *overrides[2:], until,
+            source=str(source(root, reader, writer)),
+        )  # fmt: skip
     return tasks
 
 
@@ -168,14 +157,9 @@ def alone(root: Path, pair: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Results of one rank, by name."""
     tasks: dict[str, Task] = {"weights": ("initial_weights", {"overrides": ["strategy=none"]})}
     for i, (name, (_, more)) in enumerate(PARTS.items()):
-        tasks[name] = (
-            "train",
-            {"folder": str(root / f"a{i}"), "overrides": ["strategy=none", *more]},
-        )
-    tasks["rejected"] = (
-        "rejected",
-        {"overrides": [[*STAGES[n], *more] for n, more in REFUSED.values()]},
-    )
+        tasks[name] = task("train", root / f"a{i}", "strategy=none", *more, FEW)
+    rejected = [[*STAGES[n], *more] for n, more in REFUSED.values()]
+    tasks["rejected"] = "rejected", {"overrides": rejected}
     tasks |= readings(root, "one rank")
     return dict(zip(tasks, together(1, root / "one", list(tasks.values())), strict=True))
 

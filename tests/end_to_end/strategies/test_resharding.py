@@ -41,7 +41,6 @@ STEPS = 3
 PAIRS = [
     ("none", "none"),
     ("none", "fsdp x2"),
-    ("ddp x2", "none"),
     ("ddp x2", "fsdp x3"),
     ("fsdp x2", "none"),
     ("fsdp x2", "ddp x2"),
@@ -49,7 +48,6 @@ PAIRS = [
     ("fsdp x2", "fsdp x3"),
     ("fsdp x2", "fsdp x3 again"),
     ("hybrid 2x2", "fsdp x1"),
-    ("hybrid 2x2", "fsdp x2"),
     ("hybrid 2x2", "no_shard x2"),
 ]
 """Writers have whole tensors or shards, and so do readers: each kind meets each. One pair is read

@@ -21,7 +21,6 @@ SAME = {
 """Two ranks, bitwise identical with plain fsdp, dropout included."""
 CLOSE = {
     "ddp recompute": [*DDP, "trainer.activation_checkpointing=full"],
-    "ddp static graph": [*DDP, "strategy.static_graph=true"],
     "ddp unused": [
         *DDP,
         "strategy.find_unused_parameters=true",
@@ -73,7 +72,8 @@ REFUSED = [
     ["digits", "trainer.activation_checkpointing=5"],
 ]
 """Options on one rank; the last of each list is rejected."""
-DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3"]
+FEW = "trainer.max_steps=4"
+DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3", FEW]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     for name, overrides in PARTS.items():
         tasks[f"part {name}"] = (
             "train",
-            {"folder": str(folder / f"part {name}"), "overrides": [*FSDP, *overrides]},
+            {"folder": str(folder / f"part {name}"), "overrides": [*FSDP, *overrides, FEW]},
         )
     return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
 
@@ -131,7 +131,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name, overrides in PARTS.items():
         tasks[f"part {name}"] = (
             "train",
-            {"folder": str(folder / name), "overrides": [*NONE, *overrides]},
+            {"folder": str(folder / name), "overrides": [*NONE, *overrides, FEW]},
         )
     return {
         name: one[0]

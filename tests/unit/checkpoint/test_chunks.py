@@ -13,7 +13,14 @@ import xxhash
 from launcher.checkpoint import chunks
 from launcher.checkpoint.durable_files import hash_file, write_file
 
-SIZES = (3, 20_000_001, 1, 9_999_999)
+SIZES = (3, 400_001, 1, 199_999)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "CHUNK", 1 << 16)
+    monkeypatch.setattr(chunks, "READ_BYTES", 1 << 17)
+    monkeypatch.setattr(chunks, "MIN_DIRECT_BYTES", 1 << 18)
 
 
 def pieces() -> list[bytes]:
@@ -67,7 +74,7 @@ def test_errors_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: i
         write_file(tmp_path / "x", pieces(), size=sum(SIZES))
 
 
-@pytest.mark.parametrize("size", [20 << 20, sum(SIZES) + 5000])
+@pytest.mark.parametrize("size", [400 << 10, sum(SIZES) + 5000])
 def test_a_size_that_is_only_about_right(tmp_path: Path, size: int) -> None:
     data = pieces()
     write_file(tmp_path / "x", data, size=size)
@@ -92,7 +99,7 @@ def test_parts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: i
     Args:
         most: bytes that a read returns.
     """
-    data = os.urandom(1 << 20) * 13 + b"end"
+    data = os.urandom(1 << 14) * 13 + b"end"
     file = tmp_path / "x"
     file.write_bytes(data)
     real_read = os.preadv
@@ -101,8 +108,8 @@ def test_parts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: i
     )
     for start, stop in (
         (0, len(data)),
-        (4097, 9_000_000),
-        (12_000_001, len(data)),
+        (4097, 150_000),
+        (190_001, len(data)),
         (5, 900),
         (len(data) - 2, len(data)),
     ):
@@ -111,4 +118,4 @@ def test_parts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: i
         assert content == data[start:stop]
         assert digest.digest() == xxhash.xxh3_128_digest(data[start:stop])
     with pytest.raises(ValueError, match="ends too early"):
-        chunks.read_bytes(file, 8_000_000, memoryview(bytearray(len(data))))
+        chunks.read_bytes(file, 100_000, memoryview(bytearray(len(data))))

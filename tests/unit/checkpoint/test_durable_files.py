@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.checkpoint.durable_files import hash_file, write_file, write_json
 
 
+@settings(max_examples=30)
 @given(st.lists(st.binary(max_size=50), max_size=6))
 def test_a_written_file_has_its_entry(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
@@ -21,6 +22,7 @@ def test_a_written_file_has_its_entry(
     assert hash_file(path, pieces=entry.pieces) == entry
 
 
+@settings(max_examples=30)
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=4), st.data())
 def test_any_other_byte_is_noticed(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], data: st.DataObject

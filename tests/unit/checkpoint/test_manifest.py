@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.checkpoint.durable_files import write_file
-from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, verify
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.store import CheckpointStore
 from support.stores import change_manifest, save
 
@@ -20,7 +20,7 @@ def test_any_flipped_bit_of_the_manifest_shows(tmp_path: Path) -> None:
         if not good[position : position + 1].isspace():
             file.write_bytes(good[:position] + bytes([good[position] ^ 1]) + good[position + 1 :])
             with pytest.raises(CorruptCheckpoint):
-                verify(store.path(5))
+                Manifest.read(store.path(5))
 
 
 def test_each_fault_is_named_also_where_no_file_is_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ STEPS = st.integers(1, 12)
 FEW_STEPS = st.frozensets(STEPS, max_size=2)
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(
     steps=st.sets(STEPS, min_size=3),
     newest=st.integers(1, 13),

@@ -66,7 +66,7 @@ def cut(whole: torch.Tensor, slices: tuple[slice, ...]) -> torch.Tensor:
     return (whole if len(slices) == whole.dim() else whole.reshape(-1))[slices]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.data(), st.lists(st.integers(1, 5), max_size=3).map(tuple), st.booleans(), st.booleans())
 def test_any_cut_fits_any_other(
     tmp_path_factory: pytest.TempPathFactory,

@@ -2,7 +2,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from launcher.data.encoding import Encoder, Fields, tokenizer_digest
+from launcher.data.encoding import Encoder, Fields
 from launcher.errors import ConfigError
 from support.tokenizer import write_tokenizer
 
@@ -46,12 +46,6 @@ def test_the_answers_of_a_chat_are_targets(folder):
     assert targets == "A parser.</s>\nOf options.</s>\n"
 
 
-def test_a_label_belongs_to_the_whole_text(folder):
-    record = {"text": "an option", "kind": 2}
-    document, text, _ = encode(folder, Fields(label="kind"), record, num_classes=3)
-    assert (text, document.label, document.is_target) == ("an option", 2, None)
-
-
 @pytest.mark.parametrize(
     ("fields", "record", "sentence"),
     [
@@ -85,12 +79,3 @@ def test_a_folder_without_a_tokenizer_or_chat_template(tmp_path):
     write_tokenizer(tmp_path, chat=False)
     with pytest.raises(ConfigError, match=r"^data\.messages_field=m: .* no chat template"):
         Encoder(tmp_path, Fields(messages="m"), None)
-
-
-@pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt", "spiece.model"])
-def test_the_digest_changes_with_the_files(folder, tmp_path, name):
-    write_tokenizer(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"weights")
-    assert tokenizer_digest(tmp_path) == tokenizer_digest(folder)
-    (tmp_path / name).write_text("another")
-    assert tokenizer_digest(tmp_path) != tokenizer_digest(folder)

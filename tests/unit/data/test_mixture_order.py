@@ -35,7 +35,7 @@ def again(order: MixtureOrder, schedule: Any = None) -> MixtureOrder:
     )
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(mixtures(), st.integers(0, 400), st.integers(1, 90))
 def test_any_part_of_the_order_is_that_of_the_whole(
     order: MixtureOrder, start: int, count: int
@@ -50,7 +50,7 @@ def test_any_part_of_the_order_is_that_of_the_whole(
     assert (fresh.counts(start) == np.bincount(sources, minlength=len(order.names))).all()
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(mixtures())
 def test_no_sample_is_lost_or_repeated_within_an_epoch_of_its_source(order: MixtureOrder) -> None:
     length = order.end() or 400
@@ -68,7 +68,7 @@ def test_no_sample_is_lost_or_repeated_within_an_epoch_of_its_source(order: Mixt
         assert len(set(rest)) == len(rest)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(mixtures(policy="renormalise"))
 def test_renormalise_uses_no_source_again_before_the_others_are_used_up(
     order: MixtureOrder,
@@ -85,7 +85,7 @@ def test_renormalise_uses_no_source_again_before_the_others_are_used_up(
             assert (before >= epoch * order.sizes)[weights > 0].all()
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(mixtures(policy="stop"))
 def test_stop_ends_with_the_last_sample_of_a_source(order: MixtureOrder) -> None:
     end = order.end()
@@ -98,7 +98,7 @@ def test_stop_ends_with_the_last_sample_of_a_source(order: MixtureOrder) -> None
     )
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(mixtures(policy="repeat"), st.integers(0, 350), st.lists(weight, min_size=3, max_size=3))
 def test_a_fork_has_other_weights_from_its_position_on(
     order: MixtureOrder, position: int, drawn: list[float]
@@ -117,6 +117,7 @@ def test_a_fork_has_other_weights_from_its_position_on(
     assert (same.indices(0, 400) == order.indices(0, 400)).all()
 
 
+@settings(max_examples=30)
 @given(st.lists(weight, min_size=1, max_size=6).filter(any))
 def test_a_block_is_divided_by_the_weights(weights: list[float]) -> None:
     array = np.array(weights)

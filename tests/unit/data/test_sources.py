@@ -4,7 +4,6 @@ import pickle
 import subprocess
 import sys
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 
 from launcher.data.custom import CustomData
 from launcher.data.digits import DigitsData
-from launcher.data.file_patterns import find_files, hold_out
+from launcher.data.file_patterns import find_files
 from launcher.data.synthetic import SyntheticData
 from launcher.data.table import TableData
 from launcher.data.text import STANDARD_LIBRARY, TextData
@@ -73,16 +72,6 @@ def test_bad_files_are_sentences(corpus, monkeypatch, patterns, message):
     monkeypatch.chdir(corpus)
     with pytest.raises(ConfigError, match=message):
         find_files("data.files", patterns)
-
-
-@pytest.mark.parametrize(
-    "fraction, held_out", [(0, []), (0.1, [9, 19]), (0.5, list(range(1, 20, 2))), (0.001, [19])]
-)
-def test_held_out_files(fraction, held_out):
-    files = [Path(str(number)) for number in range(20)]
-    train, val = hold_out(files, fraction)
-    assert [int(path.name) for path in val] == held_out
-    assert sorted(train + val) == sorted(files)
 
 
 def test_missing_files_are_reported_before_any_are_read(corpus):
@@ -359,12 +348,11 @@ def test_new_data_of_each_source(tmp_path, importable):
         CustomData(dataset=Squares(9), batch_size=3, predict="new.csv").predict_dataset()
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "npy"])
+@pytest.mark.parametrize("kind", ["csv", "npy"])
 @pytest.mark.parametrize("key", ["files", "val_files", "predict"])
 def test_a_message_about_a_file_names_the_key_of_the_file(tmp_path, kind, key):
     good, bad = {
         "csv": ("x,y\n1,2\n3,4\n", "z\n1\n"),
-        "jsonl": ('{"x": 1, "y": 2}\n' * 2, "no JSON\n"),
         "npy": ("", ""),
     }[kind]
     for name, content in (("good", good), ("bad", bad)):

@@ -83,7 +83,7 @@ def of_all(world_size: int, count: int, state: Any = None, **options: Any) -> tu
 )
 def test_a_resume_reads_nothing_again(kind: type, before: int, after: int) -> None:
     whole, _, _ = of_all(1, 9, kind=kind)
-    for stop in (1, 4, 7, 8):
+    for stop in (4, 7):
         first, state, _ = of_all(before, stop, kind=kind)
         assert first == whole[:stop]
         # Six of seven: it stops in the middle of epochs and, after seven batches, at an end.

@@ -78,9 +78,6 @@ def numbered(number: int) -> torch.Generator:
 LOADERS: dict[str, Callable[[Any], DataLoader[Any]]] = {
     "in order": lambda data: DataLoader(data, 4),
     "shuffled": lambda data: DataLoader(data, 4, shuffle=True),
-    "shuffled, own generator": lambda data: DataLoader(
-        data, 4, shuffle=True, generator=numbered(7)
-    ),
     "batch_sampler": lambda data: DataLoader(
         data, batch_sampler=BatchSampler(RandomSampler(data), 3, False)
     ),
@@ -261,11 +258,9 @@ def test_loader_that_cannot_resume_exactly_is_reported_once(
 @pytest.mark.parametrize(
     ("make", "notices"),
     [
-        (LOADERS["2 workers"], ["draws in a worker are not repeated"]),
-        (partial(Stateful, num_workers=2), ["draws in a worker are not repeated"]),
-        (partial(DataLoader, batch_size=4, sampler=Lazy()), []),
+        (partial(Stateful, num_workers=1), ["draws in a worker are not repeated"]),
         (
-            partial(DataLoader, batch_size=4, sampler=Lazy(), num_workers=2),
+            partial(DataLoader, batch_size=4, sampler=Lazy(), num_workers=1),
             ["draws in a worker are not repeated", "The sampler draws from the global generators"],
         ),
     ],

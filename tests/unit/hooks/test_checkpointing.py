@@ -317,34 +317,6 @@ def test_checkpoints_of_another_history_are_not_mixed_with_it(
     assert steps(tmp_path / "mine") == [8]
 
 
-@pytest.mark.parametrize("is_saved", [True, False])
-def test_a_remote_copy_does_not_undo_a_rollback(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_saved: bool
-) -> None:
-    run, remote = tmp_path / "run", f"file://{tmp_path}/there"
-    train(run, 10, keep_previous=9, remote=remote)
-    if is_saved:
-        train(run, 6, 4, keep_previous=9)
-    else:  # killed before the first save of the branch
-        train(run, 4, 4, keep_previous=9)
-    assert resumed_at(train(run, 8, keep_previous=9, remote=remote)) == (6 if is_saved else 4)
-    assert "step-00000010" in caplog.text
-    assert "from before the run was rolled back: set aside as" in caplog.text
-    there = tmp_path / "there" / tmp_path.name / "run"
-    assert sorted(int(path.name[5:13]) for path in there.glob("step-*")) == [2, 4, 6, 8]
-    assert len(list(there.glob("abandoned-step-*"))) == (3 if not is_saved else 2)
-
-
-def test_a_later_rollback_of_another_machine_is_fetched(tmp_path: Path) -> None:
-    one, two = tmp_path / "one" / "name" / "run", tmp_path / "two" / "name" / "run"
-    remote = f"file://{tmp_path}/there"
-    train(one, 10, keep_previous=9, remote=remote)
-    train(one, 7, 6, keep_previous=9, remote=remote)
-    shutil.copytree(one, two, symlinks=True)
-    train(two, 12, 4, keep_previous=9, remote=remote)
-    assert resumed_at(train(one, 13, remote=remote)) == 12
-
-
 def test_a_workspace_of_trainloop_is_reported_and_can_be_loaded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from launcher import BaseTrainer
 from launcher.errors import ConfigError
-from launcher.hooks.init_from import InitFromHook, RenamingReader, open_weights
+from launcher.hooks.init_from import InitFromHook, fit_names, open_weights
 
 
 class Wrapped(nn.Module):
@@ -99,7 +99,7 @@ def test_names_of_a_checkpoint_without_its_optimizer(tmp_path: Path) -> None:
         stored | {"optimizer/model.0.weight/exp_avg": torch.ones(4, 3)}, tmp_path / "w.safetensors"
     )
     assert sorted(
-        RenamingReader(open_weights(tmp_path / "w.safetensors"), Wrapped().state_dict()).names()
+        fit_names(open_weights(tmp_path / "w.safetensors"), Wrapped().state_dict()).names()
     ) == sorted(Wrapped().state_dict())
 
 

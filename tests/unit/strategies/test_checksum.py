@@ -25,7 +25,7 @@ def test_a_checksum_changes_with_each_bit_and_not_with_the_order_of_additions(
         values.element_size()
     ]
     for place in {0, size // 2, size - 1}:
-        for bit in range(8 * values.element_size() - 1):
+        for bit in range(8 * values.element_size() - 1) if size < CHUNK else (0, 30):
             changed = values.clone()
             changed.view(integers)[place] ^= 1 << bit
             assert int(checksum([changed])) != before

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from launcher.checkpoint.find_checkpoint import checkpoint_path, damage_error, missing_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint, verify
-from launcher.checkpoint.remote import RemoteStore, run_url
 from launcher.checkpoint.store import BEST, CheckpointStore, read_notes
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
@@ -36,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run, arguments.outputs)
     if not run.record:
         raise ConfigError(f"'{run.label}': its run.json cannot be read; repair it first.")
-    folder, store = run.folder, store_of(run)
+    folder = run.folder
+    store = CheckpointStore(folder.checkpoints, names=run.names)
     folder.check_links()
     if folder.checkpoints.is_symlink() and is_copy(folder.path, run.record.get("folder")):
         raise ConfigError(f"'{run.label}': is a copy, and its checkpoints are the original's.")
@@ -88,14 +88,6 @@ def job_of(run: StoredRun) -> str:
     return f", by SLURM job {run.job.id}{hint if is_held_by_hand(run.job) else ''}"
 
 
-def store_of(run: StoredRun) -> CheckpointStore:
-    root, names = run.folder.checkpoints, run.names
-    url = run.settings.get("hooks.checkpointing.remote")
-    if url is None:
-        return CheckpointStore(root, names=names)
-    return RemoteStore(root, run_url(str(url), run.folder.path), names=names)
-
-
 def step_to_keep(store: CheckpointStore, word: str) -> int:
     """Return the step that a word names, whose checkpoint is valid."""
     named = word.removeprefix("step-")
@@ -121,14 +113,12 @@ def roll_back(
     A kill at any moment leaves a run that resumes from its newest checkpoint, and the repeated
     command does the rest.
     """
-    if isinstance(store, RemoteStore):
-        store.abandon_copies(step)
     if not store.path(step).is_dir():
         raise ConfigError(f"{store.path(step)}: was deleted in the meantime; choose another step.")
     store.recover()
     if store.steps_with_broken()[-1] > step:
         record.reopen()
-    names = CheckpointStore.abandon(store, step)
+    names = store.abandon(step)
     lines = sum(set_lines_aside(folder.path / name, step) for name in FILES)
     set_images_aside(folder.path / "images", step)
     if names or lines or record.step > step:

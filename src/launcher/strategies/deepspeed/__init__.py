@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,10 +35,21 @@ logger = logging.getLogger("launcher")
 WHOLE_TENSORS_ONLY = frozenset({"Adafactor", "Adagrad", "Muon", "MuonAdamW", "SparseAdam"})
 """Optimizers whose update of a value depends on more than that value, or which DeepSpeed replaces
 with its own."""
+ZERO_KEYS = (
+    "overlap_comm", "contiguous_gradients", "reduce_bucket_size", "sub_group_size",
+    "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
+    "stage3_max_live_parameters", "stage3_max_reuse_distance",
+    "stage3_gather_16bit_weights_on_model_save",
+)  # fmt: skip
+OFFLOAD_KEYS = ("offload_optimizer", "offload_param")
+FP16_KEYS = (
+    "loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale",
+)  # fmt: skip
 REPORTING = ("memory_breakdown", "dump_state", "flops_profiler", "comms_logger")
 """Keys of DeepSpeed's configuration that report through log messages of level INFO."""
 
 
+@dataclass(eq=False)
 class DeepSpeedStrategy(NativeStrategy):
     """ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) over data-parallel ranks.
 
@@ -74,52 +86,29 @@ class DeepSpeedStrategy(NativeStrategy):
     compiles_whole = False
     has_plain_tensors = False
 
-    def __init__(
-        self,
-        zero_stage: Literal[0, 1, 2, 3] = 2,
-        offload_optimizer: bool = False,
-        offload_param: bool = False,
-        overlap_comm: bool | Literal["auto"] = True,
-        contiguous_gradients: bool | Literal["auto"] = True,
-        reduce_bucket_size: Size = 500_000_000,
-        sub_group_size: Size = 1_000_000_000,
-        stage3_prefetch_bucket_size: Size = 50_000_000,
-        stage3_param_persistence_threshold: Size = 100_000,
-        stage3_max_live_parameters: Size = 1_000_000_000,
-        stage3_max_reuse_distance: Size = 1_000_000_000,
-        stage3_gather_16bit_weights_on_model_save: bool = True,
-        loss_scale: NonNegativeFloat = 0.0,
-        loss_scale_window: PositiveInt = 1000,
-        initial_scale_power: NonNegativeInt = 16,
-        hysteresis: PositiveInt = 2,
-        min_loss_scale: PositiveFloat = 1.0,
-        wall_clock_breakdown: bool = False,
-        config_file: str | None = None,
-        timeout: PositiveFloat = 1800.0,
-    ):
-        self.zero: dict[str, object] = {
-            "stage": zero_stage,
-            "overlap_comm": overlap_comm,
-            "contiguous_gradients": contiguous_gradients,
-            "reduce_bucket_size": reduce_bucket_size,
-            "sub_group_size": sub_group_size,
-            "stage3_prefetch_bucket_size": stage3_prefetch_bucket_size,
-            "stage3_param_persistence_threshold": stage3_param_persistence_threshold,
-            "stage3_max_live_parameters": stage3_max_live_parameters,
-            "stage3_max_reuse_distance": stage3_max_reuse_distance,
-            "stage3_gather_16bit_weights_on_model_save": stage3_gather_16bit_weights_on_model_save,
-        }
-        self.fp16 = {
-            "loss_scale": loss_scale,
-            "loss_scale_window": loss_scale_window,
-            "initial_scale_power": initial_scale_power,
-            "hysteresis": hysteresis,
-            "min_loss_scale": min_loss_scale,
-        }
-        self.offload = {"offload_optimizer": offload_optimizer, "offload_param": offload_param}
-        self.wall_clock_breakdown = wall_clock_breakdown
-        self.file = Path(config_file) if config_file is not None else None
-        self.timeout = timeout
+    zero_stage: Literal[0, 1, 2, 3] = 2
+    offload_optimizer: bool = False
+    offload_param: bool = False
+    overlap_comm: bool | Literal["auto"] = True
+    contiguous_gradients: bool | Literal["auto"] = True
+    reduce_bucket_size: Size = 500_000_000
+    sub_group_size: Size = 1_000_000_000
+    stage3_prefetch_bucket_size: Size = 50_000_000
+    stage3_param_persistence_threshold: Size = 100_000
+    stage3_max_live_parameters: Size = 1_000_000_000
+    stage3_max_reuse_distance: Size = 1_000_000_000
+    stage3_gather_16bit_weights_on_model_save: bool = True
+    loss_scale: NonNegativeFloat = 0.0
+    loss_scale_window: PositiveInt = 1000
+    initial_scale_power: NonNegativeInt = 16
+    hysteresis: PositiveInt = 2
+    min_loss_scale: PositiveFloat = 1.0
+    wall_clock_breakdown: bool = False
+    config_file: str | None = None
+    timeout: PositiveFloat = 1800.0
+
+    def __post_init__(self) -> None:
+        self.file = Path(self.config_file) if self.config_file is not None else None
 
     # --------------------------------------------------------------------------------------- set-up
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
@@ -152,12 +141,12 @@ class DeepSpeedStrategy(NativeStrategy):
 
     def options(self, on_gpu: bool) -> dict[str, Any]:
         """Return DeepSpeed's configuration from the options; `auto` is left to DeepSpeed."""
-        host = {"device": "cpu", "pin_memory": on_gpu}
-        zero = {key: value for key, value in self.zero.items() if value != "auto"}
-        zero |= {key: host for key, is_on in self.offload.items() if is_on}
+        settings, host = vars(self), {"device": "cpu", "pin_memory": on_gpu}
+        zero = {key: settings[key] for key in ZERO_KEYS if settings[key] != "auto"}
+        zero |= {key: host for key in OFFLOAD_KEYS if settings[key]}
         return {
-            "zero_optimization": zero,
-            "fp16": self.fp16,
+            "zero_optimization": {"stage": self.zero_stage, **zero},
+            "fp16": {key: settings[key] for key in FP16_KEYS},
             "wall_clock_breakdown": self.wall_clock_breakdown,
         }
 

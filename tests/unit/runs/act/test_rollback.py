@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoint.remote import RemoteStore, run_url
 from launcher.checkpoint.store import CheckpointStore
 from launcher.remaining import Train, remaining
 from launcher.rundir.folder import RunFolder
@@ -182,19 +181,6 @@ def test_a_copy_does_not_roll_its_original_back(runs, folder, tmp_path):
     code, _, error = runs("rollback", copy, "10")
     assert code == 2 and error.startswith("'gpt/1a2b': is a copy") and steps_of(folder) == [*STEPS]
     assert runs("rollback", "1a2b", "10")[0] == 0 and steps_of(folder) == [5, 10]
-
-
-def test_the_remote_copy_is_rolled_back_too(runs, make_run, tmp_path):
-    url = f"file://{tmp_path}/there"
-    folder = make_run("gpt", "77f0", config={"hooks": {"checkpointing": {"remote": url}}})
-    store = RemoteStore(folder.checkpoints, run_url(url, folder.path))
-    for step in STEPS:
-        save(store, step)
-    assert runs("rollback", "77f0", "10")[0] == 0
-    assert store.remote_steps() == store.steps() == [5, 10]
-    assert len([*(tmp_path / "there/gpt/77f0").glob("abandoned-step-*")]) == 2
-    newest = store.newest_valid()
-    assert newest is not None and newest[1].step == 10
 
 
 def test_a_kill_at_any_call_leaves_a_run_that_resumes(folder, outputs, tmp_path):
