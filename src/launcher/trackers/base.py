@@ -149,6 +149,8 @@ class Tracker(ABC):
     """Names that the service rejects, with the reason. The rest is sent."""
     run: TrackedRun
     """Set before `open`."""
+    address: str = ""
+    """Where to look at the run, set by `open`. It is logged once."""
 
     def check(self, key: str, to_sync: bool = False) -> None:
         """Check, before training starts, that the tracker can work here.
@@ -172,13 +174,10 @@ class Tracker(ABC):
                 f" 'torch-launcher[{self.extra}]'."
             )
 
-    def find_artifacts(self, sent: Mapping[str, str]) -> dict[str, Path]:
-        """Return the folders of the artifacts that were not sent before, by best, last and export.
-
-        Args:
-            sent: names of the folders that were sent.
-        """
-        folder, artifacts = self.run.folder, {}
+    def find_artifacts(self) -> dict[str, Path]:
+        """Return the folders of the artifacts that were not sent, by best, last and export."""
+        sent, artifacts = self._sent_artifacts(), {}
+        folder = self.run.folder
         for which in self.artifacts:
             path: Path | None = folder.export
             if which != "export":
@@ -188,6 +187,15 @@ class Tracker(ABC):
             elif path.resolve().name != sent.get(which):
                 artifacts[which] = path.resolve()
         return artifacts
+
+    def note_artifacts(self, artifacts: Mapping[str, Path]) -> None:
+        """Note that these artifacts have arrived."""
+        names = {which: path.name for which, path in artifacts.items()}
+        self.run.store(self.library, artifacts=self._sent_artifacts() | names)
+
+    def _sent_artifacts(self) -> dict[str, str]:
+        sent: dict[str, str] = self.run.stored(self.library).get("artifacts", {})
+        return sent
 
     def sent_config(self) -> dict[str, Any]:
         """Return the run's configuration without the keys that are not sent."""

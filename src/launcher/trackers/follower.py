@@ -97,10 +97,7 @@ class Follower:
                 self._stop.set()
             if self._stop.is_set() or self.state() != RUNNING:
                 ended_at = ended_at or time.monotonic()
-                if (
-                    self.hangs is not None
-                    and time.monotonic() - ended_at > self.patience + self.hangs
-                ):
+                if time.monotonic() - ended_at > self.patience + self.hangs:
                     break
             alive[0].join(self.interval)
         return not self.unfinished
@@ -174,6 +171,8 @@ class Follower:
     def _open(self, name: str, tracker: Tracker) -> MetricsReader:
         self.check()
         after = tracker.open()
+        if tracker.address and name not in self.steps:
+            logger.info("Tracker %s: %s", name, tracker.address)
         logger.debug("%s: open, has the steps up to %d", name, after)
         self.steps[name] = after
         return MetricsReader(self.run.folder, after)

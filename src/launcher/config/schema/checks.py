@@ -60,7 +60,6 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     yield from _names(tree)
     yield from _start(tree)
     yield from _folders(tree)
-    yield from _hparams(tree)
     yield from _signals(tree)
     yield from deepspeed_file.crosschecks(tree)
 
@@ -395,17 +394,6 @@ def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
         return None
     text = f"is not a signal that a process can handle; e.g. {key}=[SIGUSR1]."
     return ConfigIssue(key, show(value), text)
-
-
-def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check that the keys which a tracker shows exist."""
-    for name, _ in items(tree, "tracker"):
-        key = f"tracker.{name}.hparams"
-        named = get(tree, key)
-        for path in named if isinstance(named, list) else ():
-            paths = [path for path, _ in walk(tree)]
-            if isinstance(path, str) and path not in paths:
-                yield ConfigIssue(key, show(path), f"no such key{hint(path, paths)}")
 
 
 def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
