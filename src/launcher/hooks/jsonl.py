@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
@@ -13,26 +13,18 @@ from launcher.hooks.line_file import LineFileHook, Row
 from launcher.hooks.logging import LoggingHook
 from launcher.hooks.records import flatten, to_number
 from launcher.process import ranks
-from launcher.types import NonEmptyText
 
 
 class JsonlHook(LineFileHook):
     """Collects the records of a step and appends them as one line before the next step.
 
     See `LineFileHook`. A resume drops the lines of steps after the checkpoint.
-
-    Args:
-        path: relative to the workspace. Outside it, the file is in a folder `<name>/<id>` there.
     """
 
-    key: ClassVar = "jsonl"
+    key, name = "jsonl", "metrics.jsonl"
 
-    def __init__(
-        self,
-        path: NonEmptyText = "metrics.jsonl",
-        clock: Callable[[], float] = time.time,
-    ):
-        super().__init__(path)
+    def __init__(self, clock: Callable[[], float] = time.time):
+        super().__init__()
         self._clock = clock
         self._saved: dict[str, Any] = {}
 

@@ -11,7 +11,6 @@ from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
 from launcher.process.files import fsync_file
-from launcher.rundir.folder import place_of
 from launcher.rundir.step_lines import drop_lines_after
 
 Row = dict[str, Any]
@@ -29,11 +28,13 @@ class LineFileHook(BaseHook):
 
     key: ClassVar[str]
     """The key of the rows in a checkpoint."""
+    name: ClassVar[str]
+    """The name of the file in the workspace."""
     once: ClassVar[bool] = True
     """A step has one line."""
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
+    def __init__(self) -> None:
+        self.path = Path(self.name)
         self.rows: list[Row] = []
         self._count = 0
         """Number of lines in the file."""
@@ -43,7 +44,7 @@ class LineFileHook(BaseHook):
         return json.dumps(row)
 
     def on_start(self, trainer: TrainerView) -> None:
-        self.path = place_of(trainer.workspace, self.path, is_file=True)
+        self.path = (trainer.workspace or Path()) / self.name
         if ranks.rank() == 0:
             self.path.parent.mkdir(parents=True, exist_ok=True)
 

@@ -9,8 +9,7 @@ import torch
 from launcher.config.schema.matters_from import never
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
-from launcher.rundir.folder import place_of
-from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
+from launcher.types import NonNegativeInt, PositiveInt
 
 
 class ProfilerHook(BaseHook):
@@ -25,8 +24,6 @@ class ProfilerHook(BaseHook):
         record_shapes: record the shapes of the operations' inputs.
         profile_memory: record memory allocations.
         with_stack: record the source lines of the operations.
-        path: the folder, relative to the workspace. Outside it, the run's files are in
-            `<path>/<name>/<id>`.
     """
 
     matters_from: ClassVar = {"*": never}
@@ -39,9 +36,8 @@ class ProfilerHook(BaseHook):
         record_shapes: bool = False,
         profile_memory: bool = False,
         with_stack: bool = False,
-        path: NonEmptyText = "profile",
     ):
-        self.start, self.steps, self.ranks, self.path = start, steps, ranks or [0], Path(path)
+        self.start, self.steps, self.ranks = start, steps, ranks or [0]
         self._options: Any = {
             "record_shapes": record_shapes,
             "profile_memory": profile_memory,
@@ -78,7 +74,7 @@ class ProfilerHook(BaseHook):
         is_on_gpu = trainer.device.type == "cuda"
         if is_on_gpu:
             torch.cuda.synchronize(trainer.device)
-        folder = place_of(trainer.workspace, self.path)
+        folder = (trainer.workspace or Path()) / "profile"
         target = folder / f"step-{first:08d}-rank-{ranks.rank()}.json.gz"
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -160,7 +160,7 @@ def test_averages_in_a_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize("name", ["", "model", "evaluation", "a/b"])
 def test_bad_names(name: str) -> None:
-    with pytest.raises(ConfigError, match="hooks.ema.name"):
+    with pytest.raises(ConfigError, match=r"hooks\.ema\.name"):
         EmaHook(name=name)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.containers import settings_of
-from launcher.config.messages import ConfigIssue, hint, show
+from launcher.config.messages import ConfigIssue, show
 from launcher.config.schema import deepspeed_file
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues, parts
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
@@ -21,7 +21,7 @@ from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.schema.signature import attribute
 from launcher.config.settings import TrainerSettings
-from launcher.config.tree import get, items, walk
+from launcher.config.tree import get, items
 from launcher.process.files import expand
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 
