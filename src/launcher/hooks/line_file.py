@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import math
 import os
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,9 +40,6 @@ class LineFileHook(BaseHook):
         self._count = 0
         """Number of lines in the file."""
         self._is_reported = self._is_dirty = False
-
-    def encode(self, row: Row) -> str:
-        return json.dumps(row)
 
     def on_start(self, trainer: TrainerView) -> None:
         self.path = (trainer.workspace or Path()) / self.name
@@ -82,7 +80,7 @@ class LineFileHook(BaseHook):
 
     def write(self, trainer: TrainerView) -> None:
         """Append the rows. If that fails, they are kept."""
-        data = "".join(f"{self.encode(row)}\n" for row in self.rows).encode()
+        data = "".join(f"{encode_line(row)}\n" for row in self.rows).encode()
         try:
             # Check just before the write, since a process that is suspended in between writes when
             # it wakes up.
@@ -108,6 +106,15 @@ class LineFileHook(BaseHook):
             except OSError as error:
                 logger.warning("%s could not be synced: %s", path, error)
         self._is_dirty = False
+
+
+def encode_line(row: Row) -> str:
+    """Encode a line. JSON has no NaN and infinity, so they become strings."""
+    is_odd = {
+        key: isinstance(value, float) and not math.isfinite(value) for key, value in row.items()
+    }
+    values = {key: str(value) if is_odd[key] else value for key, value in row.items()}
+    return json.dumps(values, separators=(",", ":"))
 
 
 def append(path: Path, data: bytes) -> None:
