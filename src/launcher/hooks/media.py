@@ -199,16 +199,8 @@ def _pillow(what: str) -> Any:
 def histogram(key: str, value: object, bins: int) -> tuple[list[int], list[float]]:
     """Return counts and edges of the finite values of an array, tensor or list, or empty lists.
 
-    A pair (counts, edges) is returned unchanged. All ranks must call it, since a sharded tensor is
-    gathered.
+    All ranks must call it, since a sharded tensor is gathered.
     """
-    if isinstance(value, tuple):
-        counts, edges = (_on_host(part).tolist() for part in value) if len(value) == 2 else ([], [])
-        if len(edges) != len(counts) + 1:
-            raise ValueError(
-                f"log_histograms {key}: a pair needs counts, and one more edge than counts."
-            )
-        return counts, edges
     values = _on_host(value)
     if values.dtype.kind not in "buif":
         raise ValueError(

@@ -54,23 +54,11 @@ class SamplesHook(IntervalHook):
         decode: Callable[[list[int]], str] | None = None,
     ):
         self.prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        if not self.prompts:
-            raise ConfigError(
-                "hooks.samples.prompts=[]: nothing to continue; give a text, or leave the hook out."
-            )
         self.interval, self.max_new_tokens, self.seed = interval, max_new_tokens, seed
         self.temperature, self.top_k = temperature, top_k
         self.encode, self.decode = encode, decode
         self._vocabulary = 0
         self._tokens: list[list[int]] = []
-
-    def on_start(self, trainer: TrainerView) -> None:
-        model = unwrap(trainer.model)
-        if not hasattr(model, "logits"):
-            raise ConfigError(
-                f"hooks.samples: {type(model).__name__} has no logits(tokens), the scores of the"
-                " next token; add the method, choose model=gpt, or leave the hook out."
-            )
 
     def on_before_train(self, trainer: TrainerView) -> None:
         self._vocabulary = vocabulary(trainer)

@@ -187,12 +187,10 @@ def test_histograms() -> None:
         "x", torch.tensor([1.0, 2.0, float("nan"), float("inf")], requires_grad=True), 2
     )
     assert (counts, edges) == ([1, 1], [1.0, 1.5, 2.0])
-    assert histogram("x", (np.array([3]), [0.0, 1.0]), 9) == ([3], [0.0, 1.0])
     assert histogram("x", torch.full((2,), float("nan")), 9) == ([], [])
     assert sum(histogram("x", [True, False, True], 2)[0]) == 3
-    for bad in ("text", ([1], [2])):
-        with pytest.raises(ValueError, match="log_histograms x: "):
-            histogram("x", bad, 2)
+    with pytest.raises(ValueError, match="log_histograms x: "):
+        histogram("x", "text", 2)
 
 
 def test_key_of_media_cannot_leave_the_folder() -> None:

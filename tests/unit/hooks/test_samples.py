@@ -91,13 +91,6 @@ def test_tokens_that_are_no_bytes(tmp_path: Path) -> None:
             Numbers([SamplesHook(prompt)], 1, tmp_path / "c", [BATCH]).train()
 
 
-def test_what_cannot_be_written_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"hooks\.samples\.prompts=\[\]"):
-        SamplesHook([])
-    with pytest.raises(ConfigError, match="Sequential has no logits"):
-        Toy([SamplesHook()], 1, tmp_path).train()
-
-
 class Features(nn.Module):
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         return x.float() @ torch.ones(4, 3)
@@ -120,6 +113,7 @@ class Picky(nn.Module):
         (Features(), "raises RuntimeError: "),
         (Pooled(), r"it returns scores of shape \(1, 3\)"),
         (Picky(), "raises ValueError: ValueError"),
+        (nn.Linear(4, 3), "raises AttributeError: "),
     ],
     ids=lambda value: type(value).__name__,
 )
