@@ -16,7 +16,6 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
-from launcher.hooks.metrics import Matrix, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import signals, text_table
@@ -104,11 +103,10 @@ class EvaluateJob:
         if self.weights is not None:
             line["weights"] = self.weights
         line |= note or {}
-        for name, value in flatten(metrics, f"{self.split}/").items():
-            line[name] = value.values.tolist() if isinstance(value, Matrix) else value
+        line |= flatten(metrics, f"{self.split}/")
         if Ranks.from_env().is_main:
             _write(folder, model.path.name, line)
-        return flatten(split_tables(metrics)[0])
+        return flatten(metrics)
 
     def _follow(
         self, model: StoredModel, hook: EvaluationHook, folder: RunFolder
@@ -215,8 +213,7 @@ def print_table(title: str, line: dict[str, Any]) -> None:
     rows = []
     for name, value in line.items():
         if name.startswith(("val/", "test/")):
-            is_table = isinstance(value, list)
-            rows.append((name, f"{len(value)} x {len(value[0])}" if is_table else show(value, 6)))
+            rows.append((name, show(value, 6)))
     text_table.TextTable(
         ("metric", "value"), rows, frozenset((1,)), folds=True, title=title
     ).print()
