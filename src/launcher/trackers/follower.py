@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from launcher.errors import ConfigError
 from launcher.process.process_id import process_start
@@ -218,24 +217,18 @@ def list_not_sent(trackers: Mapping[str, Tracker]) -> list[str]:
     ]
 
 
-class _Pipe(logging.StreamHandler[TextIO]):
-    """Sends lines to the training process, which logs them until it ends."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        pass
-
-
 def set_up_logging(folder: RunFolder) -> None:
     """Log everything of `launcher` to tracker.log, and warnings to the training process too."""
     file = logging.FileHandler(folder.logs / "tracker.log")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    pipe = _Pipe(sys.stdout)
+    pipe = logging.StreamHandler(sys.stdout)
     pipe.setFormatter(logging.Formatter("%(levelno)d %(message)s"))
     pipe.setLevel(logging.INFO)
     pipe.addFilter(lambda record: record.name == logger.name)
     for handler in (file, pipe):
         logging.getLogger("launcher").addHandler(handler)
     logging.getLogger("launcher").setLevel(logging.DEBUG)
+    # The training process may have ended, and read no more.
     logging.raiseExceptions = False
 
 

@@ -15,7 +15,7 @@ from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook
-from launcher.hooks.line_file import append, encode_line
+from launcher.hooks.line_file import encode_line
 from launcher.hooks.logging import LoggingHook
 from launcher.hooks.media import MediaHook
 from launcher.rundir.step_lines import drop_lines_after
@@ -156,15 +156,6 @@ def test_lines_that_are_never_written_are_a_failure_and_the_next_attempt_writes_
 class Histograms(BaseHook):
     def on_after_step(self, trainer: Any) -> None:
         trainer.log_histograms({"x": [1.0, 2.0]})
-
-
-def test_a_group_that_the_umask_admits_may_append(tmp_path: Path):
-    before = os.umask(0o002)
-    try:
-        append(tmp_path / "metrics.jsonl", b"{}\n")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "metrics.jsonl").stat().st_mode & 0o777 == 0o664
 
 
 @settings(max_examples=30)
