@@ -90,7 +90,7 @@ def test_everything_of_a_run_arrives(run, server, monkeypatch):
     run.end()
     options = {
         "name": "mine", "group": "g", "job_type": "j", "tags": ["a", "b"], "notes": "n",
-        "image_format": "jpeg", "config_exclude": ["paths.outputs"], "artifacts": ["export"],
+        "image_format": "jpeg", "artifacts": ["export"],
         "init": {"save_code": False},
     }  # fmt: skip
     arrived = mirror(run, server, **options)
@@ -102,7 +102,7 @@ def test_everything_of_a_run_arrives(run, server, monkeypatch):
     assert arrived["history"][1]["weights"]["bins"] == [0, 1, 3]
     assert arrived["history"][1]["answer"]["_type"] == "html-file"
     assert values(arrived["config"]) == {
-        "seed": 3, "paths": {"kept": 1}, "run": {"name": "name", "id": "abcd1234"}
+        "seed": 3, "paths": {"outputs": "x", "kept": 1}, "run": {"name": "name", "id": "abcd1234"}
     }  # fmt: skip
     keys = ("displayName", "groupName", "jobType", "notes", "tags")
     assert {key: arrived["upsert"][key] for key in keys} == {

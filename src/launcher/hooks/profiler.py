@@ -21,8 +21,6 @@ class ProfilerHook(BaseHook):
         start: number of steps of each attempt that are skipped first.
         steps: record this many steps.
         ranks: which ranks record.
-        record_shapes: record the shapes of the operations' inputs.
-        profile_memory: record memory allocations.
         with_stack: record the source lines of the operations.
     """
 
@@ -33,16 +31,10 @@ class ProfilerHook(BaseHook):
         start: NonNegativeInt = 10,
         steps: PositiveInt = 3,
         ranks: list[NonNegativeInt] | None = None,
-        record_shapes: bool = False,
-        profile_memory: bool = False,
         with_stack: bool = False,
     ):
         self.start, self.steps, self.ranks = start, steps, ranks or [0]
-        self._options: Any = {
-            "record_shapes": record_shapes,
-            "profile_memory": profile_memory,
-            "with_stack": with_stack,
-        }
+        self.with_stack = with_stack
         self._profile: Any = None
 
     def on_ready(self, trainer: TrainerView) -> None:
@@ -56,7 +48,7 @@ class ProfilerHook(BaseHook):
             )
             finish = partial(self._finish, trainer, trainer.step + self.start + 1)
             self._profile = torch.profiler.profile(
-                schedule=window, on_trace_ready=finish, **self._options
+                schedule=window, on_trace_ready=finish, with_stack=self.with_stack
             )
             self._profile.start()
 

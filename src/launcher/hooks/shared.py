@@ -141,7 +141,7 @@ class SharedStart:
         notes = hooks.get("CheckpointingHook", {}).get("checkpointing", {})
         best = notes.get("best") or {}
         step: int = source.step if best.get("value") is None else best["step"]
-        if step < source.step:
+        if step != source.step:
             verify(source.path(step))
         return step
 

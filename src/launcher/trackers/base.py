@@ -15,7 +15,7 @@ from uuid import uuid4
 from launcher.checkpoint.find_checkpoint import checkpoint_path
 from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
-from launcher.config.tree import get, join, nest
+from launcher.config.tree import get, nest
 from launcher.errors import ConfigError
 from launcher.process.files import replace_file
 from launcher.rundir.folder import RunFolder
@@ -141,8 +141,6 @@ class Tracker(ABC):
     """The extra of torch-launcher that installs the library."""
     waits_for_sync: bool = False
     """True if the tracker does nothing until `launcher.runs sync`."""
-    config_exclude: Sequence[str] = ()
-    """Keys of the configuration that are not sent."""
     artifacts: Sequence[str] = ()
     """Files that it sends when the run is complete: best, last, export."""
     not_sent: Mapping[str, str] = MappingProxyType({})
@@ -198,16 +196,8 @@ class Tracker(ABC):
         return sent
 
     def sent_config(self) -> dict[str, Any]:
-        """Return the run's configuration without the keys that are not sent."""
-        excluded = {"tracker", *self.config_exclude}
-
-        def keep(tree: object, path: str) -> Any:
-            if not isinstance(tree, Mapping):
-                return tree
-            paths = {key: join(path, key) for key in tree}
-            return {key: keep(tree[key], paths[key]) for key in tree if paths[key] not in excluded}
-
-        return dict(keep(self.run.config, ""))
+        """Return the run's configuration, apart from its trackers."""
+        return {key: node for key, node in self.run.config.items() if key != "tracker"}
 
     @abstractmethod
     def open(self) -> int:

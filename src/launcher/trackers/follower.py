@@ -104,15 +104,12 @@ class Follower:
     def state(self) -> str:
         """Return the run's state.
 
-        It is `running` while a process that has recorded the end logs its results, `killed` if no
-        process is on a run that run.json records as running, and `superseded` if another attempt
-        has begun, which has its own follower.
+        It is `killed` if no process is on a run that run.json records as running, and `superseded`
+        if another attempt has begun, which has its own follower.
         """
         state = self._read_state()
-        if state == SUPERSEDED:
+        if state != RUNNING or is_held(self.run.folder):
             return state
-        if is_held(self.run.folder):
-            return RUNNING if self.follow else state
         # It may have ended in between.
         state = self._read_state()
         return "killed" if state == RUNNING else state

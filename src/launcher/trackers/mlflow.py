@@ -51,7 +51,6 @@ class MlflowTracker(Tracker):
         experiment: name of the experiment. Default null: MLFLOW_EXPERIMENT_NAME, else "launcher".
         name: the run's name in MLflow. Default null: <run.name>/<run.id>.
         tags: the run's tags.
-        config_exclude: keys of the configuration that are not sent.
         artifacts: artifacts that are sent when the run is complete.
         registered_model_name: register the model of a complete run under this name.
         model: the artifact that is registered, and the version's alias.
@@ -65,13 +64,12 @@ class MlflowTracker(Tracker):
         experiment: str | None = None,
         name: str | None = None,
         tags: dict[str, object] | None = None,
-        config_exclude: list[str] | None = None,
         artifacts: list[Literal["best", "last", "export"]] | None = None,
         registered_model_name: str | None = None,
         model: Literal["best", "last", "export"] = "best",
     ):
         self.tracking_uri, self.experiment, self.name = tracking_uri, experiment, name
-        self.tags, self.config_exclude = dict(tags or {}), config_exclude or []
+        self.tags = dict(tags or {})
         self.registered_model_name, self.model = registered_model_name, model
         registered = [model] if registered_model_name else []
         self.artifacts = list(dict.fromkeys([*(artifacts or []), *registered]))

@@ -40,7 +40,6 @@ class WandbTracker(Tracker):
         job_type: the run's job type.
         tags: tags in addition to WANDB_TAGS.
         notes: a text about the run.
-        config_exclude: keys of the configuration that are not sent.
         mode: with offline, nothing is sent before `launcher.runs sync`. Default null: WANDB_MODE,
             else online.
         image_format: format of images. jpeg is smaller, and transparent pixels become white.
@@ -60,7 +59,6 @@ class WandbTracker(Tracker):
         job_type: str | None = "train",
         tags: list[str] | None = None,
         notes: str | None = None,
-        config_exclude: list[str] | None = None,
         mode: Literal["online", "offline"] | None = None,
         image_format: Literal["png", "jpeg"] = "png",
         artifacts: list[Literal["best", "last", "export"]] | None = None,
@@ -73,7 +71,7 @@ class WandbTracker(Tracker):
         words = filter(None, os.environ.get("WANDB_TAGS", "").split(","))
         self.tags = list(dict.fromkeys([*(tags or ()), *words]))
         self.job_type, self.notes = job_type, notes
-        self.config_exclude, self.artifacts = config_exclude or [], artifacts or []
+        self.artifacts = artifacts or []
         self.image_format = image_format
         self.init, self.settings = dict(init or {}), dict(settings or {})
         self.waits_for_sync = (mode or os.environ.get("WANDB_MODE") or "online") != "online"

@@ -67,15 +67,6 @@ def test_a_tracker_follows_a_run_until_it_ends(run, outcome, newest):
     assert mirror.unfinished == {}
 
 
-@pytest.mark.parametrize("outcome", ["completed", "failed", "preempted"])
-def test_a_run_has_ended_for_its_trackers_once_its_process_has_left_it(run, outcome):
-    """The process logs its results after it has recorded its end, and W&B gets the log."""
-    run.record.end_attempt(outcome, end_step=100)
-    assert (follower(run).state(), follower(run, follow=False).state()) == ("running", outcome)
-    run.lock.release()
-    assert follower(run).state() == outcome
-
-
 def test_a_killed_run_is_marked_as_killed(run):
     run.log(0, 10)
     run.folder.lock_path.unlink()
