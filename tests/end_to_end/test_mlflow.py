@@ -1,4 +1,4 @@
-"""What MLflow's own client stores of a run, and that each step is sent once."""
+"""Runs as MLflow's own client stores them, each step once."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""What W&B's own client sends of a run to a server, and what the tracker sends again."""
+"""Runs as W&B's own client sends them to a server, and steps that are sent again."""
 
 import asyncio
 import math

@@ -45,7 +45,7 @@ class TrackerHook(BaseHook):
         # This rejects options that it does not have.
         self.tracker(**options)
         self._all: list[TrackerHook] = []
-        """The hooks of the trainer, in the one that works for them."""
+        """The hooks for which this one does the work."""
         self._lock: RunLock | None = None
         self._record: RunRecord | None = None
         self._follower: FollowerProcess | None = None

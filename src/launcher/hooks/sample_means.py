@@ -58,7 +58,7 @@ def measure_means(
 ) -> dict[str, object] | None:
     """Return means of loss and records over the samples (or targets) of all ranks, by flat name.
 
-    The weights are those of a step, and the metrics are reset already.
+    The step is the step of the weights. The metrics are reset already.
     If only some batches have a record, its mean is over their samples. A language model also gets
     `perplexity`, exp(loss). With lanes, the batches are combined in the order of their numbers,
     regardless of their ranks.

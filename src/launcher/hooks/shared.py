@@ -66,7 +66,7 @@ class Source:
         if not leaves or RunOnDisk.read(self.run).record.get("state") != "completed":
             return
         nodes = (node for node in self.identity["hooks"].values() if node)
-        settings = next((node for node in nodes if node["_target_"] == CHECKPOINTING), {})
+        settings: Node = next((node for node in nodes if node["_target_"] == CHECKPOINTING), {})
         keys = ("keep_previous", "keep_interval", "keep_steps")
         options = {key: settings[key] for key in keys if settings.get(key)}
         waiting = steps_to_await(

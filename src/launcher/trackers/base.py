@@ -148,7 +148,7 @@ class Tracker(ABC):
     run: TrackedRun
     """Set before `open`."""
     address: str = ""
-    """Where to look at the run, set by `open`. It is logged once."""
+    """Address of the run, set by `open`. It is logged once."""
 
     def check(self, key: str, to_sync: bool = False) -> None:
         """Check, before training starts, that the tracker can work here.

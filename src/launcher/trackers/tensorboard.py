@@ -37,7 +37,7 @@ class TensorBoardTracker(Tracker):
             self._file.close()
         self.path.parent.mkdir(exist_ok=True)
         self._file = open(self.path, "ab")  # noqa: SIM115 - stays open
-        self._position = {"step": -1, "size": 0, "closed": None, "names": {}}
+        self._position: dict[str, Any] = {"step": -1, "size": 0, "closed": None, "names": {}}
         stored = self.run.stored("tensorboard")
         # The position of a shorter file belongs to another one.
         if os.fstat(self._file.fileno()).st_size >= stored.get("size", 0):
