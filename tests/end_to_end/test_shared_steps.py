@@ -47,6 +47,7 @@ PLATEAU = (
     "+scheduler.threshold=0.2",
 )
 DEFAULT = ("data=digits", *WSD)
+STOPPING = (*DEFAULT, "hooks=[default,early_stopping]")
 WEIGHTS = "weights:{a:3}"
 STEP_LR = (*DIGITS_ALONE, "scheduler._target_=torch.optim.lr_scheduler.StepLR")
 ONE_CYCLE = (
@@ -76,6 +77,19 @@ MATTERS = {
             12,
         ),
     ],
+    "hooks.early_stopping.*": [
+        (
+            (*STOPPING, "hooks.early_stopping.patience=2"),
+            ["hooks.early_stopping.min_delta=0.5"],
+            [],
+            4,
+        ),
+        (DEFAULT, [], ["hooks=[default,early_stopping]"], 16),
+    ],
+    "hooks.checkpointing.best_metric": [
+        (DEFAULT, [], ["hooks.checkpointing.best_metric=train/loss"], 12),
+    ],
+    "hooks.checkpointing.best_mode": [(DEFAULT, [], ["hooks.checkpointing.best_mode=max"], 16)],
     "observing": [
         (
             DEFAULT,
@@ -182,9 +196,8 @@ def declared() -> Iterator[str]:
         for value in vars(module).values():
             if isinstance(value, type) and value.__module__ == module.__name__:
                 owners[f"hooks.{found.name}"] = value
-                for key, rule in vars(value).get("matters_from", {}).items():
-                    if rule is not None:
-                        yield f"hooks.{found.name}.{key}"
+                for key in vars(value).get("matters_from", {}):
+                    yield f"hooks.{found.name}.{key}"
     for path in ("trainer", "scheduler", "data"):
         for key in owners[path].matters_from:
             yield f"{path}.{key}"

@@ -1,6 +1,6 @@
 """The best value of a logged metric so far."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from launcher.config.schema.metric_direction import direction, is_better, suggest_metrics
@@ -59,6 +59,15 @@ class Best:
             return False
         self.value, self.step = self.latest, step
         return True
+
+    def replay(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, bool]]:
+        """Start again; yield each step with the metric, and whether its value is the best."""
+        self.value, self.step, self._was_logged = None, 0, False
+        for line in lines:
+            if self.metric in line:
+                # "nan" and "inf" are texts.
+                self.latest, self._was_logged = float(line[self.metric]), True
+                yield line["step"], self.update(line["step"])
 
     def check(self, trainer: Any) -> None:
         """End the run if the metric cannot come any more after a complete step."""

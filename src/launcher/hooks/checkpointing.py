@@ -1,8 +1,9 @@
 """Decides when to save, what to keep, and when to leave. The package `checkpoint` does the rest."""
 
+import copy
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.schema.checks import parse_signal, signal_issue
-from launcher.config.schema.matters_from import never
+from launcher.config.schema.matters_from import Node, before_last_line, never
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
@@ -75,7 +76,11 @@ class CheckpointingHook(BaseHook):
     """
 
     needs: ClassVar = {"best_metric=train/*": "logging"}
-    matters_from: ClassVar = {"best_metric": None, "best_mode": None, "*": never}
+    matters_from: ClassVar = {
+        "best_metric": before_last_line,
+        "best_mode": before_last_line,
+        "*": never,
+    }
 
     def __init__(
         self,
@@ -329,8 +334,14 @@ class CheckpointingHook(BaseHook):
         )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        best = self.best
-        state_dict["checkpointing"] = {} if best is None else {"best": best.state()}
+        state_dict.update(_notes(self.best))
+
+    def state_after(self, lines: Iterable[Node]) -> dict[str, object]:
+        """Return the state of a run that has logged these lines, without a skipped update."""
+        best = copy.copy(self.best)
+        if best is not None:
+            list(best.replay(line for line in lines if line["step"] > 0))
+        return _notes(best)
 
     def _await(self, trainer: TrainerView) -> None:
         """Wait for the current save. A failure is logged, and a later save tries again."""
@@ -378,6 +389,10 @@ class CheckpointingHook(BaseHook):
         if hasattr(self, "saver"):
             self._end_save(trainer, self.saver.close)
         signals.restore(self._handlers)
+
+
+def _notes(best: Best | None) -> dict[str, object]:
+    return {"checkpointing": {} if best is None else {"best": best.state()}}
 
 
 def signal_list(signums: Any) -> list[signal.Signals]:

@@ -1,12 +1,26 @@
 """Ends training when a metric no longer improves."""
 
+import copy
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
+from launcher.config.schema.matters_from import ALL_STEPS, Node, Pair, before_last_line
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
 from launcher.types import NonNegativeFloat, PositiveInt
 
 KEYS = "hooks.early_stopping.metric", "hooks.early_stopping.mode"
+
+
+def before_a_stop(one: Node | None, other: Node | None, pair: Pair) -> int:
+    """Return the first steps of the logged lines after which neither run would stop."""
+    hooks = [
+        EarlyStoppingHook(**{key: value for key, value in node.items() if key[0] != "_"})
+        for node in (one, other)
+        if node is not None
+    ]
+    stops = [hook.stop_in(pair.lines()) for hook in hooks]
+    return min([before_last_line(one, other, pair), *(stop - 1 for stop in stops)])
 
 
 class EarlyStoppingHook(BaseHook):
@@ -23,6 +37,7 @@ class EarlyStoppingHook(BaseHook):
 
     needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
     steered_by: ClassVar = ("metric",)
+    matters_from: ClassVar = {"*": before_a_stop}
 
     def __init__(
         self,
@@ -38,8 +53,29 @@ class EarlyStoppingHook(BaseHook):
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if not dry_run and self.best.observe(records):
-            self.misses = 0 if self.best.update(trainer.step) else self.misses + 1
+            self._count(self.best.update(trainer.step))
             self._stop_if_due(trainer)
+
+    def _count(self, is_best: bool) -> None:
+        self.misses = 0 if is_best else self.misses + 1
+
+    def stop_in(self, lines: Iterable[Node]) -> int:
+        """Take the state after these logged lines; return the step at which training stops."""
+        self.misses = 0
+        for step, is_best in self.best.replay(lines):
+            self._count(is_best)
+            if self.misses >= self.patience:
+                return step
+        return ALL_STEPS
+
+    def state_after(self, lines: Iterable[Node]) -> dict[str, object]:
+        """Return the state of a run that has logged these lines."""
+        after = copy.deepcopy(self)
+        after.stop_in(lines)
+        return after._state()
+
+    def _state(self) -> dict[str, object]:
+        return {"early_stopping": {"best": self.best.state(), "misses": self.misses}}
 
     def _stop_if_due(self, trainer: TrainerView) -> None:
         if self.misses >= self.patience and trainer.state.stop_reason is None:
@@ -62,7 +98,7 @@ class EarlyStoppingHook(BaseHook):
         self.best.check_end(trainer)
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        state_dict["early_stopping"] = {"best": self.best.state(), "misses": self.misses}
+        state_dict.update(self._state())
         if trainer.state.stop_reason == self._reason:
             # This is decided again in `on_ready`, since the next launch may have another patience,
             # or no early stopping.

@@ -16,7 +16,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.forking import KEY, Fork, own_position
-from launcher.hooks.shared import SharedStart
+from launcher.hooks.shared import SharedStart, States, with_states
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
 from launcher.rundir.provenance import is_restart
@@ -34,6 +34,8 @@ class ResumeChoice(NamedTuple):
     """The user named this checkpoint, so no other one is loaded."""
     is_fork: bool = False
     is_shared: bool = False
+    states: States = {}
+    """The states of hooks that replace the stored ones."""
 
 
 class CheckpointRestorer:
@@ -167,9 +169,9 @@ class CheckpointRestorer:
             source = str(self.fork.checkpoint())
             return ResumeChoice(source, is_named=True, is_fork=True)
         if choice.path is None and self.shared is not None:
-            path = self.shared.find(trainer)
-            if path is not None:
-                return ResumeChoice(str(path), is_shared=True)
+            shared_start = self.shared.find(trainer)
+            if shared_start is not None:
+                return ResumeChoice(str(shared_start[0]), is_shared=True, states=shared_start[1])
         return choice
 
     def _choose(self, trainer: TrainerView) -> ResumeChoice:
@@ -263,6 +265,6 @@ class CheckpointRestorer:
         rank_state = mine or stored.rank_state(0) or {}
         trainer.restored = {
             "training_state": stored.meta["training_state"],
-            "hooks": rank_state.get("hooks", {}),
+            "hooks": with_states(rank_state.get("hooks", {}), self.choice.states),
             "rng": fresh_rng(trainer.step) if mine is None else mine["rng"],
         }

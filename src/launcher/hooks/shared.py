@@ -4,8 +4,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,15 @@ from typing import Any
 import yaml
 
 from launcher.checkpoint.drift import environment_changes
-from launcher.checkpoint.durable_files import write_file
+from launcher.checkpoint.durable_files import write_file, write_json
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import CheckpointStore
-from launcher.checkpoint.stored import weights_digest
+from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
 from launcher.config.schema.matters_from import Node
 from launcher.config.tree import nest
 from launcher.hooks.base import TrainerView
+from launcher.hooks.state import name_hooks
 from launcher.optim.common_steps import common_steps, comparable
 from launcher.process.files import fsync_file, replace_file
 from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
@@ -34,6 +35,9 @@ ATTEMPT = re.compile(rb'"attempt": ?(-?\d+)')
 LINES = ("metrics.jsonl", "media.jsonl")
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 
+States = Mapping[str, dict[str, Any]]
+"""States of hooks, by the names of these."""
+
 
 class Unusable(Exception):
     """A run would not have saved another run's checkpoint. The message is one sentence."""
@@ -46,7 +50,10 @@ class Source:
     run: RunFolder
     record: RecordData
     identity: Node
+    lines: Callable[[], list[dict[str, Any]]]
     step: int
+    states: Mapping[int, States] = field(default_factory=dict)
+    """By step, of it and of the best one before it, the states that replace the stored ones."""
 
     def has_trained(self, attempt: AttemptData) -> bool:
         """Return whether an attempt has trained any of the steps.
@@ -65,8 +72,7 @@ class Source:
         leaves = nest(self.record["config"])["run"].get("leaves") or {}
         if not leaves or RunOnDisk.read(self.run).record.get("state") != "completed":
             return
-        nodes = (node for node in self.identity["hooks"].values() if node)
-        settings: Node = next((node for node in nodes if node["_target_"] == CHECKPOINTING), {})
+        settings = next(iter(_settings(self.identity, CHECKPOINTING)), {})
         keys = ("keep_previous", "keep_interval", "keep_steps")
         options = {key: settings[key] for key in keys if settings.get(key)}
         waiting = steps_to_await(
@@ -87,19 +93,21 @@ class SharedStart:
     def __init__(self, identity: Node, texts: Mapping[str, str]):
         self.identity, self.texts = identity, texts
         self.source: Source | None = None
-        self._best_step = 0
 
-    def find(self, trainer: TrainerView) -> Path | None:
-        """Return the latest checkpoint that this run would have reached bitwise identical."""
+    def find(self, trainer: TrainerView) -> tuple[Path, States] | None:
+        """Return the latest checkpoint that this run would have reached bitwise identical.
+
+        Returns:
+            its folder, and the states of hooks that replace the stored ones.
+        """
         if trainer.workspace is None or not trainer.strategy.has_plain_tensors:
             return None
         reported: set[Path] = set()
         sources = self._sources(trainer.workspace)
         for source in sorted(sources, key=lambda one: (-one.step, one.run.path)):
             try:
-                self._best_step = self._find_best(trainer, source)
-                self.source = source
-                return source.path(source.step)
+                self.source = self._usable(trainer, source)
+                return source.path(source.step), self.source.states[source.step]
             except (Unusable, CorruptCheckpoint, UnsupportedCheckpoint, OSError) as error:
                 problem = str(error).rstrip(".")
             if source.run.path not in reported:
@@ -120,10 +128,10 @@ class SharedStart:
             if common := common_steps(self.identity, other, lines):
                 for step in checkpoint_steps(run.checkpoints):
                     if step <= common:
-                        yield Source(run, record, other, step)
+                        yield Source(run, record, other, lines, step)
 
-    def _find_best(self, trainer: TrainerView, source: Source) -> int:
-        """Return the step of a source's best checkpoint, if this run would have saved the same."""
+    def _usable(self, trainer: TrainerView, source: Source) -> Source:
+        """Return a source with its best checkpoint, if this run would have saved the same."""
         path, batch_size = source.path(source.step), self.identity["data"]["batch_size"]
         manifest = Manifest.read(path)
         if manifest.checkpoint_format != trainer.strategy.checkpoint_format:
@@ -137,13 +145,29 @@ class SharedStart:
             raise Unusable(changes[0])
         # Reading the weights twice is better than a start that fails half way.
         verify(path)
-        hooks = json.loads((path / "rank-00000.json").read_bytes())["hooks"]
-        notes = hooks.get("CheckpointingHook", {}).get("checkpointing", {})
-        best = notes.get("best") or {}
-        step: int = source.step if best.get("value") is None else best["step"]
-        if step != source.step:
+        states = self._states(trainer, source, source.step)
+        notes = with_states(_read_hooks(path), states).get("CheckpointingHook", {})
+        best = notes.get("checkpointing", {}).get("best") or {}
+        step = source.step if best.get("value") is None else best["step"]
+        if step < source.step:
             verify(source.path(step))
-        return step
+        before = self._states(trainer, source, step)
+        return replace(source, states={step: before, source.step: states})
+
+    def _states(self, trainer: TrainerView, source: Source, step: int) -> States:
+        """Return the states at a step of hooks with other settings than in the other run."""
+        path, lines = source.path(step), source.lines
+        stored, states = _read_hooks(path), dict[str, Any]()
+        for name, hook in name_hooks(trainer.hooks):
+            target = f"{type(hook).__module__}.{type(hook).__qualname__}"
+            here, there = (_settings(tree, target) for tree in (self.identity, source.identity))
+            if here != there and (state_after := getattr(hook, "state_after", None)):
+                state = state_after(line for line in lines() if line["step"] <= step)
+                if state != stored.get(name):
+                    states[name] = state
+        if states and StoredCheckpoint(path).meta["training_state"]["skipped_steps"]:
+            raise Unusable("some of its updates were skipped.")
+        return states
 
     def _check_rounding(self, trainer: TrainerView, attempt: AttemptData) -> None:
         """Check that the steps of an attempt have the same last bits as here."""
@@ -179,18 +203,23 @@ class SharedStart:
         for folder in source.run.path.glob("images/*"):
             if folder.name.isdecimal() and int(folder.name) <= step:
                 shutil.copytree(folder, workspace / "images" / folder.name, dirs_exist_ok=True)
-        for at in sorted({self._best_step, step}):
-            self._link(source.path(at), workspace, store)
+        for at, states in source.states.items():
+            self._link(source.path(at), states, workspace, store)
         store.relink()
         source.tidy()
 
-    def _link(self, path: Path, workspace: Path, store: CheckpointStore) -> None:
+    def _link(self, path: Path, states: States, workspace: Path, store: CheckpointStore) -> None:
         """Make a checkpoint this run's own: what is the same is a link."""
         manifest = Manifest.read(path)
         folder = store.begin(manifest.step)
         files = [write_file(folder / "config.yaml", [self.texts["config.yaml"].encode()])]
+        for file in path.glob("rank-*.json") if states else ():
+            tree = json.loads(file.read_bytes())
+            tree["hooks"] = with_states(tree["hooks"], states)
+            files.append(write_json(folder / file.name, tree))
+        own = [entry.name for entry in files]
         for entry in manifest.files:
-            if entry.name == files[0].name:
+            if entry.name in own:
                 continue
             files.append(entry)
             target = folder / entry.name
@@ -228,6 +257,21 @@ def steps_to_await(folder: Path, leaves: Mapping[int, Sequence[str]]) -> list[in
         for one in ids
     }
     return [step for step, ids in leaves.items() if any(reached[one] < step for one in ids)]
+
+
+def with_states(hooks: States, states: States) -> States:
+    """Return the states of hooks in a checkpoint, some of them replaced."""
+    return {**hooks, **{name: hooks.get(name, {}) | state for name, state in states.items()}}
+
+
+def _read_hooks(path: Path) -> States:
+    hooks: States = json.loads((path / "rank-00000.json").read_bytes())["hooks"]
+    return hooks
+
+
+def _settings(identity: Node, target: str) -> list[Node]:
+    """Return the settings of the hooks of a class."""
+    return [node for node in identity["hooks"].values() if node and node["_target_"] == target]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.hooks.early_stopping import EarlyStoppingHook
 from launcher.hooks.shared import SharedStart, steps_to_await
 from launcher.optim.common_steps import comparable
 from launcher.rundir.record_format import IDENTITY_VERSION
@@ -47,6 +49,29 @@ def test_each_record_is_read_once(tmp_path: Path) -> None:
     }
     records = {name: count for name, count in READ.items() if name.endswith("run.json")}
     assert len(records) == 200 and {*records.values()} == {1}
+
+
+LINES: list[dict[str, Any]] = [
+    {"step": 0, "val/loss": 2.0},
+    {"step": 5, "train/loss": 9.0},
+    {"step": 10, "val/loss": 3.0},
+    {"step": 20, "val/loss": "nan"},
+]
+
+
+def test_states_after_lines_leave_the_hooks_as_they_are() -> None:
+    stopping, saving = EarlyStoppingHook(patience=9), CheckpointingHook(9, best_metric="val/loss")
+    assert saving.best is not None
+    before = stopping.best.state(), saving.best.state()
+    both = {"metric": "val/loss", "mode": "min", "was_logged": True}
+    for _ in range(2):
+        # The best checkpoint is not one of step 0.
+        assert saving.state_after(LINES)["checkpointing"] == {
+            "best": both | {"value": 3.0, "step": 10}
+        }
+        state = {"best": both | {"value": 2.0, "step": 0}, "misses": 2}
+        assert stopping.state_after(LINES)["early_stopping"] == state
+    assert (stopping.best.state(), saving.best.state()) == before and stopping.misses == 0
 
 
 def test_a_step_is_awaited_until_each_of_its_runs_has_reached_it(tmp_path: Path) -> None:

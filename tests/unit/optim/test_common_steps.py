@@ -72,6 +72,19 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
         (identity(**mixture(LATE)), identity(**mixture(LATE | {"weights": {"a": 3.0}})), 50),
         (identity(**mixture(LATE)), identity(**mixture(LATE, shuffle=False)), 0),
         (identity(**mixture()), identity(**mixture({"at": 40, "weights": {"a": 1.0}})), 99),
+        (
+            identity(**hook("ema", interval=9)),
+            identity(**hook("ema", interval=9, start="initial")),
+            8,
+        ),
+        (identity(**hook("ema")), identity(**hook("ema", start="initial")), 0),
+        (identity(**hook("ema", start=20)), identity(**hook("ema", start=40)), 20),
+        (identity(**hook("ema")), identity(**hook("ema", start=40)), 1),
+        (
+            identity(**hook("ema", start=20, interval=9)),
+            identity(**hook("ema", start=40, interval=9)),
+            26,
+        ),
         (identity(**hook("ema", decay=0.9)), identity(**hook("ema", decay=0.8)), 0),
         (identity(**hook("ema")), identity(), 0),
         (identity(**hook("progress", interval=9)), identity(hooks={}), 99),
@@ -79,9 +92,8 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
         (
             identity(**hook("checkpointing", best_metric="val/loss")),
             identity(**hook("checkpointing", best_metric="train/loss")),
-            0,
+            0,  # Without lines.
         ),
-        (identity(**hook("early_stopping", patience=2)), identity(**hook("early_stopping")), 0),
         (identity(**hook("logging", interval=9)), identity(**hook("logging", interval=8)), 0),
         # Code of others is never called, and a hook may ask for the length of the run.
         (identity(schedule={"_target_": "my.own"}), identity(schedule={"_target_": "my.two"}), 0),
@@ -106,6 +118,30 @@ LINES = [
     {"step": 60, "val/loss": 1.2, "val/accuracy": 0.3},
     {"step": 65, "train/loss": 1.0},
 ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({"patience": 2}, {"patience": 3}, 59),
+        ({"patience": 2, "min_delta": 0.1}, {"patience": 3}, 39),
+        ({"patience": 3, "metric": "val/accuracy"}, {"patience": 3}, 65),
+        ({"patience": 2, "metric": "val/accuracy"}, {"patience": 3}, 39),
+        ({"patience": 5}, {"patience": 5, "mode": "max"}, 49),
+        ({"patience": 5}, None, 65),
+        ({"patience": 2}, None, 59),
+    ],
+)
+def test_runs_that_stop_early_share_until_either_stops(
+    one: Node, other: Node | None, expected: int
+) -> None:
+    runs = [
+        identity(**({"hooks": {}} if node is None else hook("early_stopping", **node)))
+        for node in (one, other)
+    ]
+    assert common_steps(*runs, lambda: LINES) == expected
+    assert common_steps(*reversed(runs), lambda: LINES) == expected
+    assert common_steps(*runs) == common_steps(*runs, list) == 0
 
 
 @pytest.mark.parametrize(

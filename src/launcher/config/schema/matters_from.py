@@ -2,8 +2,7 @@
 
 `matters_from` maps a key to a rule, and `*` to the rule of all keys. A rule gets the class's
 settings in two identities (None where one has no such part) and both identities, and returns the
-number of first steps that are bitwise identical. A key without a rule, or whose rule is None,
-matters from the first step.
+number of first steps that are bitwise identical. A key without a rule matters from the first step.
 """
 
 import sys
