@@ -12,7 +12,7 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView
 from launcher.hooks.best import best_step, check_keeps_best
 from launcher.hooks.interval import Interval
-from launcher.hooks.metrics import Metrics
+from launcher.hooks.metrics import Metrics, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.hooks.sample_means import measure_means
 from launcher.process import ranks, signals
@@ -39,7 +39,8 @@ class EvaluationHook(BaseHook):
             None: all.
         at_start: also evaluate before the first step.
         metrics: further metrics by name, of torchmetrics for instance, computed from the `logits`
-            and `targets` that forward records in evaluation.
+            and `targets` that forward records in evaluation. One with two dimensions, such as a
+            confusion matrix, is logged as an image.
         test: once training is complete, evaluate the test set on the weights of the best or of the
             last checkpoint, and log `{"test": {...}}` at the last step. Default None: never.
     Raises:
@@ -161,10 +162,14 @@ class EvaluationHook(BaseHook):
         self, trainer: TrainerView, metrics: dict[str, object], split: Literal["val", "test"]
     ) -> dict[str, float]:
         """Log the metrics, and return the numbers by flat name."""
-        flat = flatten(metrics, f"{split}/")
+        numbers, tables = split_tables(metrics)
+        flat = flatten(numbers, f"{split}/")
         values = " ".join(f"{key} {show(flat[key])}" for key in flat)
         trainer.logger.info("Step %d: %s", trainer.step, values)
-        trainer.log({split: metrics})
+        trainer.log({split: numbers})
+        if tables:
+            images = {key: table.draw() for key, table in flatten(tables).items()}
+            trainer.log_images({split: images})
         return flat
 
     def measure(
@@ -175,7 +180,8 @@ class EvaluationHook(BaseHook):
     ) -> dict[str, Any] | None:
         """Return the metrics by name of the loader, or None if a signal came on a rank.
 
-        By default the loaders are those that `open` has made, and the step is the trainer's.
+        A value with two dimensions is a `Matrix`. By default the loaders are those that `open` has
+        made, and the step is the trainer's.
         """
         metrics: dict[str, Any] = {}
         for name, of_loader in (batches or self._batches).items():

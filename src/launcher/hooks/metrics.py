@@ -1,13 +1,19 @@
 """Computes metrics of an evaluation, from torchmetrics or with the same methods."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
 
 from launcher.errors import ConfigError
 from launcher.models.base import IGNORED
 from launcher.models.output import OUTPUTS
+
+MAX_TEXTS = 1000
+"""A table with more values is drawn without their numbers, which would take seconds."""
 
 
 class Metrics:
@@ -48,11 +54,59 @@ class Metrics:
                 ) from error
 
     def compute(self) -> dict[str, object]:
-        """Return numbers, and dicts of numbers."""
+        """Return numbers, dicts of numbers, and a `Matrix` for each value with two dimensions."""
         return {
-            name: _values(f"hooks.evaluation.metrics.{name}", metric.compute())
-            for name, metric in self.metrics.items()
+            name: _values(name, metric, metric.compute()) for name, metric in self.metrics.items()
         }
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A metric's value with two dimensions, such as a confusion matrix, on the host."""
+
+    name: str
+    metric: Any
+    values: torch.Tensor
+
+    def draw(self) -> np.ndarray:
+        """Return the picture [H, W, 3] that the metric's `plot` makes of the value."""
+        problem = f"hooks.evaluation.metrics.{self.name}: {type(self.metric).__name__}"
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ConfigError(
+                f"{problem} has a value with two dimensions, whose picture needs the package"
+                " matplotlib; pip install 'torch-launcher[pictures]'."
+            ) from error
+        side = min(max(5.0, 0.6 * max(self.values.shape)), 20.0)
+        canvas: Any = FigureCanvasAgg(Figure(figsize=(side, side), layout="constrained"))
+        try:
+            plot = self.metric.plot
+            is_large = self.values.numel() > MAX_TEXTS and "add_text" in signature(plot).parameters
+            options = {"add_text": False} if is_large else {}
+            plot(self.values, ax=canvas.figure.add_subplot(), **options)
+        except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{problem} has a value with two dimensions {tuple(self.values.shape)}, which its"
+                " plot(value, ax=...) does not draw; use a metric with numbers, or one that draws"
+                " it, such as torchmetrics.ConfusionMatrix."
+            ) from error
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def split_tables(records: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
+    numbers: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
+    for key, value in records.items():
+        if isinstance(value, Mapping):
+            for target, part in zip((numbers, tables), split_tables(value), strict=True):
+                if part:
+                    target[key] = part
+        else:
+            (tables if isinstance(value, Matrix) else numbers)[key] = value
+    return numbers, tables
 
 
 def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,14 +129,14 @@ def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, t
     return logits[counted].float().softmax(-1), targets[counted]
 
 
-def _values(key: str, value: Any) -> object:
+def _values(name: str, metric: object, value: Any) -> object:
     if isinstance(value, Mapping):
-        return {str(name): _values(f"{key}.{name}", item) for name, item in value.items()}
+        return {str(key): _values(name, metric, item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor) and value.ndim == 2 and value.numel() > 1:
+        return Matrix(name, metric, value.cpu())
+    if isinstance(value, torch.Tensor) and value.ndim > 2:
+        return {str(index): _values(name, metric, item) for index, item in enumerate(value)}
     if isinstance(value, torch.Tensor) and value.numel() > 1:
-        if value.ndim > 1:
-            raise ConfigError(
-                f"{key}: its value has the shape {tuple(value.shape)}; use a metric with a number,"
-                " or one for each class."
-            )
-        return {str(index): item for index, item in enumerate(value.tolist())}
+        # Of each class.
+        return {str(index): item for index, item in enumerate(value.flatten().tolist())}
     return float(value)

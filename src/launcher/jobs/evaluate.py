@@ -16,6 +16,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
+from launcher.hooks.metrics import Matrix, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import signals, text_table
@@ -103,10 +104,11 @@ class EvaluateJob:
         if self.weights is not None:
             line["weights"] = self.weights
         line |= note or {}
-        line |= flatten(metrics, f"{self.split}/")
+        for name, value in flatten(metrics, f"{self.split}/").items():
+            line[name] = value.values.tolist() if isinstance(value, Matrix) else value
         if Ranks.from_env().is_main:
             _write(folder, model.path.name, line)
-        return flatten(metrics)
+        return flatten(split_tables(metrics)[0])
 
     def _follow(
         self, model: StoredModel, hook: EvaluationHook, folder: RunFolder
@@ -213,7 +215,8 @@ def print_table(title: str, line: dict[str, Any]) -> None:
     rows = []
     for name, value in line.items():
         if name.startswith(("val/", "test/")):
-            rows.append((name, show(value, 6)))
+            is_table = isinstance(value, list)
+            rows.append((name, f"{len(value)} x {len(value[0])}" if is_table else show(value, 6)))
     text_table.TextTable(
         ("metric", "value"), rows, frozenset((1,)), folds=True, title=title
     ).print()

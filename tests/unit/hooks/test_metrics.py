@@ -1,16 +1,19 @@
 """Metrics of torchmetrics in an evaluation: as computed over all targets at once, for any ranks and
 batches."""
 
+import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from launcher import EvaluationHook
+from launcher import BaseHook, CheckpointingHook, EvaluationHook, JsonlHook, MediaHook
 from launcher.errors import ConfigError
-from launcher.hooks.metrics import Metrics, scores
+from launcher.hooks.metrics import Matrix, Metrics, scores, split_tables
 from support.toy import Recorder, Toy
 
 pytestmark = pytest.mark.skipif(find_spec("torchmetrics") is None, reason="needs torchmetrics")
@@ -95,15 +98,80 @@ class Fixed:
 
 
 @pytest.mark.parametrize(
-    ("value", "numbers"),
+    ("value", "numbers", "tables"),
     [
-        (torch.tensor(2.0), 2.0),
-        (torch.tensor([[2.0]]), 2.0),
-        (torch.tensor([1.0, 2.0]), {"0": 1.0, "1": 2.0}),
-        ({"a": torch.ones(2), "b": 1}, {"a": {"0": 1.0, "1": 1.0}, "b": 1.0}),
+        (torch.tensor(2.0), {"x": 2.0}, {}),
+        (torch.tensor([[2.0]]), {"x": 2.0}, {}),
+        (torch.tensor([1.0, 2.0]), {"x": {"0": 1.0, "1": 2.0}}, {}),
+        (torch.tensor([[1, 2]]), {}, {"x": [[1, 2]]}),
+        (torch.ones(2, 1, 2), {}, {"x": {"0": [[1.0, 1.0]], "1": [[1.0, 1.0]]}}),
+        ({"a": torch.ones(2, 2), "b": 1}, {"x": {"b": 1.0}}, {"x": {"a": [[1.0, 1.0]] * 2}}),
     ],
+    ids=["number", "one cell", "of each class", "table", "tables", "dict"],
 )
-def test_shapes_of_a_metric(value: Any, numbers: Any) -> None:
-    assert Metrics({"x": Fixed(value)}).compute() == {"x": numbers}
-    with pytest.raises(ConfigError, match=r"^hooks\.evaluation\.metrics\.x\.a: .* \(2, 2\)"):
-        Metrics({"x": Fixed({"a": torch.ones(2, 2)})}).compute()
+def test_shapes_of_a_metric(value: Any, numbers: Any, tables: Any) -> None:
+    def plain(records: Any) -> Any:
+        if isinstance(records, Matrix):
+            return records.values.tolist()
+        return {key: plain(item) for key, item in records.items()}
+
+    found, drawn = split_tables(Metrics({"x": Fixed(value)}).compute())
+    assert (found, plain(drawn)) == (numbers, tables)
+
+
+def train(workspace: Path, max_steps: int, *hooks: BaseHook) -> None:
+    from torchmetrics.classification import BinaryConfusionMatrix
+
+    torch.manual_seed(0)
+    evaluation = EvaluationHook(
+        2,
+        loader=lambda: [torch.tensor([[0.1, 0.2], [0.8, 0.9], [0.7, 0.6]])],
+        metrics={"confusion": BinaryConfusionMatrix()},
+    )
+    files = [JsonlHook(), CheckpointingHook(2), MediaHook()]
+    Classifier([evaluation, *hooks, *files], max_steps, workspace).train()
+
+
+def test_a_value_with_two_dimensions_is_an_image_and_not_a_number_for_each_cell(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for each evaluation, over a resume too, with the bytes of an uninterrupted run."""
+    logged = Recorder()
+    with caplog.at_level("INFO"):
+        train(tmp_path / "resumed", 2, logged)
+        train(tmp_path / "resumed", 4, logged)
+        train(tmp_path / "whole", 4)
+    assert not any("confusion" in records.get("val", {}) for _, records in logged.records)
+    lines = (tmp_path / "resumed" / "media.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["step"], row["kind"], row["key"], row["path"]) for row in rows] == [
+        (step, "image", "val/confusion", f"images/{step}/val/confusion.png") for step in (0, 2, 4)
+    ]
+    for row in rows:
+        images = [(tmp_path / name / row["path"]).read_bytes() for name in ("resumed", "whole")]
+        assert images[0] == images[1]
+    text = (tmp_path / "resumed" / "metrics.jsonl").read_text() + caplog.text
+    assert "confusion" not in text
+
+
+def test_a_large_table_is_drawn_without_its_numbers() -> None:
+    from torchmetrics.classification import MulticlassConfusionMatrix
+
+    metric = MulticlassConfusionMatrix(num_classes=32)
+    drawn = Matrix("x", metric, torch.eye(32)).draw()
+    assert drawn.shape == (1920, 1920, 3) and drawn.dtype == np.uint8 and len(np.unique(drawn)) > 9
+
+
+def test_what_is_missing_for_a_picture_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchmetrics.classification import MulticlassStatScores
+
+    for metric in (Fixed(torch.ones(2, 3)), MulticlassStatScores(num_classes=2, average=None)):
+        name = type(metric).__name__
+        with pytest.raises(
+            ConfigError,
+            match=rf"hooks\.evaluation\.metrics\.x: {name} has a value .* \(2, 3\), which its plot",
+        ):
+            Matrix("x", metric, torch.ones(2, 3)).draw()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigError, match=r"metrics\.x: Fixed has .* matplotlib; pip install"):
+        Matrix("x", Fixed(None), torch.ones(2, 3)).draw()
