@@ -148,12 +148,12 @@ def test_the_average_in_place_of_the_weights(tmp_path: Path) -> None:
     assert evaluated["weights"] == "ema" and evaluated["val/loss"] == logged[-1]["val/loss"]
     exported = load_file(folder / "export" / "model.safetensors")
     stored = StoredCheckpoint(folder / "checkpoints" / "latest")
-    names = [name.removeprefix("ema/") for name in stored.names() if name.startswith("ema/")]
+    names = [name.removeprefix("ema/0.5/") for name in stored.names() if name.startswith("ema/")]
     assert set(names) == set(exported)
-    assert all((exported[name] == stored.read(f"ema/{name}")).all() for name in names)
+    assert all((exported[name] == stored.read(f"ema/0.5/{name}")).all() for name in names)
     rejected = launch(tmp_path, *command, "job=export", "job.weights=mean")
     assert rejected.returncode == 2, rejected.output
-    assert "job.weights=mean" in rejected.output and "it has ema" in rejected.output
+    assert "job.weights=mean" in rejected.output and "it has ema/0.5" in rejected.output
 
 
 def test_the_test_set_is_evaluated_only_when_it_is_chosen(tmp_path: Path) -> None:

@@ -77,6 +77,14 @@ MATTERS = {
             12,
         ),
     ],
+    "hooks.ema.start": [
+        (
+            (*DEFAULT, "hooks=[default,ema]", "hooks.ema.interval=7"),
+            [],
+            ["hooks.ema.start=initial"],
+            4,
+        ),
+    ],
     "hooks.early_stopping.*": [
         (
             (*STOPPING, "hooks.early_stopping.patience=2"),

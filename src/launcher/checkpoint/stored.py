@@ -38,21 +38,31 @@ class StoredCheckpoint(ShardReader):
         """Read other weights in place of those with which training continues.
 
         Args:
-            which: `ema`, the average of `hooks.ema`. None: the weights of `EVALUATION`, if there
-                are any.
+            which: an average of `hooks.ema`: `ema`, or `ema/0.999` where there are several. None:
+                the weights of `EVALUATION`, if there are any.
             key: the name of this choice, for messages.
         """
         self._replace_weights(EVALUATION)
         if which is None:
             return
-        names = [name for name in self.names() if not name.startswith(NON_EMA_PREFIXES)]
-        averages = sorted({name.partition("/")[0] for name in names})
-        if which not in averages:
+        averages = sorted(
+            {
+                "/".join(name.split("/", 2)[:2])
+                for name in self.names()
+                if not name.startswith(NON_EMA_PREFIXES)
+            }
+        )
+        chosen = [
+            average for average in averages if average == which or average.startswith(f"{which}/")
+        ]
+        if not chosen:
             has = (
                 f"it has {', '.join(averages)}" if averages else "it was trained without hooks.ema"
             )
             raise ConfigError(f"{key}={which}: {self.path} has no such weights; {has}.")
-        self._replace_weights(f"{which}/")
+        if len(chosen) > 1:
+            raise ConfigError(f"{key}={which}: there are {', '.join(chosen)}; name one of them.")
+        self._replace_weights(f"{chosen[0]}/")
 
     def _replace_weights(self, prefix: str) -> None:
         for name in [name for name in self.names() if name.startswith(prefix)]:

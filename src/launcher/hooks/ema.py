@@ -1,12 +1,12 @@
 """Exponential moving averages of the weights."""
 
-from collections.abc import Set
-from typing import Any, ClassVar
+from collections.abc import Sequence, Set
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from launcher.checkpoint.stored import NON_EMA_PREFIXES
+from launcher.config.schema.matters_from import Node, Pair
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.state import reject_flat_buffers
@@ -16,54 +16,76 @@ from launcher.strategies.weights import model_tensors, unwrap
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
 
+def before_an_average(one: Node, other: Node, pair: Pair) -> int:
+    """Return the first steps in which both averages are the initial weights, or a copy."""
+    first = []
+    for start, interval in (
+        (node.get("start"), int(node.get("interval", 1))) for node in (one, other)
+    ):
+        copies = (
+            0 if start == "initial" else max(1, (start if type(start) is int else 0) // interval)
+        )
+        first.append((copies + 1) * interval)
+    return min(first) - 1
+
+
 class EmaHook(BaseHook):
     """Averages the weights (Polyak and Juditsky 1992).
 
-    The first update copies the weights. After each further step, average = decay * average + (1 -
-    decay) * weights.
+    After each step, average = decay * average + (1 - decay) * weights.
 
     The averages cover the parameters that are trainable when the run starts; the others are used as
     they are, also if they are unfrozen later. The averages are sharded like the weights, in float32
     if the weights have 16 bits, and are part of each checkpoint.
 
     Args:
-        decay: decay per optimizer step.
+        decay: decay per optimizer step. Each of several decays has its own average.
         use_buffers: also average floating-point buffers. Otherwise an average is used with the
             model's current buffers.
-        name: prefix of the averages in a checkpoint, `<name>/<parameter>`.
+        name: prefix of the averages in a checkpoint, `<name>/<decay>/<parameter>`.
         interval: steps between updates. The decay of an update is then decay^interval.
         warmup: limit the decay of update n to (1 + n) / (warmup + n), so that the initial weights
             are soon forgotten. With 0, no warm-up.
         device: device of the averages, such as cpu. Default None: the device of the weights.
-        evaluate: evaluate the average instead of the weights. `val/` metrics, the best checkpoint
-            and early stopping then use the average.
+        start: with "first_update", the first update copies the weights, as in torch's
+            `AveragedModel`. With "initial", it averages them with the initial weights. With a
+            number, each update up to this step copies them.
+        evaluate: evaluate the average of the first decay instead of the weights. `val/` metrics,
+            the best checkpoint and early stopping then use the average.
     """
 
     needs: ClassVar = {"evaluate=true": "evaluation", "evaluate=false": "checkpointing"}
+    matters_from: ClassVar = {"start": before_an_average}
 
     def __init__(
         self,
-        decay: Fraction = 0.999,
+        decay: Fraction | list[Fraction] = 0.999,
         use_buffers: bool = False,
         name: str = "ema",
         interval: PositiveInt = 1,
         warmup: NonNegativeInt = 0,
         device: str | None = None,
         evaluate: bool = False,
+        start: Literal["first_update", "initial"] | PositiveInt = "first_update",
     ):
-        if not name or "/" in name or f"{name}/" in NON_EMA_PREFIXES:
+        self.decays = list(map(float, decay if isinstance(decay, Sequence) else [decay]))
+        are_distinct = 0 < len(self.decays) == len(set(self.decays))
+        if not are_distinct or not all(0 <= value <= 1 for value in self.decays):
             raise ConfigError(
-                f"hooks.ema.name={name}: must be a word, and not model, optimizer or evaluation;"
-                " e.g. ema."
+                f"hooks.ema.decay={decay}: must be one or several different numbers from 0 to 1."
             )
-        self.decay, self.use_buffers, self.name = decay, use_buffers, name
-        self.interval, self.warmup = interval, warmup
+        if not name or "/" in name or name in ("model", "optimizer"):
+            raise ConfigError(
+                f"hooks.ema.name={name}: must be a word other than model and optimizer; e.g. ema."
+            )
+        self.use_buffers, self.name = use_buffers, name
+        self.interval, self.warmup, self.start = interval, warmup, start
         self.device = torch.device(device) if device is not None else None
         self.evaluate = evaluate
         self._updates = self._updated_at = 0
         self._model: torch.nn.Module
         self._weights: dict[str, torch.Tensor] = {}
-        self._averages: list[torch.Tensor] = []
+        self._averages: dict[float, list[torch.Tensor]] = {}
         self._restored: set[str] = set()
         self._kept: list[torch.Tensor] = []
         self._module: AveragedModel | None = None
@@ -85,10 +107,13 @@ class EmaHook(BaseHook):
         """
         self._model = trainer.model
         self._weights = tensors_to_average(trainer.model, self.use_buffers, stored)
-        self._averages = [
-            torch.empty_like(shard, dtype=_wide(shard.dtype), device=self.device)
-            for shard in self._shards()
-        ]
+        self._averages = {
+            decay: [
+                torch.empty_like(shard, dtype=_wide(shard.dtype), device=self.device)
+                for shard in self._shards()
+            ]
+            for decay in self.decays
+        }
 
     def _shards(self) -> list[torch.Tensor]:
         return [local(tensor) for tensor in self._weights.values()]
@@ -103,17 +128,21 @@ class EmaHook(BaseHook):
         if trainer.step == self._updated_at or trainer.step % self.interval:
             return
         self._updated_at = trainer.step
+        if isinstance(self.start, int) and trainer.step <= self.start:
+            self._updates = 0
         # In the dtype and on the device of the averages.
-        pairs = zip(self._shards(), self._averages, strict=True)
+        pairs = zip(self._shards(), self._averages[self.decays[0]], strict=True)
         weights = [weight.to(average) for weight, average in pairs]
-        get_ema_multi_avg_fn(self._next_decay())(self._averages, weights, 0)
+        for decay, averages in self._averages.items():
+            get_ema_multi_avg_fn(self._current(decay))(averages, weights, 0)
         self._updates += 1
 
-    def _next_decay(self) -> float:
-        if self._updates == 0:
+    def _current(self, decay: float) -> float:
+        """Return the decay of the next update."""
+        if self._updates == 0 and self.start != "initial":
             return 0.0
         limit = (1 + self._updates) / (self.warmup + self._updates) if self.warmup else 1.0
-        return min(self.decay, limit) ** self.interval
+        return min(decay, limit) ** self.interval
 
     # ----------------------------------------------------------------------------------- evaluation
     @torch.no_grad()
@@ -123,7 +152,7 @@ class EmaHook(BaseHook):
         # This hook may come after the hook that evaluates.
         self.on_after_step(trainer)
         self._kept = [weight.clone() for weight in self._shards()]
-        _copy(self._shards(), self._averages)
+        _copy(self._shards(), self._averages[self.decays[0]])
 
     @torch.no_grad()
     def on_evaluation_end(self, trainer: TrainerView) -> None:
@@ -133,7 +162,7 @@ class EmaHook(BaseHook):
 
     @property
     def ema_model(self) -> AveragedModel:
-        """The model with the average, which updates change in place.
+        """The model with the average of the first decay, which updates change in place.
 
         Raises:
             TrainingError: training has not started, or the weights are sharded.
@@ -149,7 +178,7 @@ class EmaHook(BaseHook):
             self._module = AveragedModel(model, device=self.device)
             inner = self._module.module
             tensors = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
-            for name, average in zip(self._weights, self._averages, strict=True):
+            for name, average in zip(self._weights, self._averages[self.decays[0]], strict=True):
                 tensors[name].data = average
         buffers = zip(self._module.module.named_buffers(), model.buffers(), strict=True)
         for (name, buffer), current in buffers:
@@ -162,22 +191,24 @@ class EmaHook(BaseHook):
         if not self._weights:
             self._prepare(trainer)
         return {
-            f"{self.name}/{name}": ShardedLike(average, weight)
-            for (name, weight), average in zip(self._weights.items(), self._averages, strict=True)
+            f"{self.name}/{decay!r}/{name}": ShardedLike(average, weight)
+            for decay, averages in self._averages.items()
+            for (name, weight), average in zip(self._weights.items(), averages, strict=True)
         }
 
     def load_tensors(self, trainer: TrainerView, saved: TensorReader) -> None:
-        prefix = f"{self.name}/"
-        stored = {name for name in saved.names() if name.startswith(prefix)}
-        self._prepare(trainer, {name.removeprefix(prefix) for name in stored})
+        stored = {name for name in saved.names() if name.startswith(f"{self.name}/")}
+        self._prepare(trainer, {name.split("/", 2)[2] for name in stored})
         tensors = self.state_tensors(trainer)
         self._restored = stored & tensors.keys()
         with saved.concurrent_reads():
             for name in self._restored:
                 tensors[name].read(saved, name)
-        if not self._restored:
+        decays = {name.split("/")[1] for name in self._restored}
+        if missing := sorted({name.split("/")[1] for name in tensors} - decays):
             trainer.logger.warning(
-                "The checkpoint has no average %s: it starts from the current weights.", self.name
+                "The checkpoint has no average of decay %s: it starts from the current weights.",
+                ", ".join(missing),
             )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:

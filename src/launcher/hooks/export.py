@@ -22,7 +22,7 @@ class ExportHook(BaseHook):
 
     Args:
         checkpoint: best or last.
-        weights: `ema` is the average that `hooks.ema` keeps.
+        weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
             Default None: the weights.
         dtype: convert floating-point tensors. Default None: they are not converted.
     """

@@ -36,7 +36,7 @@ def open_model(
     Args:
         config: the configuration of the job.
         checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema` is the average that `hooks.ema` keeps.
+        weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
             Default None: the weights.
         trust: run whatever code the checkpoint's configuration names.
         has_loader: build the loader of the training data too.

@@ -45,8 +45,8 @@ def load_model(
         run: the id of a run, the beginning of its id, its name, `<name>/<id>`, or the folder of a
             run, of a checkpoint, or an export.
         checkpoint: a run's checkpoint: latest, best or a step.
-        weights: `ema` is the average that `hooks.ema` keeps. Default None: the weights themselves,
-            which are the only ones that an export has.
+        weights: an average of `hooks.ema`, as `ema`, or `ema/0.999` if there are several. Default
+            None: the weights themselves, which are the only ones that an export has.
         outputs: the folder of the runs, to find one by its id.
         trust: build any other class too. Use it only for the runs of an author whom you trust.
     Raises:

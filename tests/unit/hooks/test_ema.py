@@ -42,16 +42,33 @@ def test_the_values_are_those_of_torch(tmp_path: Path) -> None:
     assert parameters(hook.ema_model) == parameters(kept.average)
 
 
-@pytest.mark.parametrize("decay", [0.9, 0.1])
-def test_warmup_and_interval(tmp_path: Path, decay: float) -> None:
-    hook, kept = EmaHook(decay, interval=2, warmup=4), Kept()
+def test_an_average_that_starts_late_is_a_copy_before(tmp_path: Path) -> None:
+    values = {}
+    for steps in (4, 5, 6):
+        hook, kept = EmaHook(0.9, start=4), Kept()
+        Toy([hook, kept], steps, tmp_path / str(steps)).train()
+        values[steps] = parameters(hook.ema_model)
+    copied, last, newest = (list(weights.values()) for weights in kept.weights[3:])
+    assert values[4] == [weight.tolist() for weight in copied]
+    averages = copied
+    for steps, weights in ((5, last), (6, newest)):
+        averages = [0.9 * one + 0.1 * other for one, other in zip(averages, weights, strict=True)]
+        for found, expected in zip(values[steps], averages, strict=True):
+            assert torch.allclose(torch.tensor(found), expected)
+
+
+def test_warmup_and_interval(tmp_path: Path) -> None:
+    hook, kept = EmaHook(decay=[0.9, 0.1], interval=2, warmup=4), Kept()
     trainer = Toy([kept, hook], 7, tmp_path)
     trainer.train()
-    expected, fourth, sixth = (kept.weights[step - 1]["0.bias"].double() for step in (2, 4, 6))
-    for updates, weights in ((1, fourth), (2, sixth)):
-        present = min(decay, (1 + updates) / (4 + updates)) ** 2
-        expected = present * expected + (1 - present) * weights
-    assert averages(hook, trainer)["ema/0.bias"] == pytest.approx(expected.tolist(), abs=1e-6)
+    values = averages(hook, trainer)
+    second, fourth, sixth = (kept.weights[step - 1]["0.bias"].double() for step in (2, 4, 6))
+    for decay in (0.9, 0.1):
+        expected = second
+        for updates, weights in ((1, fourth), (2, sixth)):
+            present = min(decay, (1 + updates) / (4 + updates)) ** 2
+            expected = present * expected + (1 - present) * weights
+        assert values[f"ema/{decay}/0.bias"] == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +140,16 @@ def test_the_weights_are_evaluated_unless_the_average_is_asked_for(tmp_path: Pat
 
 
 def test_a_resumed_average_is_that_of_one_run(tmp_path: Path) -> None:
-    whole, first, resumed, in_memory = (EmaHook(0.9, warmup=2) for _ in range(4))
+    whole, resumed = EmaHook([0.9, 0.5], warmup=2), EmaHook([0.9, 0.5], warmup=2)
     trainer = Toy([whole, CheckpointingHook(1)], 5, tmp_path / "whole", [GOOD])
     trainer.train()
-    Toy([first, CheckpointingHook(1)], 2, tmp_path / "parts", [GOOD]).train()
+    Toy(
+        [EmaHook([0.9, 0.5], warmup=2), CheckpointingHook(1)], 2, tmp_path / "parts", [GOOD]
+    ).train()
     again = Toy([CheckpointingHook(1), resumed], 5, tmp_path / "parts", [GOOD])
     again.train()
     assert averages(resumed, again) == averages(whole, trainer)
+    in_memory = EmaHook([0.9, 0.5])
     other = Toy([in_memory], 5, tmp_path, [GOOD])
     other.build()
     other.load_state_dict(trainer.state_dict())
@@ -137,35 +157,69 @@ def test_a_resumed_average_is_that_of_one_run(tmp_path: Path) -> None:
     assert averages(in_memory, other) == averages(whole, trainer)
 
 
-def test_averages_in_a_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    hook, other = EmaHook(0.9), EmaHook(0.5, name="other")
-    trainer = Toy([hook, other, CheckpointingHook(1)], 3, tmp_path)
+def test_a_hook_that_the_checkpoint_does_not_know_starts_from_its_weights(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Toy([EmaHook(0.9), CheckpointingHook(1)], 2, tmp_path).train()
+    hook = EmaHook([0.9, 0.5])
+    trainer = Toy([hook, CheckpointingHook(1)], 2, tmp_path)
+    trainer.train()
+    assert "no average of decay 0.5: it starts from the current weights" in caplog.text
+    values = averages(hook, trainer)
+    assert values["ema/0.5/0.bias"] == trainer.model[0].bias.tolist() != values["ema/0.9/0.bias"]
+
+
+def test_the_average_of_a_stored_checkpoint(tmp_path: Path) -> None:
+    hook = EmaHook([0.9, 0.5])
+    trainer = Toy([hook, CheckpointingHook(1)], 3, tmp_path)
     trainer.train()
     path = tmp_path / "checkpoints" / "latest"
-    for average in (hook, other):
-        stored = StoredCheckpoint(path)
-        stored.use_weights(average.name)
-        values = averages(average, trainer)
-        assert stored.read("model/0.bias").tolist() == values[f"{average.name}/0.bias"]
-    with pytest.raises(ConfigError, match="it has ema, other"):
-        StoredCheckpoint(path).use_weights("mean")
-    new = EmaHook(0.5, name="new")
-    again = Toy([EmaHook(0.9), new, CheckpointingHook(1)], 3, tmp_path)
-    again.train()
-    assert "no average new: it starts from the current weights" in caplog.text
-    values = averages(new, again)
-    assert values["new/0.bias"] == again.model[0].bias.tolist()
-    assert values["new/0.bias"] != averages(hook, trainer)["ema/0.bias"]
+    for which, message in (
+        ("ema", "there are ema/0.5, ema/0.9; name one"),
+        ("mean", "it has ema/0.5, ema/0.9"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            StoredCheckpoint(path).use_weights(which)
+    stored = StoredCheckpoint(path)
+    stored.use_weights("ema/0.9")
+    assert stored.read("model/0.bias").tolist() == averages(hook, trainer)["ema/0.9/0.bias"]
 
 
-@pytest.mark.parametrize("name", ["", "model", "evaluation", "a/b"])
-def test_bad_names(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"hooks\.ema\.name"):
-        EmaHook(name=name)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"decay": []}, "hooks.ema.decay"),
+        ({"decay": [0.9, 0.9]}, "hooks.ema.decay"),
+        ({"decay": [0.9, 1.5]}, "hooks.ema.decay"),
+        ({"name": ""}, "hooks.ema.name"),
+        ({"name": "model"}, "hooks.ema.name"),
+        ({"name": "a/b"}, "hooks.ema.name"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EmaHook(**settings)
 
 
 def test_two_hooks(tmp_path: Path) -> None:
+    other = EmaHook([0.0, 1.0], name="other", evaluate=True)
+    Toy([EmaHook(0.9), other, CheckpointingHook(1)], 1, tmp_path / "a").train()
     with pytest.raises(ConfigError, match="give them different names"):
         Toy([EmaHook(0.9), EmaHook(0.9), CheckpointingHook(1)], 1, tmp_path / "b").train()
     with pytest.raises(ConfigError, match="only one hook can replace the weights"):
         Toy([EmaHook(0.9, evaluate=True), EmaHook(0.5, evaluate=True)], 1, tmp_path / "c").train()
+
+
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_the_average_may_start_as_the_initial_weights(tmp_path: Path, warmup: int) -> None:
+    hook, kept, initial = EmaHook(0.9, start="initial", warmup=warmup), Kept(), []
+    first = FunctionHook(
+        on_before_train=lambda trainer: initial.append(copy.deepcopy(trainer.model.state_dict()))
+    )
+    Toy([hook, kept, first], 2, tmp_path).train()
+    expected = initial[0]
+    for number, weights in enumerate(kept.weights):
+        decay = min(0.9, (1 + number) / (warmup + number)) if warmup else 0.9
+        expected = {name: decay * expected[name] + (1 - decay) * weights[name] for name in weights}
+    for name, average in hook.ema_model.module.named_parameters():
+        torch.testing.assert_close(average, expected[name])
