@@ -92,8 +92,6 @@ def test_a_completed_run_gets_what_a_command_adds(tmp_path: Path) -> None:
             [TEST_SET, "hooks.evaluation.test=best", "hooks.checkpointing.best_metric=null"],
             "hooks.evaluation.test=best: hooks.checkpointing.best_metric=null",
         ),
-        (["hooks=[export]"], "hooks.export: needs hooks.checkpointing"),
-        (["hooks=[default,export]", "hooks.export.weights=ema"], "hooks.export: needs hooks.ema"),
     ],
 )
 def test_what_cannot_be_done_at_the_end_is_rejected_at_the_start(

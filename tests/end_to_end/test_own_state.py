@@ -72,10 +72,6 @@ REJECTED = {
         ("strategy=fsdp", *optimizer("ByName")),
         "/tree/sums/0 has shards on several ranks",
     ),
-    "an object": (
-        optimizer("Projected"),
-        "values/module.backbone.weight/projector is a Projector, which a checkpoint cannot hold",
-    ),
     "schedule-free, and the test set on the best weights": (
         (
             *optimizer("ScheduleFree"),
@@ -85,18 +81,6 @@ REJECTED = {
             "data.test_dataset={_target_: support.drawing.samples}",
         ),
         "hooks.evaluation.test=best: ScheduleFree evaluates weights of its own",
-    ),
-    "a lazy parameter": (
-        ("~model.module", "+model.module={_target_:torch.nn.LazyLinear,out_features:10}"),
-        "model: module is a LazyLinear",
-    ),
-    "sparse gradients": (
-        (
-            "~model.module",
-            "+model.module={_target_:torch.nn.Embedding,num_embeddings:8,embedding_dim:2,"
-            "sparse:true}",
-        ),
-        "model: module has sparse=True",
     ),
 }
 

@@ -260,13 +260,13 @@ def test_a_completed_run_asked_for_again_loads_no_torch(
 def test_a_tracker_added_to_a_completed_run_is_copied_by_the_command_that_it_names(
     completed: Path,
 ) -> None:
-    again = launch(completed, *ONE_STEP, "tracker=[tensorboard]", "tracker.tensorboard.path=events")
+    again = launch(completed, *ONE_STEP, "tracker=[tensorboard]")
     (command,) = re.findall(r"To copy the run to it: python -m launcher\.runs (.*)", again.output)
     words = split(command)
     assert words[:2] == ["sync", run_folder(completed).name]
     synced = python.run("-m", "launcher.runs", *words, env=ENVIRONMENT)
     assert synced.returncode == 0 and "tensorboard has all steps" in synced.stdout, synced.stderr
-    assert [*(run_folder(completed) / "events").iterdir()]
+    assert [*(run_folder(completed) / "tensorboard").iterdir()]
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ COMMAND = (
     "hooks.evaluation.interval=50",
     "hooks.checkpointing.interval=20",
     "tracker=[wandb,tensorboard,mlflow]",
-    "tracker.wandb.system_metrics=false",
+    "+tracker.wandb.settings.x_disable_stats=true",
     "+tracker.pace._target_=support.pacer.Pacer",
     "+tracker.pace.seconds=0.05",
 )

@@ -44,9 +44,10 @@ def uneven_evaluation(
 ) -> dict[str, Any]:
     """Held-out batches of one sample each, `batches[rank]` of them on this rank; `stop`: a signal
     to the last rank."""
-    from launcher.hooks.sample_means import BatchOrder, SampleMeans
+    from launcher.hooks.metrics import Metrics
+    from launcher.hooks.sample_means import measure_means
 
-    trainer = build(Path("unused"), overrides, Journal())
+    trainer: Any = build(Path("unused"), overrides, Journal())
     rank = trainer.strategy.ranks.rank
     passes = []
     generator = torch.Generator().manual_seed(0)
@@ -60,8 +61,8 @@ def uneven_evaluation(
         return trainer.forward(batch)
 
     pairs = [(sample[None, :-1], sample[None, 1:]) for sample in own]
-    context = trainer.strategy.forward_context
-    metrics = SampleMeans(forward, trainer.model, context).over_ranks(pairs, BatchOrder(0, 0))
+    trainer.call_forward = forward
+    metrics = measure_means(trainer, pairs, 0, Metrics({}))
     with torch.no_grad(), trainer.strategy.forward_context():
         expected = trainer.forward((samples[:, :-1], samples[:, 1:]))[0]
     signals.forget()
@@ -71,7 +72,8 @@ def uneven_evaluation(
 
 def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
     """Train on masked targets; the losses, and what an evaluation of 17 samples gives."""
-    from launcher.hooks.sample_means import BatchOrder, SampleMeans
+    from launcher.hooks.metrics import Metrics
+    from launcher.hooks.sample_means import measure_means
 
     data = split(
         "data=custom data.dataset._target_=support.masked.Masked data.seq_len=12 data.vocab_size=19"
@@ -82,9 +84,7 @@ def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
     own = [Masked(17)[i] for i in range(ranks.rank(), 17, ranks.world_size())]
     collate = torch.utils.data.default_collate
     batches = [collate(own[i : i + micro]) for i in range(0, len(own), micro)]
-    context = trainer.strategy.forward_context
-    means = SampleMeans(trainer.forward, trainer.model, context, trainer.num_targets)
-    val = means.over_ranks(batches, BatchOrder(0, 0))
+    val = measure_means(trainer, batches, 0, Metrics({}))
     weights = trainer.strategy.full_weights() or {}
     tables = [buffer.tolist() for buffer in trainer.unwrapped_model.buffers()]
     trainer.strategy.teardown()

@@ -58,8 +58,6 @@ class WandbServer:
             "summary": {},
             "config": {},
             "started": False,
-            "output": {},
-            "alerts": [],
         }
         return self.runs.setdefault(
             name, {**empty, "upsert": {}, "exit": None, "preempting": False, "overwritten": 0}
@@ -104,7 +102,7 @@ class WandbServer:
             bucket = {
                 "id": f"s-{given['name']}", "name": given["name"],
                 "summaryMetrics": json.dumps(run["summary"]),
-                "displayName": given["name"], "logLineCount": len(run["output"]),
+                "displayName": given["name"], "logLineCount": 0,
                 "config": json.dumps(run["config"]),
                 "historyLineCount": len(run["history"]), "eventsLineCount": len(run["events"]),
                 **tails,
@@ -153,10 +151,6 @@ class WandbServer:
     def on_MarkRunFilesUploaded(self, given: dict[str, Any]) -> dict[str, Any]:
         return {"markRunFilesUploaded": {"success": True}}
 
-    def on_NotifyScriptableRunAlert(self, given: dict[str, Any]) -> dict[str, Any]:
-        self.run(given["runName"])["alerts"].append(given)
-        return {"notifyScriptableRunAlert": {"success": True}}
-
     def on_ArtifactType(self, given: dict[str, Any]) -> dict[str, Any]:
         return {"project": {"artifact": None}}
 
@@ -202,8 +196,6 @@ class WandbServer:
         offset, content = chunk["offset"], chunk["content"]
         if file == "wandb-summary.json":
             run["summary"] = json.loads(content[-1])
-        elif file == "output.log":
-            run["output"] |= {offset + index: line for index, line in enumerate(content)}
         else:
             key = {"wandb-history.jsonl": "history", "wandb-events.jsonl": "events"}[file]
             run["overwritten"] += len(run[key]) > offset

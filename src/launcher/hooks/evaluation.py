@@ -14,7 +14,7 @@ from launcher.hooks.best import best_step, check_keeps_best
 from launcher.hooks.interval import Interval
 from launcher.hooks.metrics import Metrics, split_tables
 from launcher.hooks.records import flatten, show
-from launcher.hooks.sample_means import BatchOrder, SampleMeans
+from launcher.hooks.sample_means import measure_means
 from launcher.process import ranks, signals
 from launcher.rundir.folder import RunFolder
 from launcher.types import NonNegativeInt, PositiveInt
@@ -180,24 +180,14 @@ class EvaluationHook(BaseHook):
     ) -> dict[str, Any] | None:
         """Return the metrics by name of the loader, or None if a signal came on a rank.
 
-        A value with two dimensions is a `Table`. By default the loaders are those that `open` has
+        A value with two dimensions is a `Matrix`. By default the loaders are those that `open` has
         made, and the step is the trainer's.
         """
-        strategy = trainer.strategy
-        order = BatchOrder(
-            strategy.plan.seed, trainer.step if step is None else step, strategy.lanes
-        )
-        means = SampleMeans(
-            trainer.call_forward,
-            trainer.model,
-            strategy.forward_context,
-            trainer.num_targets,
-            self.metrics,
-        )
         metrics: dict[str, Any] = {}
         for name, of_loader in (batches or self._batches).items():
             self.metrics.reset(trainer.device)
-            measured = means.over_ranks(of_loader, order)
+            of_weights = trainer.step if step is None else step
+            measured = measure_means(trainer, of_loader, of_weights, self.metrics)
             if measured is None:
                 return None
             metrics |= {name: measured} if name else measured

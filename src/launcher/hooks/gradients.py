@@ -17,12 +17,10 @@ class GradientsHook(BaseHook):
 
     Args:
         interval: steps between two logged lines.
-        depth: number of parts of a parameter's name that make the block. Default None: up to the
-            first number.
     """
 
-    def __init__(self, interval: PositiveInt = 10, depth: PositiveInt | None = None):
-        self.interval, self.depth = interval, depth
+    def __init__(self, interval: PositiveInt = 10):
+        self.interval = interval
         self._norms: dict[str, torch.Tensor] = {}
 
     def on_start(self, trainer: TrainerView) -> None:
@@ -34,7 +32,7 @@ class GradientsHook(BaseHook):
         blocks: dict[str, list[nn.Parameter]] = {}
         for name, p in unwrap(trainer.model).named_parameters():
             if p.requires_grad:
-                blocks.setdefault(block_of(name, self.depth), []).append(p)
+                blocks.setdefault(block_of(name), []).append(p)
         norm = trainer.strategy.grad_norm
         self._norms = {block: norm(params) for block, params in blocks.items()}
 
@@ -44,8 +42,7 @@ class GradientsHook(BaseHook):
             trainer.log({"gradients": norms})
 
 
-def block_of(name: str, depth: int | None = None) -> str:
-    parts = name.split(".")
-    if depth is None:
-        depth = next((i + 1 for i, part in enumerate(parts[:-1]) if part.isdecimal()), 1)
-    return ".".join(parts[: max(1, min(depth, len(parts) - 1))])
+def block_of(name: str) -> str:
+    parts = name.split(".")[:-1] or [name]
+    depth = next((i + 1 for i, part in enumerate(parts) if part.isdecimal()), 1)
+    return ".".join(parts[:depth])

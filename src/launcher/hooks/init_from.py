@@ -1,6 +1,5 @@
 """Starts a run at step 0 from the weights of another."""
 
-import json
 from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
@@ -22,8 +21,6 @@ from launcher.strategies.weights import (
     names_of_tied,
     reject_misfits,
 )
-
-INDEX = "model.safetensors.index.json"
 
 
 class InitFromHook(BaseHook):
@@ -169,27 +166,8 @@ def _read(source: Path, files: list[Path]) -> ShardReader:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """List the safetensors files of a Hugging Face folder: of its index, the only one, or all."""
-    index = folder / INDEX
-    if index.is_file():
-        return [folder / name for name in _index_names(index)]
-    single = folder / "model.safetensors"
-    return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-
-
-def _index_names(index: Path) -> list[str]:
-    try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        if not "".join(names):
-            raise ValueError("weight_map maps no names to file names")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"run.init_from={index.parent}: {INDEX} is broken; copy or download it again."
-        ) from error
-    for name in names:
-        if Path(name).name != name or name == ".." or "\0" in name:
-            raise ConfigError(
-                f"run.init_from={index.parent}: {INDEX} names {name!r}, which is not a file of this"
-                " folder; do not trust these weights."
-            )
-    return names
+    """List the safetensors files of a Hugging Face folder: the model's own, or else all."""
+    for pattern in ("model.safetensors", "model-*.safetensors", "*.safetensors"):
+        if files := sorted(folder.glob(pattern)):
+            return files
+    return []

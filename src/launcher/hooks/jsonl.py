@@ -1,43 +1,27 @@
 """Writes `metrics.jsonl`: one line for each logged step, no step twice."""
 
-import json
-import math
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
-
-import orjson
+from typing import Any
 
 from launcher.hooks.base import Records, TrainerView
 from launcher.hooks.line_file import LineFileHook, Row
-from launcher.hooks.logging import LoggingHook
 from launcher.hooks.records import flatten, to_number
 from launcher.process import ranks
-from launcher.types import NonEmptyText
 
 
 class JsonlHook(LineFileHook):
     """Collects the records of a step and appends them as one line before the next step.
 
     See `LineFileHook`. A resume drops the lines of steps after the checkpoint.
-
-    Args:
-        path: relative to the workspace. Outside it, the file is in a folder `<name>/<id>` there.
     """
 
-    key: ClassVar = "jsonl"
+    key, name = "jsonl", "metrics.jsonl"
 
-    def __init__(
-        self,
-        path: NonEmptyText = "metrics.jsonl",
-        clock: Callable[[], float] = time.time,
-    ):
-        super().__init__(path)
+    def __init__(self, clock: Callable[[], float] = time.time):
+        super().__init__()
         self._clock = clock
         self._saved: dict[str, Any] = {}
-
-    def encode(self, row: Row) -> str:
-        return encode_line(row)
 
     def on_ready(self, trainer: TrainerView) -> None:
         super().on_ready(trainer)
@@ -81,13 +65,6 @@ class JsonlHook(LineFileHook):
                 line["epoch"] = trainer.state.epoch
         return line
 
-    def on_close(self, trainer: TrainerView) -> None:
-        super().on_close(trainer)
-        is_empty = ranks.rank() == 0 and trainer.step and not self._count
-        if is_empty and not any(isinstance(hook, LoggingHook) for hook in trainer.hooks):
-            advice = "Choose hooks=[default]." if trainer.context.texts else "Add LoggingHook()."
-            trainer.logger.warning("%s was not written: nothing was logged. %s", self.path, advice)
-
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         super().on_state_dict(trainer, state_dict)
         state_dict[self.key]["lines"] = {"count": self._count, "run": self._run()}
@@ -98,18 +75,3 @@ class JsonlHook(LineFileHook):
         shared = trainer.context.shared
         if self.rows and shared is not None and shared.source is not None:
             self.rows[-1]["attempt"] = 0
-
-
-def encode_line(line: dict[str, Any]) -> str:
-    """Encode a line. JSON has no NaN and infinity, so they become strings."""
-    try:
-        if math.isfinite(sum(line.values())):
-            # It takes a tenth of the time of json.
-            return orjson.dumps(line).decode()
-    # An integer has more than 64 bits.
-    except (TypeError, OverflowError):
-        pass
-    is_odd = {
-        key: isinstance(value, float) and not math.isfinite(value) for key, value in line.items()
-    }
-    return json.dumps({key: str(value) if is_odd[key] else value for key, value in line.items()})

@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import math
 import os
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +12,6 @@ from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
 from launcher.process.files import fsync_file
-from launcher.rundir.folder import place_of
 from launcher.rundir.step_lines import drop_lines_after
 
 Row = dict[str, Any]
@@ -29,21 +29,20 @@ class LineFileHook(BaseHook):
 
     key: ClassVar[str]
     """The key of the rows in a checkpoint."""
+    name: ClassVar[str]
+    """The name of the file in the workspace."""
     once: ClassVar[bool] = True
     """A step has one line."""
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
+    def __init__(self) -> None:
+        self.path = Path(self.name)
         self.rows: list[Row] = []
         self._count = 0
         """Number of lines in the file."""
         self._is_reported = self._is_dirty = False
 
-    def encode(self, row: Row) -> str:
-        return json.dumps(row)
-
     def on_start(self, trainer: TrainerView) -> None:
-        self.path = place_of(trainer.workspace, self.path, is_file=True)
+        self.path = (trainer.workspace or Path()) / self.name
         if ranks.rank() == 0:
             self.path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -81,7 +80,7 @@ class LineFileHook(BaseHook):
 
     def write(self, trainer: TrainerView) -> None:
         """Append the rows. If that fails, they are kept."""
-        data = "".join(f"{self.encode(row)}\n" for row in self.rows).encode()
+        data = "".join(f"{encode_line(row)}\n" for row in self.rows).encode()
         try:
             # Check just before the write, since a process that is suspended in between writes when
             # it wakes up.
@@ -107,6 +106,15 @@ class LineFileHook(BaseHook):
             except OSError as error:
                 logger.warning("%s could not be synced: %s", path, error)
         self._is_dirty = False
+
+
+def encode_line(row: Row) -> str:
+    """Encode a line. JSON has no NaN and infinity, so they become strings."""
+    is_odd = {
+        key: isinstance(value, float) and not math.isfinite(value) for key, value in row.items()
+    }
+    values = {key: str(value) if is_odd[key] else value for key, value in row.items()}
+    return json.dumps(values, separators=(",", ":"))
 
 
 def append(path: Path, data: bytes) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -33,8 +33,7 @@ class MediaHook(LineFileHook):
         bins: the number of bins of a histogram.
     """
 
-    key: ClassVar = "media"
-    once: ClassVar = False
+    key, name, once = "media", "media.jsonl", False
     image_folder = "images"
 
     def __init__(
@@ -42,7 +41,7 @@ class MediaHook(LineFileHook):
         image_format: str | Callable[[str], str] = "png",
         bins: PositiveInt = 64,
     ):
-        super().__init__("media.jsonl")
+        super().__init__()
         self.image_format, self.bins = image_format, bins
         if isinstance(image_format, str) and image_format != "png":
             pillow_format(image_format)
@@ -200,16 +199,8 @@ def _pillow(what: str) -> Any:
 def histogram(key: str, value: object, bins: int) -> tuple[list[int], list[float]]:
     """Return counts and edges of the finite values of an array, tensor or list, or empty lists.
 
-    A pair (counts, edges) is returned unchanged. All ranks must call it, since a sharded tensor is
-    gathered.
+    All ranks must call it, since a sharded tensor is gathered.
     """
-    if isinstance(value, tuple):
-        counts, edges = (_on_host(part).tolist() for part in value) if len(value) == 2 else ([], [])
-        if len(edges) != len(counts) + 1:
-            raise ValueError(
-                f"log_histograms {key}: a pair needs counts, and one more edge than counts."
-            )
-        return counts, edges
     values = _on_host(value)
     if values.dtype.kind not in "buif":
         raise ValueError(

@@ -17,8 +17,7 @@ class MemoryHook(IntervalHook):
     """Measures the peak memory of each rank, in GiB.
 
     It sets `step_info["max_memory"]` for the progress and logging hooks (with `sync`, the largest).
-    It logs `memory/rank_<r>`, the peak of each rank since the previous line, and at the end the
-    peaks of the attempt.
+    It logs `memory/rank_<r>`, the peak of each rank since the previous line.
 
     On CUDA it is the peak of allocated tensors within a step. On the CPU, it is the peak resident
     set of the process so far. On mps, it is the memory that the driver has allocated after the
@@ -32,7 +31,7 @@ class MemoryHook(IntervalHook):
 
     def __init__(self, interval: PositiveInt = 10):
         self.interval = interval
-        self._peak = self._highest = 0.0
+        self._peak = 0.0
 
     def on_before_step(self, trainer: TrainerView) -> None:
         if trainer.device.type == "cuda":
@@ -45,14 +44,8 @@ class MemoryHook(IntervalHook):
         super().on_after_step(trainer)
 
     def report(self, trainer: TrainerView) -> None:
-        self._highest, peak, self._peak = max(self._highest, self._peak), self._peak, 0.0
-        peaks = ranks.all_gather(peak)
+        peaks, self._peak = ranks.all_gather(self._peak), 0.0
         trainer.log({"memory": {f"rank_{rank}": value for rank, value in enumerate(peaks)}})
-
-    def on_after_train(self, trainer: TrainerView) -> None:
-        peaks = ranks.all_gather(self._highest)
-        peaks_text = ", ".join(f"rank {rank} {peak:.3g} GiB" for rank, peak in enumerate(peaks))
-        trainer.logger.info("Peak memory: %s.", peaks_text)
 
 
 def max_memory(device: torch.device) -> float:

@@ -44,6 +44,8 @@ class TrackerHook(BaseHook):
         self.config, self.options = dict(config or {}), options
         # This rejects options that it does not have.
         self.tracker(**options)
+        self._all: list[TrackerHook] = []
+        """The hooks for which this one does the work."""
         self._lock: RunLock | None = None
         self._record: RunRecord | None = None
         self._follower: FollowerProcess | None = None
@@ -51,9 +53,14 @@ class TrackerHook(BaseHook):
         self._has_ended = False
 
     def on_start(self, trainer: TrainerView) -> None:
-        hooks = trackers_of(trainer)
-        if hooks[0] is not self:
+        hooks = [hook for hook in trainer.hooks if isinstance(hook, TrackerHook)]
+        if any(hook._all for hook in hooks if hook is not self):
+            # Another one works for all of them.
             return
+        self._all = hooks
+        names = [hook.name for hook in hooks]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"build_hooks: has two hooks for one tracker ({', '.join(names)}).")
         if trainer.workspace is None:
             raise ConfigError(f"{type(self).__name__}: needs a workspace; set workspace=...")
         if trainer.context.texts:
@@ -83,11 +90,10 @@ class TrackerHook(BaseHook):
     def on_ready(self, trainer: TrainerView) -> None:
         if (record := self._record) is None:
             return
-        hooks = trackers_of(trainer)
         config: dict[str, Any] = {}
-        for hook in hooks:
+        for hook in self._all:
             config |= hook.config
-        config["tracker"] = {hook.name: hook.node() for hook in hooks}
+        config["tracker"] = {hook.name: hook.node() for hook in self._all}
         record.folder.logs.mkdir(exist_ok=True)
         record.begin_attempt(
             start_step=trainer.step,
@@ -96,7 +102,7 @@ class TrackerHook(BaseHook):
             strategy=trainer.strategy.name,
             command={"config": flat(config)},
         )
-        names = [hook.name for hook in hooks if not hook.tracker(**hook.options).waits_for_sync]
+        names = [hook.name for hook in self._all if not hook.tracker(**hook.options).waits_for_sync]
         self._follower = FollowerProcess(record.folder, names)
         self._follower.start()
 
@@ -189,15 +195,3 @@ class WandbHook(TrackerHook):
             image_format=image_format,
             **options,
         )
-
-
-def trackers_of(trainer: TrainerView) -> list[TrackerHook]:
-    """List the tracker hooks of a trainer in a fixed order, since one of them moves to the end."""
-    hooks = sorted(
-        (hook for hook in trainer.hooks if isinstance(hook, TrackerHook)),
-        key=lambda hook: hook.name,
-    )
-    names = [hook.name for hook in hooks]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"build_hooks: has two hooks for one tracker ({', '.join(names)}).")
-    return hooks

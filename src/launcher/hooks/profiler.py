@@ -9,8 +9,7 @@ import torch
 from launcher.config.schema.matters_from import never
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
-from launcher.rundir.folder import place_of
-from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
+from launcher.types import NonNegativeInt, PositiveInt
 
 
 class ProfilerHook(BaseHook):
@@ -22,11 +21,7 @@ class ProfilerHook(BaseHook):
         start: number of steps of each attempt that are skipped first.
         steps: record this many steps.
         ranks: which ranks record.
-        record_shapes: record the shapes of the operations' inputs.
-        profile_memory: record memory allocations.
         with_stack: record the source lines of the operations.
-        path: the folder, relative to the workspace. Outside it, the run's files are in
-            `<path>/<name>/<id>`.
     """
 
     matters_from: ClassVar = {"*": never}
@@ -36,17 +31,10 @@ class ProfilerHook(BaseHook):
         start: NonNegativeInt = 10,
         steps: PositiveInt = 3,
         ranks: list[NonNegativeInt] | None = None,
-        record_shapes: bool = False,
-        profile_memory: bool = False,
         with_stack: bool = False,
-        path: NonEmptyText = "profile",
     ):
-        self.start, self.steps, self.ranks, self.path = start, steps, ranks or [0], Path(path)
-        self._options: Any = {
-            "record_shapes": record_shapes,
-            "profile_memory": profile_memory,
-            "with_stack": with_stack,
-        }
+        self.start, self.steps, self.ranks = start, steps, ranks or [0]
+        self.with_stack = with_stack
         self._profile: Any = None
 
     def on_ready(self, trainer: TrainerView) -> None:
@@ -60,7 +48,7 @@ class ProfilerHook(BaseHook):
             )
             finish = partial(self._finish, trainer, trainer.step + self.start + 1)
             self._profile = torch.profiler.profile(
-                schedule=window, on_trace_ready=finish, **self._options
+                schedule=window, on_trace_ready=finish, with_stack=self.with_stack
             )
             self._profile.start()
 
@@ -78,7 +66,7 @@ class ProfilerHook(BaseHook):
         is_on_gpu = trainer.device.type == "cuda"
         if is_on_gpu:
             torch.cuda.synchronize(trainer.device)
-        folder = place_of(trainer.workspace, self.path)
+        folder = (trainer.workspace or Path()) / "profile"
         target = folder / f"step-{first:08d}-rank-{ranks.rank()}.json.gz"
         try:
             folder.mkdir(parents=True, exist_ok=True)

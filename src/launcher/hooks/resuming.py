@@ -193,7 +193,6 @@ class CheckpointRestorer:
         if self.load == "must":
             raise has_no_checkpoint(self.store, self._key)
         self._reject_new_start(trainer)
-        self._report_trainloop(trainer)
         return ResumeChoice()
 
     def _newest(self) -> ResumeChoice | None:
@@ -214,18 +213,6 @@ class CheckpointRestorer:
                 f"{self._key}={self.load}: run.json says that step {step} was saved, but"
                 f" {self.store.root} has no checkpoint. Put the checkpoints back; or start at step"
                 f" 0 with {self._key}=never, or as another run with {self._another}."
-            )
-
-    def _report_trainloop(self, trainer: TrainerView) -> None:
-        names = [path.parent.name for path in self.store.root.glob("*/training_state.pt")]
-        steps = [int(name) for name in names if name.isdecimal()]
-        if steps and trainer.step == 0:
-            trainer.logger.warning(
-                "%s has checkpoints of trainloop, up to step %d, which are not read: training"
-                " starts at step 0. To train on from one, pass its files to"
-                " `trainer.load_state_dict` in `on_restore`.",
-                self.store.root,
-                max(steps),
             )
 
     def _abandon_later(self, trainer: TrainerView) -> None:

@@ -1,21 +1,18 @@
 """Means of loss and records over the samples of all ranks' batches."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import torch
 
 from launcher.data.evaluation_loader import EvaluationLoader
-from launcher.hooks.base import Records
+from launcher.hooks.base import Records, TrainerView
 from launcher.hooks.evaluation_mode import in_evaluation
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import batch_size, flatten
 from launcher.models.output import OUTPUTS
 from launcher.process import ranks, signals
-from launcher.process.lanes import Lanes
 from launcher.process.rng import seed_lane
 from launcher.strategies.weights import unwrap
 
@@ -56,99 +53,64 @@ def combine(parts: Sequence[Part]) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class BatchOrder:
-    """The number and the random state of each batch of an evaluation.
+def measure_means(
+    trainer: TrainerView, batches: Iterable[object], step: int, metrics: Metrics
+) -> dict[str, object] | None:
+    """Return means of loss and records over the samples (or targets) of all ranks, by flat name.
 
-    The state is a function of the run's seed, the step of the weights and the number, so an
-    evaluation that is repeated, by a resume or another process, draws the same random numbers. With
-    lanes, the batches are also combined in the order of their numbers, regardless of their ranks.
-    """
-
-    seed: int
-    step: int
-    lanes: Lanes | None = None
-
-    def begin(self, turn: int) -> int:
-        """Set the random state of this rank's batch at a turn, and return its number."""
-        number = turn * ranks.world_size() + ranks.rank()
-        first = 1 if self.lanes is None else self.lanes.count + 1
-        seed_lane(self.seed, self.step, first + number)
-        return number
-
-    def of_all_ranks(self, parts: Mapping[int, Sums]) -> list[Part]:
-        numbered = [(number, to_part(sums)) for number, sums in parts.items()]
-        gathered = dict(chain(*ranks.all_gather(numbered)))
-        return [gathered[number] for number in sorted(gathered)]
-
-
-@dataclass(frozen=True)
-class SampleMeans:
-    """Computes means of loss and records over samples, by flat name.
-
+    The step is the step of the weights. The metrics are reset already.
     If only some batches have a record, its mean is over their samples. A language model also gets
-    `perplexity`, exp(loss).
+    `perplexity`, exp(loss). With lanes, the batches are combined in the order of their numbers,
+    regardless of their ranks.
 
-    Args:
-        forward: function that returns loss and records of a batch.
-        model: the model, which is in evaluation mode meanwhile.
-        context: context of each forward pass.
-        num_targets: function that returns the number of targets of a batch, for means over targets.
-            Default None: means over samples.
-        metrics: already reset.
+    Returns:
+        None if a signal came on some rank.
+    Raises:
+        ValueError: `forward` returned no loss, or there was no batch.
     """
+    try:
+        sums = _sum_batches(trainer, batches, step, metrics)
+    except signals.Interrupted:
+        return None
+    numbered = {number: to_part(of_batches) for number, of_batches in sums.items()}
+    gathered = list(chain.from_iterable(part.items() for part in ranks.all_gather(numbered)))
+    # Without lanes, each rank has one part; the sort keeps the order of the ranks.
+    means = combine([part for _, part in sorted(gathered, key=lambda item: item[0])])
+    if "loss" not in means:
+        raise ValueError("No validation batch has a loss or a target.")
+    if getattr(unwrap(trainer.model), "is_language_model", False):
+        means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
+    return means | metrics.compute()
 
-    forward: Callable[[object], tuple[torch.Tensor | None, Records]]
-    model: torch.nn.Module
-    context: Callable[[], AbstractContextManager[object]]
-    num_targets: Callable[[object], torch.Tensor | int | None] = lambda batch: None
-    metrics: Metrics | None = None
 
-    def over_ranks(self, batches: Iterable[object], order: BatchOrder) -> dict[str, object] | None:
-        """Compute the means over the batches of all ranks, or None if a signal came on some rank.
+def _sum_batches(
+    trainer: TrainerView, batches: Iterable[object], step: int, metrics: Metrics
+) -> dict[int, Sums]:
+    """Return sums over this rank's batches under 0, or with lanes of each by its number."""
+    parts: dict[int, Sums] = {}
+    lanes = trainer.strategy.lanes
+    with in_evaluation(trainer.model, needs_outputs=bool(metrics.metrics)):
+        for turn, (batch, is_new) in enumerate(_in_step(batches)):
+            number = turn * ranks.world_size() + ranks.rank()
+            # An evaluation that is repeated, by a resume or another process, draws the same random
+            # numbers.
+            first = 1 if lanes is None else lanes.count + 1
+            seed_lane(trainer.strategy.plan.seed, step, first + number)
+            with trainer.strategy.forward_context():
+                loss, records = trainer.call_forward(batch)
+            if loss is not None and is_new:
+                metrics.update(unwrap(trainer.model), records)
+                sums = parts.setdefault(0 if lanes is None else number, {})
+                _add(sums, {"loss": loss, **records}, trainer.num_targets(batch), batch)
+    return parts
 
-        Raises:
-            ValueError: `forward` returned no loss, or there was no batch.
-        """
-        try:
-            parts = self._sum_batches(batches, order)
-        except signals.Interrupted:
-            return None
-        if order.lanes is not None:
-            return self._complete(order.of_all_ranks(parts))
-        return self._complete(ranks.all_gather(to_part(parts.get(0, {}))))
 
-    def _sum_batches(self, batches: Iterable[object], order: BatchOrder) -> dict[int, Sums]:
-        """Return sums over this rank's batches under 0, or with lanes of each by its number."""
-        parts: dict[int, Sums] = {}
-        has_metrics = self.metrics is not None and bool(self.metrics.metrics)
-        with in_evaluation(self.model, needs_outputs=has_metrics):
-            for turn, (batch, is_new) in enumerate(_in_step(batches)):
-                number = order.begin(turn)
-                with self.context():
-                    loss, records = self.forward(batch)
-                if loss is not None and is_new:
-                    key = 0 if order.lanes is None else number
-                    self._add(parts.setdefault(key, {}), batch, loss, records)
-        return parts
-
-    def _add(self, sums: Sums, batch: object, loss: torch.Tensor, records: Records) -> None:
-        if self.metrics is not None:
-            self.metrics.update(unwrap(self.model), records)
-        records = {name: value for name, value in records.items() if name not in OUTPUTS}
-        targets = self.num_targets(batch)
-        size = batch_size(batch) if targets is None else targets
-        for name, value in flatten({"loss": loss, **records}).items():
-            if value is not None:
-                add_mean(sums, name, value, size)
-
-    def _complete(self, parts: Sequence[Part]) -> dict[str, object]:
-        means = combine(parts)
-        if "loss" not in means:
-            raise ValueError("No validation batch has a loss or a target.")
-        if getattr(unwrap(self.model), "is_language_model", False):
-            means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
-        return means | (self.metrics.compute() if self.metrics is not None else {})
+def _add(sums: Sums, records: Records, targets: Number | None, batch: object) -> None:
+    size = batch_size(batch) if targets is None else targets
+    records = {name: value for name, value in records.items() if name not in OUTPUTS}
+    for name, value in flatten(records).items():
+        if value is not None:
+            add_mean(sums, name, value, size)
 
 
 _DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)

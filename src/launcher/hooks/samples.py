@@ -16,9 +16,8 @@ from launcher.hooks.interval import IntervalHook
 from launcher.process import ranks
 from launcher.process.files import replace_file
 from launcher.process.printable import printable
-from launcher.rundir.folder import place_of
 from launcher.strategies.weights import unwrap
-from launcher.types import NonEmptyText, NonNegativeFloat, NonNegativeInt, PositiveInt
+from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 BYTES = 256
 """The vocabulary of `data=text`: the bytes of UTF-8."""
@@ -41,8 +40,6 @@ class SamplesHook(IntervalHook):
         seed: seed of the generator for the first prompt. Each further prompt has the next number.
         encode, decode: functions from text to tokens and back, such as a tokenizer's. Default None:
             bytes.
-        path: the folder, relative to the workspace; outside it, the run's files are in
-            `<path>/<name>/<id>`.
     """
 
     def __init__(
@@ -55,26 +52,13 @@ class SamplesHook(IntervalHook):
         seed: NonNegativeInt = 0,
         encode: Callable[[str], Sequence[int]] | None = None,
         decode: Callable[[list[int]], str] | None = None,
-        path: NonEmptyText = "samples",
     ):
         self.prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        if not self.prompts:
-            raise ConfigError(
-                "hooks.samples.prompts=[]: nothing to continue; give a text, or leave the hook out."
-            )
         self.interval, self.max_new_tokens, self.seed = interval, max_new_tokens, seed
         self.temperature, self.top_k = temperature, top_k
-        self.encode, self.decode, self.path = encode, decode, Path(path)
+        self.encode, self.decode = encode, decode
         self._vocabulary = 0
         self._tokens: list[list[int]] = []
-
-    def on_start(self, trainer: TrainerView) -> None:
-        model = unwrap(trainer.model)
-        if not hasattr(model, "logits"):
-            raise ConfigError(
-                f"hooks.samples: {type(model).__name__} has no logits(tokens), the scores of the"
-                " next token; add the method, choose model=gpt, or leave the hook out."
-            )
 
     def on_before_train(self, trainer: TrainerView) -> None:
         self._vocabulary = vocabulary(trainer)
@@ -90,9 +74,10 @@ class SamplesHook(IntervalHook):
         # A terminal would obey a control character that the model writes.
         printed = printable(text.rstrip())
         trainer.logger.info("Step %d: the model writes:\n%s", trainer.step, printed)
-        target = place_of(trainer.workspace, self.path) / f"step-{trainer.step:08d}.txt"
+        folder = (trainer.workspace or Path()) / "samples"
+        target = folder / f"step-{trainer.step:08d}.txt"
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             replace_file(target, text.encode())
         # A full disk must not end the training.
         except OSError as error:

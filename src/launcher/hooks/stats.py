@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from launcher.hooks.base import BaseHook, Records, StepInfo, TrainerView
+from launcher.hooks.base import Records, StepInfo, TrainerView
+from launcher.hooks.interval import IntervalHook
 from launcher.hooks.records import key_average, to_numbers
 from launcher.process import ranks
 from launcher.process.lanes import Lanes
@@ -32,7 +33,7 @@ class Stats(NamedTuple):
     skipped."""
 
 
-class StatsHook(BaseHook):
+class StatsHook(IntervalHook):
     """Collects each step's `step_info` and reads it, which makes the host wait, once an interval.
 
     Args:
@@ -43,27 +44,26 @@ class StatsHook(BaseHook):
     def __init__(self, interval: PositiveInt, sync: bool):
         self.interval, self.sync = interval, sync
         self._steps: list[StepInfo] = []
+        self._restored = _values([])
+        """Numbers of the interval's steps in the attempt before."""
 
     def on_after_step(self, trainer: TrainerView) -> None:
         self._steps.append(trainer.step_info)
-        if trainer.state.step % self.interval == 0:
-            self.report(trainer)
-
-    def on_last_step(self, trainer: TrainerView) -> None:
-        if self._steps:
-            self.report(trainer)
+        super().on_after_step(trainer)
 
     def report(self, trainer: TrainerView) -> None:
-        lanes = trainer.strategy.lanes
-        _share_records(self._steps, lanes)
-        stats = means(self._steps, trainer.optimizer.param_groups)
+        last, count = self._steps[-1], len(self._restored["losses"]) + len(self._steps)
+        # Hooks with the same interval share the means, so they are read and gathered once.
+        if "means" not in last or last["means"].steps != count:
+            last["means"] = _means(self.state(trainer), last, trainer.optimizer.param_groups)
+        stats: Stats = last["means"]
         if self.sync and trainer.strategy.ranks.is_distributed:
-            # Hooks with the same interval share these too, so they are gathered once.
-            last = self._steps[-1]
-            if "means_over_ranks" not in last or last["means_over_ranks"].steps != stats.steps:
-                last["means_over_ranks"] = _over_ranks(stats, averages_losses=lanes is None)
+            if "means_over_ranks" not in last or last["means_over_ranks"].steps != count:
+                averages_losses = trainer.strategy.lanes is None
+                last["means_over_ranks"] = _over_ranks(stats, averages_losses)
             stats = last["means_over_ranks"]
         self._steps.clear()
+        self._restored = _values([])
         self.report_means(trainer, stats)
 
     def report_means(self, trainer: TrainerView, stats: Stats) -> None:
@@ -71,29 +71,13 @@ class StatsHook(BaseHook):
 
     # An interrupted interval continues in the next attempt, so that its means are the same.
     def state(self, trainer: TrainerView) -> dict[str, Any]:
-        """Return the state. All ranks must call it."""
+        """Return the numbers of the interval so far. All ranks must call it."""
         _share_records(self._steps, trainer.strategy.lanes)
-        return _values(self._steps)
+        values = _values(self._steps)
+        return {name: self._restored[name] + value for name, value in values.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        rows = zip_longest(
-            state["losses"], state["norms"], state["records"], state["times"], state["memory"]
-        )
-        # These are numbers where a step has tensors.
-        steps: list[Any] = [
-            {
-                "loss": [loss],
-                "grad_norm": norm,
-                "records": [records or {}],
-                "has_all": True,
-                "step_time": times[0],
-                "data_time": [times[1]],
-                "non_finite_grad_retry_count": 0 if i else state["retries"],
-            }
-            | ({} if memory is None else {"max_memory": memory})
-            for i, (loss, norm, records, times, memory) in enumerate(rows)
-        ]
-        self._steps = steps
+        self._restored = dict(state)
 
 
 def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
@@ -110,17 +94,10 @@ def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
         steps[i]["has_all"] = True
 
 
-def means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> Stats:
-    """Compute means over consecutive steps. Hooks with the same interval share them."""
-    last = steps[-1]
-    if "means" not in last or last["means"].steps != len(steps):
-        last["means"] = _means(steps, param_groups)
-    stats: Stats = last["means"]
-    return stats
-
-
-def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, object]]) -> Stats:
-    values, count = _values(steps), len(steps)
+def _means(
+    values: Mapping[str, Any], last: StepInfo, param_groups: Sequence[dict[str, object]]
+) -> Stats:
+    count = len(values["losses"])
     losses, norms, records, memory = (
         values[name] for name in ("losses", "norms", "records", "memory")
     )
@@ -143,9 +120,7 @@ def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, object]])
         # A group may have been added since.
         {
             str(group.get("name", f"group_{i}")): float(rate)
-            for i, (group, rate) in enumerate(
-                zip(param_groups, steps[-1].get("lr", ()), strict=False)
-            )
+            for i, (group, rate) in enumerate(zip(param_groups, last.get("lr", ()), strict=False))
         },
         0 if math.isfinite(total) else _count_unexplained(losses, norms),
     )

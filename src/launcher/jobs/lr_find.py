@@ -2,29 +2,29 @@
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
 from launcher.config.run_config import RunConfig
 from launcher.data.user_dataloader import keep_loader_state
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.jobs.dry_run import trial_trainer
-from launcher.process.files import replace_file, save_figure
-from launcher.process.ranks import Ranks
+from launcher.process import ranks
+from launcher.process.files import replace_file
 from launcher.process.rng import isolated_rng
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.train.trainer import BaseTrainer
-from launcher.types import NonEmptyText, PositiveFloat, PositiveInt
+from launcher.types import NonEmptyText, PositiveFloat
 
 MIN_POINTS = 5
 """Minimum number of points for a suggestion."""
@@ -73,36 +73,39 @@ def find_lr(
         raise ValueError("find_lr: needs 0 < start_lr < end_lr and at least 2 iterations.")
     if not trainer.is_built:
         trainer.build()
-    factor = (end_lr / start_lr) ** (1 / (num_iterations - 1))
-    test = _RangeTest(start_lr, factor, smoothing_factor, divergence_threshold)
+    test = _RangeTest(start_lr, end_lr, num_iterations, smoothing_factor, divergence_threshold)
     with _keep_trainer(trainer):
-        trainer.hooks, trainer.lr_scheduler = [test], None
-        trainer.state = TrainState(num_iterations)
+        return test.measure(trainer)
+
+
+class _RangeTest(BaseHook):
+    def __init__(self, start: float, end: float, count: int, smoothing: float, threshold: float):
+        self.start, self.count = start, count
+        self.factor = (end / start) ** (1 / (count - 1))
+        self.smoothing, self.threshold = smoothing, threshold
+        self.result = LRFinderResult()
+        self._ratios: list[float] = []
+
+    def measure(self, trainer: BaseTrainer) -> LRFinderResult:
+        trainer.hooks, trainer.lr_scheduler = [self], None
+        trainer.state = TrainState(self.count)
+        result = self.result
         try:
             trainer.train()
         except TrainingError as error:
             if "its dataset is empty" in str(error):
                 raise ValueError(f"find_lr: {error}") from error
-            test.result.stopped = test.result.stopped or str(error)
-    result = test.result
-    is_finite = all(map(math.isfinite, result.losses))
-    result.suggested_lr = suggestion(result.lrs, result.losses) if is_finite else None
-    return result
-
-
-class _RangeTest(BaseHook):
-    def __init__(self, start_lr: float, factor: float, smoothing: float, threshold: float):
-        self.start_lr, self.factor = start_lr, factor
-        self.smoothing, self.threshold = smoothing, threshold
-        self.result = LRFinderResult()
-        self._ratios: list[float] = []
+            result.stopped = result.stopped or str(error)
+        if all(map(math.isfinite, result.losses)):
+            result.suggested_lr = suggestion(result.lrs, result.losses)
+        return result
 
     def on_ready(self, trainer: TrainerView) -> None:
         rates = [float(group["lr"]) for group in trainer.optimizer.param_groups]
         self._ratios = [rate / max(rates) if max(rates) > 0 else 1.0 for rate in rates]
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        rate = self.start_lr * self.factor ** (trainer.step - 1)
+        rate = self.start * self.factor ** (trainer.step - 1)
         self.result.lrs.append(rate)
         for group, ratio in zip(trainer.optimizer.param_groups, self._ratios, strict=True):
             if isinstance(group["lr"], torch.Tensor):
@@ -112,7 +115,9 @@ class _RangeTest(BaseHook):
 
     def on_after_step(self, trainer: TrainerView) -> None:
         losses = self.result.losses
-        loss = float(torch.stack(trainer.step_info["loss"]).mean())
+        mean = torch.stack(trainer.step_info["loss"]).mean()
+        # All ranks stop at the same step.
+        loss = float(ranks.sum_over_ranks(mean)) / ranks.world_size()
         if losses:
             loss = self.smoothing * loss + (1 - self.smoothing) * losses[-1]
         losses.append(loss)
@@ -172,17 +177,17 @@ def _keep_trainer(trainer: BaseTrainer) -> Iterator[None]:
 
 
 class LRFindJob:
-    """Trains on one process with a learning rate that grows from step to step.
+    """Trains with a learning rate that grows from step to step.
 
     It suggests the rate at which the loss falls fastest. It writes `<folder>/<run name>-<run
-    id>.json` and `.png`, and no run. See `find_lr` for the other arguments.
+    id>.json`, and no run. See `find_lr` for the other arguments.
     """
 
     def __init__(
         self,
         start_lr: PositiveFloat = 1e-7,
         end_lr: PositiveFloat = 1.0,
-        num_iterations: PositiveInt = 100,
+        num_iterations: Annotated[int, Ge(2)] = 100,
         smoothing_factor: PositiveFloat = 0.05,
         divergence_threshold: PositiveFloat = 4.0,
         folder: NonEmptyText = "outputs/lr_find",
@@ -191,67 +196,32 @@ class LRFindJob:
             raise ConfigError(
                 f"job.start_lr={start_lr:g}: must be less than job.end_lr={end_lr:g}."
             )
-        if num_iterations < 2:
-            raise ConfigError(f"job.num_iterations={num_iterations}: must be at least 2.")
-        self.range = (start_lr, end_lr, num_iterations, smoothing_factor, divergence_threshold)
+        self.test = _RangeTest(
+            start_lr, end_lr, num_iterations, smoothing_factor, divergence_threshold
+        )
         self.folder = Path(folder)
 
-    def run(self, config: RunConfig) -> dict[str, object] | None:
-        ranks = Ranks.from_env()
-        setup_logging(None, ranks.rank)
-        if not ranks.is_main:
-            return None
-        trainer = trial_trainer(_on_one_process(config, ranks.world_size))
+    def run(self, config: RunConfig) -> dict[str, object]:
+        rank = ranks.Ranks.from_env().rank
+        setup_logging(None, rank)
+        trainer = trial_trainer(config)
         try:
-            result = find_lr(trainer, *self.range)
+            result = self.test.measure(trainer)
         except ValueError as error:
             raise ConfigError(f"job=lr_find: {error}") from error
-        file = self.folder / f"{config.run.name}-{config.run.id}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, json.dumps(result.to_dict(), indent=1).encode())
-        logger.info("The curve is in %s.", file)
-        _draw(result, file.with_suffix(".png"))
-        _report(result)
         trainer.strategy.teardown()
+        if rank == 0:
+            _report(result, self.folder / f"{config.run.name}-{config.run.id}.json")
         return result.to_dict()
 
 
-def _on_one_process(config: RunConfig, world_size: int) -> RunConfig:
-    """Return a configuration of the same step, which accumulates the work of the ranks."""
-    # The strategy reads it.
-    os.environ["WORLD_SIZE"] = "1"
-    config = config.replace({"strategy": {"_target_": "launcher.strategies.none.NoStrategy"}})
-    batch_size, trainer = config.plain["data"]["batch_size"], config.trainer
-    has_size = trainer.lanes is not None or trainer.micro_batch_size is not None
-    if has_size or batch_size % world_size:
-        return config
-    return config.replace({"trainer.micro_batch_size": batch_size // world_size})
-
-
-def _report(result: LRFinderResult) -> None:
+def _report(result: LRFinderResult, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, json.dumps(result.to_dict(), indent=1).encode())
+    logger.info("The curve is in %s.", file)
     if result.stopped:
         logger.info("Stopped after %d steps: %s.", len(result.losses), result.stopped)
     if result.suggested_lr is None:
         logger.warning("No suggestion: the loss does not fall, or was not finite; set job.end_lr.")
     else:
         print(f"optimizer.lr={result.suggested_lr:.2g}", flush=True)
-
-
-def _draw(result: LRFinderResult, path: Path) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        logger.warning("No picture: it needs matplotlib; pip install 'torch-launcher[pictures]'.")
-        return
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(result.lrs[: len(result.losses)], result.losses, color="tab:blue")
-    axes.set(xscale="log", xlabel="learning rate", ylabel="loss (smoothed)")
-    if result.suggested_lr is not None:
-        loss = result.losses[result.lrs.index(result.suggested_lr)]
-        label = f"suggested: {result.suggested_lr:.2g}"
-        axes.plot([result.suggested_lr], [loss], "o", color="tab:red", label=label)
-        axes.legend(frameon=False)
-    axes.grid(alpha=0.3)
-    save_figure(figure, path)
-    logger.info("Its picture is in %s.", path)

@@ -10,9 +10,8 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 import orjson
@@ -23,13 +22,12 @@ from launcher.config.run_config import RunConfig
 from launcher.data.iterable import is_stream, length
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records
-from launcher.jobs.stored_model import StoredModel, open_model
+from launcher.jobs.stored_model import open_model
 from launcher.process import deadline, signals
 from launcher.process.files import expand, replacing
 from launcher.process.ranks import Ranks, maximum, on_main
 from launcher.process.rng import isolated_rng, seed_lane
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.history import read_rows
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
@@ -56,17 +54,14 @@ class PredictJob:
         checkpoint: str | int = "latest",
         weights: str | None = None,
         file: NonEmptyText | None = None,
-        columns: list[str] | None = None,
+        columns: list[Literal["index", "prediction", "logits", "targets"]] | None = None,
         batch_size: PositiveInt | None = None,
         trust: bool = False,
     ):
         if file is not None and Path(file).suffix != ENDING:
             raise ConfigError(f"job.file={file}: should end in {ENDING}.")
-        if columns is not None and (not columns or not set(columns) <= set(COLUMNS)):
-            raise ConfigError(f"job.columns={columns}: should name some of {', '.join(COLUMNS)}.")
         self.checkpoint, self.weights, self.trust = checkpoint, weights, trust
-        self.file, self.batch_size = file, batch_size
-        self.columns = None if columns is None else [name for name in COLUMNS if name in columns]
+        self.file, self.columns, self.batch_size = file, columns, batch_size
 
     def run(self, config: RunConfig) -> dict[str, object]:
         """Write the predictions, which appear once they are complete.
@@ -81,38 +76,19 @@ class PredictJob:
         # Its checkpoint has a number in place of `auto`.
         assert not isinstance(micro_batch_size, str)
         size = self.batch_size or micro_batch_size or data["batch_size"]
-        request = self._request(model, dataset, count, size)
         target, log = self._target(model.config, folder), folder.path / LOG
         parts = target.with_name(f".{target.name}.parts")
         with ExitStack() as stack, folder.explain_write_errors():
-            if on_main(lambda: _is_complete(target, log, request)):
-                logger.info("%s is complete already: nothing to do.", target)
-                return {}
             on_main(lambda: _claim(parts, target, stack))
             with open(parts / f"{ranks.rank}{ENDING}", "wb") as file:
                 self._write(model.trainer, dataset, count, size, file)
             # Afterwards every rank has written its part.
             maximum(0)
             line = {"file": str(target), "rows": count, "checkpoint": str(model.path)}
-            line |= {"step": model.step, "request": request}
+            line["step"] = model.step
             on_main(lambda: _join(target, parts, ranks.world_size, log, line))
         model.trainer.strategy.teardown()
         return {"rows": count, "file": str(target)}
-
-    def _request(self, model: StoredModel, dataset: object, count: int, size: int) -> str:
-        depends_on = {
-            "manifest": sha256((model.path / "manifest.json").read_bytes()).hexdigest(),
-            "checkpoint": str(model.path.resolve()),
-            "weights": self.weights,
-            "columns": self.columns,
-            "batch_size": size,
-            "samples": count,
-            "data": getattr(dataset, "fingerprint", None),
-            "predict": model.config.plain["data"]["predict"],
-            "precision": model.trainer.precision.name,
-            "torch": torch.__version__,
-        }
-        return sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
 
     def _target(self, config: RunConfig, folder: RunFolder) -> Path:
         if self.file is not None:
@@ -165,11 +141,13 @@ class PredictJob:
                 columns["prediction"] = logits.argmax(-1)
             if getattr(dataset, "has_targets", True) and targets.shape[:1] == logits.shape[:1]:
                 columns["targets"] = targets
-        chosen = self.columns or [name for name in COLUMNS if name in columns]
-        if missing := [name for name in chosen if name not in columns]:
+        chosen = self.columns or COLUMNS
+        if missing := [name for name in self.columns or () if name not in columns]:
             names = ", ".join(columns)
             raise ConfigError(f"job.columns: there is no {missing[0]} here; there are {names}.")
-        return {name: _array(columns[name]) for name in chosen}
+        return {
+            name: _array(columns[name]) for name in COLUMNS if name in chosen and name in columns
+        }
 
 
 def _new_samples(trainer: Trainer) -> tuple[object, int]:
@@ -198,15 +176,6 @@ def _write_rows(file: BinaryIO, columns: dict[str, np.ndarray]) -> None:
         file.write(orjson.dumps(dict(zip(columns, values, strict=True)), option=option))
 
 
-def _is_complete(target: Path, log: Path, request: str) -> bool:
-    """Return whether the file is what the last line about it in the log says."""
-    if not target.exists():
-        return False
-    lines = [line for line in read_rows(log) if line["file"] == str(target)]
-    written = [(line["request"], line["bytes"]) for line in lines[-1:]]
-    return written == [(request, target.stat().st_size)]
-
-
 def _claim(parts: Path, target: Path, stack: ExitStack) -> None:
     """Make and lock the folder of the ranks' files, and remove it when the stack closes."""
     parts.mkdir(parents=True, exist_ok=True)
@@ -230,8 +199,7 @@ def _join(
                 shutil.copyfileobj(part, file)
     with open(target, "rb") as file:
         columns = list(json.loads(file.readline()))
-    size = target.stat().st_size
-    text = json.dumps({**line, "columns": columns, "time": time.time(), "bytes": size})
+    text = json.dumps({**line, "columns": columns, "time": time.time()})
     with open(log, "a") as notes:
         notes.write(text + "\n")
     print(text, flush=True)

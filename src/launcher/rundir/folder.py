@@ -70,7 +70,7 @@ def find_folders(outputs: Path, word: str) -> list[Path]:
     )
 
 
-def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) -> Path:
+def place_of(workspace: Path | None, path: str | Path) -> Path:
     """Return the place of an option's files: the path, if it is in the run's folder.
 
     A place outside it is shared by runs, so there each run gets a folder `<name>/<id>` of its own.
@@ -78,7 +78,6 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
     Args:
         workspace: the run's folder; None if the path is used as it is.
         path: relative to the run's folder.
-        is_file: the path is a file's. Its folder gets the run's folder.
     """
     path = expand(path)
     if workspace is None:
@@ -87,8 +86,7 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
     target = Path(os.path.normpath(root / path))
     if target.is_relative_to(root):
         return workspace / path
-    folder, name = (target.parent, target.name) if is_file else (target, "")
-    return folder / run_name(workspace) / name
+    return target / run_name(workspace)
 
 
 def is_copy(folder: Path, written_for: str | None) -> bool:

@@ -15,7 +15,7 @@ from uuid import uuid4
 from launcher.checkpoint.find_checkpoint import checkpoint_path
 from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
-from launcher.config.tree import get, join, nest
+from launcher.config.tree import get, nest
 from launcher.errors import ConfigError
 from launcher.process.files import replace_file
 from launcher.rundir.folder import RunFolder
@@ -141,14 +141,14 @@ class Tracker(ABC):
     """The extra of torch-launcher that installs the library."""
     waits_for_sync: bool = False
     """True if the tracker does nothing until `launcher.runs sync`."""
-    config_exclude: Sequence[str] = ()
-    """Keys of the configuration that are not sent."""
     artifacts: Sequence[str] = ()
     """Files that it sends when the run is complete: best, last, export."""
     not_sent: Mapping[str, str] = MappingProxyType({})
     """Names that the service rejects, with the reason. The rest is sent."""
     run: TrackedRun
     """Set before `open`."""
+    address: str = ""
+    """Address of the run, set by `open`. It is logged once."""
 
     def check(self, key: str, to_sync: bool = False) -> None:
         """Check, before training starts, that the tracker can work here.
@@ -172,13 +172,10 @@ class Tracker(ABC):
                 f" 'torch-launcher[{self.extra}]'."
             )
 
-    def find_artifacts(self, sent: Mapping[str, str]) -> dict[str, Path]:
-        """Return the folders of the artifacts that were not sent before, by best, last and export.
-
-        Args:
-            sent: names of the folders that were sent.
-        """
-        folder, artifacts = self.run.folder, {}
+    def find_artifacts(self) -> dict[str, Path]:
+        """Return the folders of the artifacts that were not sent, by best, last and export."""
+        sent, artifacts = self._sent_artifacts(), {}
+        folder = self.run.folder
         for which in self.artifacts:
             path: Path | None = folder.export
             if which != "export":
@@ -189,17 +186,18 @@ class Tracker(ABC):
                 artifacts[which] = path.resolve()
         return artifacts
 
+    def note_artifacts(self, artifacts: Mapping[str, Path]) -> None:
+        """Note that these artifacts have arrived."""
+        names = {which: path.name for which, path in artifacts.items()}
+        self.run.store(self.library, artifacts=self._sent_artifacts() | names)
+
+    def _sent_artifacts(self) -> dict[str, str]:
+        sent: dict[str, str] = self.run.stored(self.library).get("artifacts", {})
+        return sent
+
     def sent_config(self) -> dict[str, Any]:
-        """Return the run's configuration without the keys that are not sent."""
-        excluded = {"tracker", *self.config_exclude}
-
-        def keep(tree: object, path: str) -> Any:
-            if not isinstance(tree, Mapping):
-                return tree
-            paths = {key: join(path, key) for key in tree}
-            return {key: keep(tree[key], paths[key]) for key in tree if paths[key] not in excluded}
-
-        return dict(keep(self.run.config, ""))
+        """Return the run's configuration, apart from its trackers."""
+        return {key: node for key, node in self.run.config.items() if key != "tracker"}
 
     @abstractmethod
     def open(self) -> int:

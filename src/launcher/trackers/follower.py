@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from launcher.errors import ConfigError
 from launcher.process.process_id import process_start
@@ -97,10 +96,7 @@ class Follower:
                 self._stop.set()
             if self._stop.is_set() or self.state() != RUNNING:
                 ended_at = ended_at or time.monotonic()
-                if (
-                    self.hangs is not None
-                    and time.monotonic() - ended_at > self.patience + self.hangs
-                ):
+                if time.monotonic() - ended_at > self.patience + self.hangs:
                     break
             alive[0].join(self.interval)
         return not self.unfinished
@@ -108,15 +104,12 @@ class Follower:
     def state(self) -> str:
         """Return the run's state.
 
-        It is `running` while a process that has recorded the end logs its results, `killed` if no
-        process is on a run that run.json records as running, and `superseded` if another attempt
-        has begun, which has its own follower.
+        It is `killed` if no process is on a run that run.json records as running, and `superseded`
+        if another attempt has begun, which has its own follower.
         """
         state = self._read_state()
-        if state == SUPERSEDED:
+        if state != RUNNING or is_held(self.run.folder):
             return state
-        if is_held(self.run.folder):
-            return RUNNING if self.follow else state
         # It may have ended in between.
         state = self._read_state()
         return "killed" if state == RUNNING else state
@@ -174,6 +167,8 @@ class Follower:
     def _open(self, name: str, tracker: Tracker) -> MetricsReader:
         self.check()
         after = tracker.open()
+        if tracker.address and name not in self.steps:
+            logger.info("Tracker %s: %s", name, tracker.address)
         logger.debug("%s: open, has the steps up to %d", name, after)
         self.steps[name] = after
         return MetricsReader(self.run.folder, after)
@@ -219,24 +214,18 @@ def list_not_sent(trackers: Mapping[str, Tracker]) -> list[str]:
     ]
 
 
-class _Pipe(logging.StreamHandler[TextIO]):
-    """Sends lines to the training process, which logs them until it ends."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        pass
-
-
 def set_up_logging(folder: RunFolder) -> None:
     """Log everything of `launcher` to tracker.log, and warnings to the training process too."""
     file = logging.FileHandler(folder.logs / "tracker.log")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    pipe = _Pipe(sys.stdout)
+    pipe = logging.StreamHandler(sys.stdout)
     pipe.setFormatter(logging.Formatter("%(levelno)d %(message)s"))
     pipe.setLevel(logging.INFO)
     pipe.addFilter(lambda record: record.name == logger.name)
     for handler in (file, pipe):
         logging.getLogger("launcher").addHandler(handler)
     logging.getLogger("launcher").setLevel(logging.DEBUG)
+    # The training process may have ended, and read no more.
     logging.raiseExceptions = False
 
 

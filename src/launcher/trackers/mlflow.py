@@ -20,8 +20,7 @@ DEFAULT_EXPERIMENT = "launcher"
 RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
 MODEL_TAG = "launcher.model"
 MODEL_NAME = r"(?!\.\.?$)[^/:]{1,250}"
-ALIAS = r"(?i:(?!latest$|v\d+$)[\w-]{1,255})"
-"""Patterns of the names and aliases that MLflow accepts."""
+"""Pattern of the names that MLflow accepts."""
 NAMES = "names"
 """Key of MLflow's names of metrics in the run's folder."""
 BATCH = "batch"
@@ -52,11 +51,9 @@ class MlflowTracker(Tracker):
         experiment: name of the experiment. Default null: MLFLOW_EXPERIMENT_NAME, else "launcher".
         name: the run's name in MLflow. Default null: <run.name>/<run.id>.
         tags: the run's tags.
-        config_exclude: keys of the configuration that are not sent.
         artifacts: artifacts that are sent when the run is complete.
         registered_model_name: register the model of a complete run under this name.
-        model: the artifact that is registered.
-        alias: the registered version's alias.
+        model: the artifact that is registered, and the version's alias.
     """
 
     library = extra = "mlflow"
@@ -67,33 +64,22 @@ class MlflowTracker(Tracker):
         experiment: str | None = None,
         name: str | None = None,
         tags: dict[str, object] | None = None,
-        config_exclude: list[str] | None = None,
         artifacts: list[Literal["best", "last", "export"]] | None = None,
         registered_model_name: str | None = None,
         model: Literal["best", "last", "export"] = "best",
-        alias: str | None = "best",
     ):
         self.tracking_uri, self.experiment, self.name = tracking_uri, experiment, name
-        self.tags, self.config_exclude = dict(tags or {}), config_exclude or []
-        self.registered_model_name, self.model, self.alias = registered_model_name, model, alias
+        self.tags = dict(tags or {})
+        self.registered_model_name, self.model = registered_model_name, model
         registered = [model] if registered_model_name else []
         self.artifacts = list(dict.fromkeys([*(artifacts or []), *registered]))
-        self._is_reported = False
         self.not_sent: dict[str, str] = {}
 
     def check(self, key: str, to_sync: bool = False) -> None:
         super().check(key, to_sync)
-        for tag in self.tags:
-            if clean(tag) != tag:
-                raise ConfigError(f"{key}.tags.{tag}: MLflow rejects this name; use {clean(tag)}.")
-        name, alias = self.registered_model_name, self.alias
+        name = self.registered_model_name
         if name is not None and not re.fullmatch(MODEL_NAME, name):
             raise ConfigError(f"{key}.registered_model_name={name!r}: use a name without / and :.")
-        if alias is not None and not re.fullmatch(ALIAS, alias):
-            raise ConfigError(
-                f"{key}.alias={alias!r}: use letters, digits, _ and -, and neither latest nor a"
-                " version such as v1."
-            )
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite"
         if uri.startswith("sqlite"):
             self.require(key, "sqlalchemy")
@@ -110,9 +96,7 @@ class MlflowTracker(Tracker):
         self._id = run.info.run_id
         self._client.update_run(self._id, status="RUNNING")
         self._send_params(set(run.data.params))
-        if not self._is_reported:
-            logger.info("MLflow: %s, run %s", uri, self._id)
-        self._is_reported = True
+        self.address = f"{uri}, run {self._id}"
         step = int(run.data.tags.get(STEP_TAG, -1))
         batch = self.run.stored("mlflow").get(BATCH, {})
         if batch.get("run") == self._id and batch["step"] > step:
@@ -173,11 +157,10 @@ class MlflowTracker(Tracker):
         if state == "running":
             return
         if state == "completed":
-            sent = self.run.stored("mlflow").get("artifacts", {})
-            for which, path in self.find_artifacts(sent).items():
+            artifacts = self.find_artifacts()
+            for which, path in artifacts.items():
                 self._send_artifact(which, path)
-                sent[which] = path.name
-                self.run.store("mlflow", artifacts=sent)
+            self.note_artifacts(artifacts)
         self._client.set_tag(self._id, STATE_TAG, state)
         if state in NOT_ENDED:
             # `set_terminated` would record the time of its end.
@@ -224,7 +207,7 @@ class MlflowTracker(Tracker):
         return self._client.create_run(
             self._experiment(),
             run_name=self.name or self.run.label,
-            tags=tags | self.tags,
+            tags=tags | {clean(key): value for key, value in self.tags.items()},
             start_time=started and int(datetime.fromisoformat(started).timestamp() * 1000),
         )
 
@@ -271,8 +254,7 @@ class MlflowTracker(Tracker):
             version = self._client.create_model_version(
                 name, source, self._id, {MODEL_TAG: version_id}
             )
-        if self.alias:
-            self._client.set_registered_model_alias(name, self.alias, version.version)
+        self._client.set_registered_model_alias(name, self.model, version.version)
         logger.info("MLflow: registered %s, version %s", name, version.version)
 
 

@@ -1,61 +1,47 @@
 """tracker=tensorboard, an event file in the run's folder, written without torch and TensorFlow."""
 
-import json
 import os
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from launcher.config.tree import get
-from launcher.process.files import replace_file
-from launcher.rundir.folder import place_of
 from launcher.trackers.base import NOT_ENDED, Line, Names, Tracker, numbers
 
 FILE = "events.out.tfevents.0000000000.launcher"
-POSITION = ".position.json"
 
 
 class TensorBoardTracker(Tracker):
     """One event file for the whole run.
 
     `open` truncates it to the part that is known to be complete. Otherwise it only grows, so a
-    reader never sees a step twice.
+    reader never sees a step twice. The HPARAMS tab has the keys that the command line set.
 
     Args:
-        path: the folder of the event file, relative to the run's folder. Outside it, the folder is
-            `<path>/<name>/<id>`.
         namespace_separator: text between the parts of a metric's name.
-        hparams: keys of the configuration for the HPARAMS tab. Default null: the keys that the
-            command line set.
     """
 
     library = extra = "tensorboard"
 
-    def __init__(
-        self,
-        path: str = "tensorboard",
-        namespace_separator: str = "/",
-        hparams: list[str] | None = None,
-    ):
-        self.path, self.namespace_separator, self.hparams = path, namespace_separator, hparams
+    def __init__(self, namespace_separator: str = "/"):
+        self.namespace_separator = namespace_separator
         self._file: Any = None
+
+    @property
+    def path(self) -> Path:
+        return self.run.folder.path / "tensorboard" / FILE
 
     def open(self) -> int:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         if self._file is not None:
             self._file.close()
-        folder = self.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        position: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            position = json.loads((folder / POSITION).read_bytes())
-        self._file = open(folder / FILE, "ab")  # noqa: SIM115 - stays open
-        # The position belongs to another file.
-        if os.fstat(self._file.fileno()).st_size < position.get("size", 0):
-            position = {}
-        self._position = {"step": -1, "size": 0, "closed": None, "names": {}} | position
+        self.path.parent.mkdir(exist_ok=True)
+        self._file = open(self.path, "ab")  # noqa: SIM115 - stays open
+        self._position: dict[str, Any] = {"step": -1, "size": 0, "closed": None, "names": {}}
+        stored = self.run.stored("tensorboard")
+        # The position of a shorter file belongs to another one.
+        if os.fstat(self._file.fileno()).st_size >= stored.get("size", 0):
+            self._position |= stored
         self._tag = Names(self._separate, self._position["names"])
         self._file.truncate(self._position["size"])
         self._file.seek(0, os.SEEK_END)
@@ -109,10 +95,6 @@ class TensorBoardTracker(Tracker):
         self._file.close()
         self._file = None
 
-    @property
-    def folder(self) -> Path:
-        return place_of(self.run.folder.path, self.path)
-
     def _separate(self, key: str) -> str:
         return key.replace("/", self.namespace_separator)
 
@@ -126,13 +108,13 @@ class TensorBoardTracker(Tracker):
         self._writer.flush()
         os.fsync(self._file.fileno())
         self._position |= {"step": step, "size": self._file.tell(), "closed": closed}
-        replace_file(self.folder / POSITION, json.dumps(self._position).encode())
+        self.run.store("tensorboard", **self._position)
 
     def _start_session(self) -> None:
         from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
         info = plugin_data_pb2.SessionStartInfo(group_name=self.run.label)
-        for key, value in self._hparams().items():
+        for key, value in self.run.swept.items():
             if isinstance(value, bool):
                 info.hparams[key].bool_value = value
             elif isinstance(value, int | float):
@@ -159,11 +141,6 @@ class TensorBoardTracker(Tracker):
                 value=[Summary.Value(tag=tag, metadata=described, tensor=metadata.NULL_TENSOR)]
             )
         )
-
-    def _hparams(self) -> dict[str, object]:
-        if self.hparams is None:
-            return self.run.swept
-        return {key: get(self.run.config, key) for key in self.hparams}
 
 
 def _statistics(counts: list[float], edges: list[float]) -> dict[str, object]:

@@ -22,7 +22,6 @@ MAX_NAME_LENGTH = 128
 """Maximum number of characters of a run's name and group."""
 ARRIVAL_CHECKS = 10
 """Number of checks, a second apart, after which the steps that a server lacks are sent again."""
-ENDED_EARLY = ("failed", "preempted", "killed")
 
 logger = logging.getLogger("launcher.trackers")
 
@@ -41,14 +40,8 @@ class WandbTracker(Tracker):
         job_type: the run's job type.
         tags: tags in addition to WANDB_TAGS.
         notes: a text about the run.
-        dir: the folder for wandb's own files. A relative path is in the run's folder.
-        config_exclude: keys of the configuration that are not sent.
         mode: with offline, nothing is sent before `launcher.runs sync`. Default null: WANDB_MODE,
             else online.
-        alerts: send an alert when the run fails, is preempted or is killed.
-        stoppable: "Stop run" on the web page saves and stops the run.
-        logs: send the run's log.
-        system_metrics: measure CPU, memory and GPU of the training process.
         image_format: format of images. jpeg is smaller, and transparent pixels become white.
         artifacts: artifacts that are sent when the run is complete.
         init: further arguments of wandb.init.
@@ -66,13 +59,7 @@ class WandbTracker(Tracker):
         job_type: str | None = "train",
         tags: list[str] | None = None,
         notes: str | None = None,
-        dir: str = ".",
-        config_exclude: list[str] | None = None,
         mode: Literal["online", "offline"] | None = None,
-        alerts: bool = True,
-        stoppable: bool = True,
-        logs: bool = True,
-        system_metrics: bool = True,
         image_format: Literal["png", "jpeg"] = "png",
         artifacts: list[Literal["best", "last", "export"]] | None = None,
         init: dict[str, Any] | None = None,
@@ -83,16 +70,13 @@ class WandbTracker(Tracker):
         self.group = group or os.environ.get("WANDB_RUN_GROUP")
         words = filter(None, os.environ.get("WANDB_TAGS", "").split(","))
         self.tags = list(dict.fromkeys([*(tags or ()), *words]))
-        self.job_type, self.notes, self.dir = job_type, notes, dir
-        self.config_exclude, self.artifacts = config_exclude or [], artifacts or []
-        self.alerts, self.stoppable, self.logs = alerts, stoppable, logs
-        self.system_metrics, self.image_format = system_metrics, image_format
+        self.job_type, self.notes = job_type, notes
+        self.artifacts = artifacts or []
+        self.image_format = image_format
         self.init, self.settings = dict(init or {}), dict(settings or {})
         self.waits_for_sync = (mode or os.environ.get("WANDB_MODE") or "online") != "online"
         self._wandb_run: Any = None
-        self._is_connecting = self._is_reported = False
-        self._log_start: int | None = None
-        """The byte of the log from which this connection sends it."""
+        self._is_connecting = False
 
     def check(self, key: str, to_sync: bool = False) -> None:
         super().check(key)
@@ -113,19 +97,15 @@ class WandbTracker(Tracker):
 
         if self._is_connecting:
             self._give_up()
-            self._send_log_again()
         self._is_connecting = True
         stored = self.run.stored("wandb")
-        self._log_start = stored.get("log_bytes", 0)
         if "project" not in stored:
             stored = self.run.store("wandb", **self._choose_names(stored["id"]))
         self._wandb_run = run = wandb.init(**self._arguments(stored), settings=self._settings())
         self.run.store("wandb", url=run.url)
         run.define_metric("step", hidden=True)
         run.define_metric("*", step_metric="step")
-        if not self._is_reported and run.url:
-            logger.info("W&B: %s", run.url)
-        self._is_reported = True
+        self.address = run.url or ""
         self._step = int(run.starting_step) - 1
         return self._step
 
@@ -136,7 +116,7 @@ class WandbTracker(Tracker):
             "job_type": self.job_type,
             "notes": self.notes,
             "tags": self.tags,
-            "dir": self.run.folder.path / expand(self.dir),
+            "dir": self.run.folder.path,
             "mode": "online",
             "resume": "allow",
             "config": self.sent_config(),
@@ -156,11 +136,10 @@ class WandbTracker(Tracker):
             "finish_timeout_raises": True,
             "save_code": False,
             "x_file_stream_transmit_interval": 2,
+            "stop_fn": self.stop,
         }
-        holder = find_local_holder(self.run.folder) if self.system_metrics else None
+        holder = find_local_holder(self.run.folder)
         settings |= {"x_disable_stats": True} if holder is None else {"x_stats_pid": holder.pid}
-        if self.stoppable:
-            settings["stop_fn"] = self.stop
         return wandb.Settings(**settings | self.settings)
 
     def write(self, lines: list[Line]) -> None:
@@ -172,7 +151,6 @@ class WandbTracker(Tracker):
             values |= {item["key"]: self._media(item) for item in line.get("media", ())}
             self._wandb_run.log(values, step=line["step"], commit=True)
             self._step = line["step"]
-        self._send_log()
 
     def _media(self, item: dict[str, Any]) -> object:
         import wandb
@@ -185,27 +163,20 @@ class WandbTracker(Tracker):
 
     def close(self, state: str) -> None:
         run = self._wandb_run
-        self._send_log()
         best = self.run.record.get("best")
         if best:
             run.summary.update(
                 {f"best/{best['metric']}": float(best["value"]), "best/step": best["step"]}
             )
-        stored = self.run.stored("wandb")
-        sent = stored.get("artifacts", {})
-        artifacts = self.find_artifacts(sent) if state == "completed" else {}
+        artifacts = self.find_artifacts() if state == "completed" else {}
         for which, path in artifacts.items():
             self._send_artifact(which, path)
-        end = [self.run.attempt.get("number"), state]
-        if self.alerts and state in ENDED_EARLY and stored.get("end") != end:
-            self._alert(state)
         if state == "preempted":
             run.mark_preempting()
         run.finish(exit_code=0 if state in ("completed", *NOT_ENDED) else 1)
         self._is_connecting = False
         self._check_arrival()
-        sent |= {which: path.name for which, path in artifacts.items()}
-        self.run.store("wandb", end=end, artifacts=sent)
+        self.note_artifacts(artifacts)
 
     def _check_arrival(self) -> None:
         """Compare the last step that the server has with the last one that was sent.
@@ -225,7 +196,6 @@ class WandbTracker(Tracker):
             if arrived >= self._step:
                 return
             time.sleep(1.0)
-        self._send_log_again()
         raise ConnectionError(f"the server has the steps up to {arrived}, not to {self._step}")
 
     def stop(self) -> None:
@@ -276,22 +246,6 @@ class WandbTracker(Tracker):
                 Image.alpha_composite(white, layered).convert("RGB"), file_type="jpg"
             )
 
-    def _send_log(self) -> None:
-        path, start = self.run.folder.log_path(), self.run.stored("wandb").get("log_bytes", 0)
-        if not self.logs or not path.exists() or path.stat().st_size <= start:
-            return
-        with open(path, "rb") as file:
-            file.seek(start)
-            content = file.read()
-        content = content[: content.rfind(b"\n") + 1]
-        self._wandb_run.write_logs(content.decode(errors="replace"))
-        self.run.store("wandb", log_bytes=start + len(content))
-
-    def _send_log_again(self) -> None:
-        """Let the next connection send this one's part of the log: rather twice than not at all."""
-        if self._log_start is not None:
-            self.run.store("wandb", log_bytes=self._log_start)
-
     def _send_artifact(self, which: str, path: Path) -> None:
         """Begin to send an artifact, for which `finish` waits."""
         import wandb
@@ -302,19 +256,6 @@ class WandbTracker(Tracker):
         # It is sent from its place.
         artifact.add_dir(str(path), policy="immutable")
         self._wandb_run.log_artifact(artifact, aliases=[*dict.fromkeys([which, path.name])])
-
-    def _alert(self, state: str) -> None:
-        attempt, record = self.run.attempt, self.run.record
-        reason = attempt.get("reason") or attempt.get("signal") or ""
-        prefix = f"{self.run.label} on {attempt.get('host')}"
-        # The file run.json is written every ten seconds.
-        step = max(record.get("step") or 0, self._step)
-        text = f"{prefix}, step {step} of {record.get('max_steps')}. {reason}".rstrip()
-        self._wandb_run.alert(
-            f"Run {state}: {self.run.label}",
-            text,
-            level="WARN" if state == "preempted" else "ERROR",
-        )
 
 
 def base_url() -> str:

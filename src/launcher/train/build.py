@@ -30,7 +30,6 @@ from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
-from launcher.hooks.epochs import EpochSummaryHook
 from launcher.hooks.forking import Fork
 from launcher.hooks.init_from import InitFromHook
 from launcher.hooks.jsonl import JsonlHook
@@ -362,6 +361,4 @@ def _hooks(config: RunConfig, schedule: dict[str, Any] | None) -> list[BaseHook]
         hooks.append(
             MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto")))
         )
-    if config.trainer.max_epochs is not None:
-        hooks.append(EpochSummaryHook())
     return hooks

@@ -19,7 +19,6 @@ from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.progress import ProgressHook
 from launcher.process import signals
 from support.broken_disk import BrokenDisk
-from support.stores import change_manifest
 from support.toy import GOOD, Toy, Values
 
 
@@ -67,28 +66,14 @@ def test_a_requeued_job_resumes_whatever_its_first_start_loaded(
     assert resumed_at(train(tmp_path, 10, load)) == 8
 
 
-def test_a_newer_version_is_rejected_in_every_form(tmp_path: Path) -> None:
+def test_a_damaged_named_checkpoint_is_one_sentence(tmp_path: Path) -> None:
     train(tmp_path, 4)
-    for step in steps(tmp_path):
-        change_manifest(tmp_path / "checkpoints" / f"step-{step:08d}", format_version=2)
-    before = sorted(os.listdir(tmp_path / "checkpoints"))
-    for load in ("auto", "must", "4", "step-00000002"):
-        with pytest.raises(ConfigError, match="format version 2"):
-            train(tmp_path, 6, load)
-    assert sorted(os.listdir(tmp_path / "checkpoints")) == before
-
-
-@pytest.mark.parametrize("load", [4, "step-00000004", "best"])
-def test_a_damaged_named_checkpoint_is_one_sentence(tmp_path: Path, load: str | int) -> None:
-    train(tmp_path, 4)
-    if load == "best":
-        (tmp_path / "checkpoints" / "best").symlink_to("step-00000004")
     for name in ("shard-00000.safetensors", "state.json"):
         with open(tmp_path / "checkpoints" / "step-00000004" / name, "r+b") as file:
             file.seek(-1, 2)
             file.write(b"\x01")
-        with pytest.raises(ConfigError, match=f"^load={load}: .* is damaged: {name} "):
-            train(tmp_path, 6, load)
+        with pytest.raises(ConfigError, match=f"^load=4: .* is damaged: {name} "):
+            train(tmp_path, 6, "4")
         assert 4 in steps(tmp_path)
 
 
@@ -159,29 +144,6 @@ def test_the_exit_code_after_a_signal(tmp_path: Path, settings: dict[str, Any], 
     assert end.value.code == code and steps(tmp_path) == [3]
 
 
-@pytest.mark.parametrize("is_persistent", [True, False])
-def test_a_sparse_buffer_is_rejected_unless_it_is_not_stored(
-    tmp_path: Path, is_persistent: bool
-) -> None:
-    class Sparse(Toy):
-        def build_model(self) -> torch.nn.Module:
-            model = super().build_model()
-            model.register_buffer("mask", torch.eye(2).to_sparse(), persistent=is_persistent)
-            return model
-
-    def train(max_steps: int) -> Toy:
-        trainer = Sparse([CheckpointingHook(2)], max_steps, tmp_path, [GOOD])
-        trainer.train()
-        return trainer
-
-    if not is_persistent:
-        train(2)
-        assert resumed_at(train(4)) == 2
-        return
-    with pytest.raises(ConfigError, match=r"^model: mask has layout .* persistent=False"):
-        train(2)
-
-
 def test_a_value_before_the_first_step_is_no_best(tmp_path: Path) -> None:
     """No checkpoint has it. A dry run does not count either."""
     early = FunctionHook(on_before_train=lambda trainer: trainer.log({"val": {"loss": 0.0}}))
@@ -225,14 +187,13 @@ def test_a_best_value_counts_only_once_it_is_saved(
     [
         ("mine", "runs/{run}/mine"),
         ("../../shared", "shared/runs/{run}"),
-        ("{tmp}/shared", "shared/runs/{run}"),
     ],
 )
 def test_runs_with_the_same_path_have_their_own_checkpoints(
     tmp_path: Path, path: str, folder: str
 ) -> None:
     for run in ("a", "b"):
-        workspace, place = tmp_path / "runs" / run, path.format(run=run, tmp=tmp_path)
+        workspace, place = tmp_path / "runs" / run, path
         trainer = train(workspace, 4, path=place)
         assert trainer.resumed_from is None, "the other run's checkpoints are not this one's"
         own = tmp_path / folder.format(run=run)
@@ -256,13 +217,6 @@ def test_checkpoints_at_another_place_than_before_are_reported(tmp_path: Path) -
     os.makedirs(tmp_path / "there" / tmp_path.name)
     os.rename(tmp_path / "run" / "checkpoints", tmp_path / "there" / tmp_path.name / "run")
     assert resumed_at(train(tmp_path / "run", 6, path="../there")) == 4
-
-
-def test_a_link_that_lost_its_target_is_made_again(tmp_path: Path) -> None:
-    train(tmp_path / "run", 4, path="../there")
-    shutil.rmtree(tmp_path / "there")
-    assert resumed_at(train(tmp_path / "run", 4)) == 0
-    assert steps(tmp_path / "run") == [2, 4] and (tmp_path / "there").is_dir()
 
 
 def composed(workspace: Path, max_steps: int, load: Any = "auto", **options: Any) -> Toy:
@@ -317,7 +271,7 @@ def test_checkpoints_of_another_history_are_not_mixed_with_it(
     assert steps(tmp_path / "mine") == [8]
 
 
-def test_a_workspace_of_trainloop_is_reported_and_can_be_loaded(
+def test_a_workspace_of_trainloop_can_be_loaded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def run(max_steps: int, *first: FunctionHook) -> Toy:
@@ -342,10 +296,6 @@ def test_a_workspace_of_trainloop_is_reported_and_can_be_loaded(
             {file.stem: torch.load(file, weights_only=False) for file in theirs.glob("*.pt")}
         )
 
-    said = "has checkpoints of trainloop, up to step 4"
     assert run(6, FunctionHook(on_restore=load)).resumed_from is None
-    assert said not in caplog.text and "Training from step 4 to 6." in caplog.text
+    assert "Training from step 4 to 6." in caplog.text
     assert resumed_at(run(6, FunctionHook(on_restore=load))) == 6, "its own checkpoint counts"
-    shutil.rmtree(tmp_path / "checkpoints" / "step-00000006")
-    run(2)
-    assert said in caplog.text and "Training from step 0 to 2." in caplog.text

@@ -17,7 +17,6 @@ from support.toy import Toy
         ("NVIDIA H100 80GB HBM3", "bf16", 989.4),
         ("NVIDIA H100 PCIe", "bf16", 756),
         ("NVIDIA A100-SXM4-80GB", "tf32", 156),
-        ("NVIDIA A10", "fp32", 31.2),
         ("NVIDIA L40S", "fp16", 362),
         ("Tesla V100-SXM2-16GB", "tf32", None),
         ("NVIDIA A10G", "bf16", None),

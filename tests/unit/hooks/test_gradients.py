@@ -26,15 +26,13 @@ def test_the_norms_are_parts_of_the_whole_norm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "depth", "expected"),
+    ("name", "expected"),
     [
-        ("blocks.3.attention.q.weight", None, "blocks.3"),
-        ("model.layers.11.mlp.up.weight", None, "model.layers.11"),
-        ("embedding.weight", None, "embedding"),
-        ("scale", None, "scale"),
-        ("blocks.3.attention.q.weight", 3, "blocks.3.attention"),
-        ("norm.weight", 5, "norm"),
+        ("blocks.3.attention.q.weight", "blocks.3"),
+        ("model.layers.11.mlp.up.weight", "model.layers.11"),
+        ("embedding.weight", "embedding"),
+        ("scale", "scale"),
     ],
 )
-def test_blocks(name: str, depth: int | None, expected: str) -> None:
-    assert block_of(name, depth) == expected
+def test_blocks(name: str, expected: str) -> None:
+    assert block_of(name) == expected

@@ -46,15 +46,15 @@ def test_links_within_the_folder_and_checkpoints_elsewhere_are_allowed(folder, t
 
 
 @pytest.mark.parametrize(
-    ("path", "folder", "file"),
+    ("path", "folder"),
     [
-        ("x", "runs/name/id/x", "runs/name/id/x"),
-        ("a/../x", "runs/name/id/x", "runs/name/id/x"),
-        ("../id/x", "runs/name/id/x", "runs/name/id/x"),
-        ("../x", "runs/name/x/name/id", "runs/name/name/id/x"),
-        ("../../../x", "x/name/id", "name/id/x"),
-        ("{tmp}/x", "x/name/id", "name/id/x"),
-        ("{tmp}/runs/name/id2", "runs/name/id2/name/id", "runs/name/name/id/id2"),
+        ("x", "runs/name/id/x"),
+        ("a/../x", "runs/name/id/x"),
+        ("../id/x", "runs/name/id/x"),
+        ("../x", "runs/name/x/name/id"),
+        ("../../../x", "x/name/id"),
+        ("{tmp}/x", "x/name/id"),
+        ("{tmp}/runs/name/id2", "runs/name/id2/name/id"),
     ],
 )
 @pytest.mark.parametrize("is_relative", [True, False])
@@ -63,14 +63,12 @@ def test_a_place_that_runs_share_has_a_folder_for_each(
     monkeypatch: pytest.MonkeyPatch,
     path: str,
     folder: str,
-    file: str,
     is_relative: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     workspace = Path("runs/name/id") if is_relative else tmp_path / "runs/name/id"
     given = path.format(tmp=tmp_path)
     assert place_of(workspace, given).resolve() == tmp_path / folder
-    assert place_of(workspace, given, is_file=True).resolve() == tmp_path / file
     assert place_of(None, given) == Path(given)
 
 

@@ -1,10 +1,5 @@
-import json
 import logging
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +10,6 @@ from launcher.trackers import follower as module
 from launcher.trackers.base import TrackedRun
 from launcher.trackers.follower import Follower, FollowerLock, acquire
 from support.file_tracker import FileTracker
-from support.runner import ENVIRONMENT
 from support.tracked import WrittenRun
 
 NODE = {"_target_": "support.file_tracker.FileTracker"}
@@ -71,15 +65,6 @@ def test_a_tracker_follows_a_run_until_it_ends(run, outcome, newest):
     assert steps(tracker)[-1] == newest
     assert state(run) == outcome
     assert mirror.unfinished == {}
-
-
-@pytest.mark.parametrize("outcome", ["completed", "failed", "preempted"])
-def test_a_run_has_ended_for_its_trackers_once_its_process_has_left_it(run, outcome):
-    """The process logs its results after it has recorded its end, and W&B gets the log."""
-    run.record.end_attempt(outcome, end_step=100)
-    assert (follower(run).state(), follower(run, follow=False).state()) == ("running", outcome)
-    run.lock.release()
-    assert follower(run).state() == outcome
 
 
 def test_a_killed_run_is_marked_as_killed(run):
@@ -186,25 +171,3 @@ def test_run_has_one_follower_at_a_time(run):
     threading.Timer(0.1, first.release).start()
     assert acquire(second, lambda: False, seconds=0.01)
     second.release()
-
-
-def start(run: WrittenRun, *names: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "launcher.trackers.follower", str(run.folder.path), *names]
-    return subprocess.Popen(
-        command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-def test_the_process_survives_signals_and_ends_with_the_run(run):
-    process = start(run, "files")
-    run.log(0, 10)
-    wait_for(lambda: (run.folder.path / "tracked.jsonl").exists())
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        os.killpg(process.pid, signum)
-    run.log(20)
-    run.end()
-    assert process.communicate(timeout=240)[0] == ""  # it says nothing while all is well
-    assert process.returncode == 0
-    lines = (run.folder.path / "tracked.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [0, 10, 20]
-    assert not (run.folder.path / "tracker.lock").exists()

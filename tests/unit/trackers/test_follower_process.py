@@ -23,33 +23,28 @@ def run(tmp_path: Path, monkeypatch):
     run.lock.release()
 
 
-def test_a_run_waits_until_its_trackers_are_complete(run):
-    follower = FollowerProcess(run.folder, ["files"])
-    follower.start()
-    assert os.getsid(follower.process.pid) == follower.process.pid
-    run.log(0, 10)
-    run.end()
-    follower.wait()
-    assert follower.process.returncode == 0
-    lines = (run.folder.path / "tracked.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [0, 10]
-
-
-def test_messages_of_the_follower_are_logged(run, tmp_path, caplog):
+def test_it_logs_a_failure_survives_signals_and_ends_with_the_run(run, tmp_path, caplog):
     (tmp_path / "down").touch()
     follower = FollowerProcess(run.folder, ["files"])
     follower.start()
+    assert os.getsid(follower.process.pid) == follower.process.pid
     run.log(0, 10)
     until = time.monotonic() + 120
     while "the server is down" not in caplog.text and time.monotonic() < until:
         time.sleep(0.05)
     (tmp_path / "down").unlink()
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        os.killpg(follower.process.pid, signum)
+    run.log(20)
     run.end()
     follower.wait(30)
-    assert [
-        record.levelno for record in caplog.records if "the server is down" in record.message
-    ] == [logging.WARNING]
+    assert follower.process.returncode == 0
+    lines = (run.folder.path / "tracked.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 10, 20]
+    messages = [record for record in caplog.records if "the server is down" in record.message]
+    assert [record.levelno for record in messages] == [logging.WARNING]
     assert "the server is down" in (run.folder.logs / "tracker.log").read_text()
+    assert not (run.folder.path / "tracker.lock").exists()
 
 
 def test_a_run_does_not_wait_for_long(run, caplog):

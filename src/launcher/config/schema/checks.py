@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.containers import settings_of
-from launcher.config.messages import ConfigIssue, hint, show
+from launcher.config.messages import ConfigIssue, show
 from launcher.config.schema import deepspeed_file
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.settings import TrainerSettings
-from launcher.config.tree import get, items, walk
+from launcher.config.tree import get, items
 from launcher.process.files import expand
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 
@@ -54,7 +54,6 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     yield from _names(tree)
     yield from _start(tree)
     yield from _folders(tree)
-    yield from _hparams(tree)
     yield from _signals(tree)
     yield from deepspeed_file.crosschecks(tree)
 
@@ -358,17 +357,6 @@ def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
         return None
     text = f"is not a signal that a process can handle; e.g. {key}=[SIGUSR1]."
     return ConfigIssue(key, show(value), text)
-
-
-def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check that the keys which a tracker shows exist."""
-    for name, _ in items(tree, "tracker"):
-        key = f"tracker.{name}.hparams"
-        named = get(tree, key)
-        for path in named if isinstance(named, list) else ():
-            paths = [path for path, _ in walk(tree)]
-            if isinstance(path, str) and path not in paths:
-                yield ConfigIssue(key, show(path), f"no such key{hint(path, paths)}")
 
 
 def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:

@@ -291,9 +291,8 @@ def test_defaults_of_settings_equal_those_of_the_yaml_files(name: str) -> None:
 
 @pytest.mark.parametrize("words", [
     "paths.outputs=", "run.init_from=", "run.fork_from=", "hooks.checkpointing.path=",
-    "hooks=[default,profiler] hooks.profiler.path=",
-    "hooks=[default,samples] hooks.samples.path=", "job=lr_find job.folder=",
-    "job=predict job.file=", "model=gpt data=parquet data.files=x data.cache=",
+    "job=lr_find job.folder=", "job=predict job.file=",
+    "model=gpt data=parquet data.files=x data.cache=",
 ])  # fmt: skip
 def test_a_path_that_an_unset_variable_left_empty_is_rejected(words: str) -> None:
     *others, empty = words.split()

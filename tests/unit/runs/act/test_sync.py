@@ -49,17 +49,19 @@ def test_a_tracker_added_later_gets_the_whole_run(written, sync):
     run = written()
     code, _, error = sync("aaaa")
     assert code == 2 and error.startswith("n/aaaa1111: has no tracker; name one")
-    code, _, error = sync("aaaa", "tracker.tensorboard.path=two")
-    assert code == 2 and error.startswith("tracker.tensorboard.path=two: the run has no tracker")
-    assert sync("aaaa", "tracker=tensorboard", "tracker.tensorboard.path=here")[0] == 0
-    assert (run.folder.path / "here" / ".position.json").exists()
+    code, _, error = sync("aaaa", "tracker.tensorboard.namespace_separator=.")
+    assert code == 2
+    assert error.startswith("tracker.tensorboard.namespace_separator=.: the run has no tracker")
+    assert sync("aaaa", "tracker=tensorboard")[0] == 0
+    assert [*(run.folder.path / "tensorboard").iterdir()]
 
 
 def test_an_option_of_the_runs_own_tracker_is_changed(written, sync):
     target = "launcher.trackers.tensorboard.TensorBoardTracker"
-    run = written({"tensorboard": {"_target_": target, "path": "one"}})
-    assert sync("aaaa", "tracker.tensorboard.path=two")[0] == 0
-    assert (run.folder.path / "two").exists() and not (run.folder.path / "one").exists()
+    run = written({"tensorboard": {"_target_": target}})
+    assert sync("aaaa", "tracker.tensorboard.namespace_separator=.")[0] == 0
+    (file,) = (run.folder.path / "tensorboard").iterdir()
+    assert b"train.loss" in file.read_bytes()
 
 
 def test_a_tracker_that_fails(written, sync, tmp_path):
