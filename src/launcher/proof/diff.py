@@ -20,7 +20,7 @@ from launcher.rundir.history import is_measured, read_rows
 
 ATTEMPT_SUFFIXES = ("max_steps", "stop_reason", "attempt")
 """Suffixes of the names of values that say how far to train, and do not change the numbers."""
-MAX_SHOWN_VALUES = 3
+MAX_SHOWN_TEXTS = 5
 RANDOM, SAMPLES, LOSS = "random state", "samples", "loss"
 GRADIENTS, WEIGHTS, USER_PARTS = "gradients", "weights", "parts"
 CAUSES = {
@@ -67,12 +67,16 @@ class Diff:
             *(f"checkpoint, {text}" for text in self.states),
         ]
 
+    def first_texts(self) -> list[str]:
+        texts = self.texts()
+        more = [f"and {len(texts) - MAX_SHOWN_TEXTS} more"] * (len(texts) > MAX_SHOWN_TEXTS)
+        return texts[:MAX_SHOWN_TEXTS] + more
+
 
 def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple[str, str]) -> Diff:
     """Compare two trainings: checkpoints at `end`, and lines of metrics since `start`."""
     before, after = lines_of(first, start, end), lines_of(second, start, end)
-    result = Diff(lines=len(before))
-    result.metrics = [str(difference) for difference in line_differences(before, after, names)]
+    result = Diff(lines=len(before), metrics=[*line_differences(before, after, names)])
     if (newest := second.newest_step()) != end:
         result.states = [f"the last one is of step {newest} instead of {end}"]
         return result
@@ -163,11 +167,8 @@ class TraceComparison:
         self.before, self.after = read_trace(straight.trace), read_trace(resumed.trace)
 
     def report(self) -> Iterator[str]:
-        texts = self.diff.texts()
         yield from self.causes()
-        yield from texts[:MAX_SHOWN_VALUES]
-        if len(texts) > MAX_SHOWN_VALUES:
-            yield f"and {len(texts) - MAX_SHOWN_VALUES} more"
+        yield from self.diff.first_texts()
 
     def causes(self) -> Iterator[str]:
         """Yield the first difference and its cause, and the state that was not restored."""

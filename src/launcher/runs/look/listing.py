@@ -91,7 +91,7 @@ def print_runs(
 ) -> None:
     """Print the table of the runs, or on stderr that there are none."""
     if runs:
-        table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
+        table(runs, time.time(), terminal_width(), columns).print()
     else:
         print(no_runs(arguments.words, arguments.outputs), file=sys.stderr)
 
@@ -111,19 +111,19 @@ class Column:
         return (min(longest, CUT_WIDTH) if self.heading in LONG_COLUMNS else longest) + GAP
 
 
-def columns_of(
-    runs: Sequence[StoredRun], now: float, keys: Sequence[str], sorted_by: str
-) -> list[Column]:
-    """Return the columns: `keys`, or the usual ones; a metric that sorts has one too."""
+def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> list[Column]:
+    """Return the columns: `keys`, or the usual ones."""
     columns = [
         Column("name", [run.name for run in runs], spare=2),
         Column("id", [run.id for run in runs]),
         Column("state", [run.state for run in runs]),
-        *([key_column(runs, key) for key in keys] or usual_columns(runs, now)),
     ]
-    is_shown = sorted_by in {column.heading for column in columns}
-    if not is_shown and any(sorted_by in run.metrics for run in runs):
-        columns.append(key_column(runs, sorted_by))
+    if keys:
+        for key in keys:
+            cells = [number(value_of(run, key)) for run in runs]
+            columns.append(Column(key, cells, is_right=True))
+    else:
+        columns += usual_columns(runs, now)
     if any(run.failure for run in runs):
         columns.append(Column("reason", [run.failure or "-" for run in runs], spare=11))
     return columns
@@ -152,10 +152,6 @@ def usual_columns(runs: Sequence[StoredRun], now: float) -> list[Column]:
     return columns
 
 
-def key_column(runs: Sequence[StoredRun], key: str) -> Column:
-    return Column(key, [number(value_of(run, key)) for run in runs], is_right=True)
-
-
 def best(run: StoredRun, named: bool) -> str:
     value = number(run.best.get("value"))
     return f"{value} ({run.best.get('metric')})" if named and run.best else value
@@ -167,15 +163,10 @@ def age(run: StoredRun, now: float) -> str:
 
 
 def table(
-    runs: list[StoredRun],
-    now: float,
-    width: int | None = None,
-    keys: Sequence[str] = (),
-    sorted_by: str = "",
+    runs: list[StoredRun], now: float, width: int | None = None, keys: Sequence[str] = ()
 ) -> TextTable:
     """Make a table with one line per run, cut to `width`; the columns after `state` are `keys`."""
-    columns = columns_of(runs, now, keys, sorted_by)
-    rows = differences(runs)
+    columns, rows = columns_of(runs, now, keys), differences(runs)
     if width is not None:
         rows = shorten_keys(rows)
     if any(differing := [*map(override_text, rows)]):

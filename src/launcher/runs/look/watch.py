@@ -65,8 +65,7 @@ def screen(arguments: argparse.Namespace, width: int, height: int) -> list[str]:
     states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
     lines = [f"{time.strftime('%H:%M:%S')}  {plural(len(runs), 'run')}: {states}"[:width]]
     shown = runs[: max(1, height - 3)]
-    rows = table(shown, time.time(), width, columns, arguments.sort or "")
-    lines += rows.lines(width, is_colored())
+    lines += table(shown, time.time(), width, columns).lines(width, is_colored())
     if left := len(runs) - len(shown):
         lines.append(f"... and {left:,} more"[:width])
     return lines
