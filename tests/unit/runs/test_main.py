@@ -73,10 +73,6 @@ def test_an_empty_path_is_a_sentence(runs, make_run, words, option):
     assert error.startswith(f"argument {option}: should be a path")
 
 
-def test_the_version_is_printed(capsys):
-    assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("torch-launcher ")
-
-
 def test_without_runs(runs, outputs):
     outputs.mkdir()
     assert runs() == (0, "", f"There are no runs in {outputs}.\n")
@@ -108,7 +104,6 @@ ANY_ORDER = {
     "predict": (COMMAND, ["--data", "a.csv"], ["--out", "b.jsonl"]),
     "fork": (COMMAND, ["--at", "3"]),
     "adopt": (COMMAND, ["--config-dir", "conf"]),
-    "replay": (FILTER, ["--from", "0"], ["--json"]),
     "test": (["optimizer", *FILTER], ["--json"]),
     "show": (FILTER, ["--note", "a text"], ["--label", "paper"]),
 }

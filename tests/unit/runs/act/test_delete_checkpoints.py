@@ -208,7 +208,6 @@ def test_a_failure_to_delete_is_reported(
         (["--keep", "beast"], "--keep=beast: "),
         (["--keep="], "--keep=: "),
         (["--at", "3"], "--at: "),
-        (["--json"], "--json: "),
         ([""], "'': "),
     ],
 )
@@ -220,18 +219,6 @@ def test_bad_options_are_rejected(
     monkeypatch.chdir(folder.path)
     code, _, err = runs(*DELETE, *words)
     assert code == 2 and err.startswith(key) and steps_of(folder) == [1, 2, 3, 4]
-
-
-def test_a_folder_elsewhere_is_left_since_others_may_start_from_it(
-    old_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = old_run("aa")
-    (tmp_path / "others").mkdir()
-    words = ["--outputs", str(tmp_path / "others"), "checkpoints", str(folder.path)]
-    assert main(words) == 0
-    assert main([*words, "--delete", "--yes"]) == 2
-    assert f"{folder.path}: is not in {tmp_path}/others; give the" in capsys.readouterr().err
-    assert steps_of(folder) == [1, 2, 3, 4]
 
 
 def test_a_kill_at_any_call_leaves_nothing_half(
@@ -298,7 +285,7 @@ def valid_steps(folder: RunFolder) -> list[int]:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.lists(run_states(), min_size=1, max_size=3),

@@ -124,14 +124,6 @@ def test_a_run_that_failed_before_its_log_gives_its_reason(make_run, runs):
     assert (code, output) == (2, "") and "failed, model.dim=7: too small." in error
 
 
-@pytest.mark.parametrize("outcome", ["failed", "cancelled"])
-def test_a_start_that_ended_before_its_log_is_reported(logs, folder, outcome):
-    RunRecord(folder).add_failure(outcome, reason="ImportError: no module named net", exit_code=1)
-    text, errors = logs("gpt")
-    assert text == folder.log_path().read_bytes()
-    assert f"{outcome}, ImportError: no module named net" in errors.decode()
-
-
 def test_a_run_that_waits_in_the_queue_has_no_log_yet(make_run, runs):
     folder = make_run("gpt", "1a2b0000", state="preempted")
     RunRecord(folder).queue()
