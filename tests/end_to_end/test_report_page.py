@@ -144,7 +144,12 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
     assert data["shared"] == ["data=text", "model=gpt", "trainer.max_steps=10"]
     assert list(data["media"]["keys"]) == ["shown (image)", "weights (histogram)"]
     assert data["media"]["left_out"] == 8, "the images outside the folders of the runs"
-    study = study_data(StoredStudy.read(study_on_disk(tmp_path, ("val/loss", "val/accuracy"))))
+    paused = StoredStudy.read(study_on_disk(tmp_path / "paused", paused=True))
+    shares = paused.importances()  # paused trials count with their values so far
+    assert shares["optimizer.lr"] > 0.7 and abs(sum(shares.values()) - 1) < 1e-6
+    study = study_data(
+        StoredStudy.read(study_on_disk(tmp_path / "two", ("val/loss", "val/accuracy")))
+    )
     data["study"] = study["study"]
     file.write_text(page(data, plotly_source()))
     result = in_browser(file, tmp_path, ACTIONS)

@@ -224,30 +224,10 @@ def test_a_run_of_stock_parts_needs_no_trust(project: Path, tmp_path: Path) -> N
         assert done.returncode == 0, done.stderr
 
 
-STORED = {
-    "a pickle": "+hooks.x={_target_:torch.load,f:evil.pt,weights_only:false}",
-    "a function by its path": (
-        "+hooks.x={_target_:launcher.hooks.functions.FunctionHook,on_ready:os.abort}"
-    ),
-    "a module that is a pickle": "+model.module={_target_:torch.jit.load,f:evil.pt}",
-    "a logging handler": "+hydra.job_logging.handlers.x.class=evil.Run",
-    "the environment": "+hydra.job.env_set.PYTHONPATH=/tmp/evil",
-    "data": "+data.dataset={_target_:numpy.load,file:evil.npy,allow_pickle:true}",
-    "a compiler": "trainer.compile={options:{cpp.cxx:[/tmp/evil]}}",
-}
-"""Overrides of earlier attacks."""
-
-
-@pytest.mark.parametrize(
-    ("verb", "word"),
-    [
-        *(("resume", word) for word in STORED.values()),
-        *((verb, STORED["a pickle"]) for verb in ("evaluate", "fork", "export")),
-    ],
-)
-def test_a_stored_command_that_was_changed(
-    project: Path, tmp_path: Path, verb: str, word: str
-) -> None:
+@pytest.mark.parametrize("verb", ["resume", "evaluate", "fork", "export"])
+def test_a_stored_command_that_was_changed(project: Path, tmp_path: Path, verb: str) -> None:
+    """tests/unit/runs/act/test_repeat_command.py has further overrides."""
+    word = "+hooks.x={_target_:torch.load,f:evil.pt,weights_only:false}"
     folder = Path(shutil.copytree(project, tmp_path / "project", symlinks=True))
     file = folder / RUN / "run.json"
     record = json.loads(file.read_bytes())

@@ -21,12 +21,6 @@ def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
     assert study.common_step == 10
 
 
-def test_the_parameter_that_decides_is_the_important_one(tmp_path: Path) -> None:
-    """Paused trials count with their values so far."""
-    shares = StoredStudy.read(study_on_disk(tmp_path, paused=True)).importances()
-    assert shares["optimizer.lr"] > 0.7 and sum(shares.values()) == pytest.approx(1)
-
-
 def test_the_front_of_two_objectives(tmp_path: Path) -> None:
     folder = study_on_disk(tmp_path, TWO)
     assert len(StoredStudy.read(folder).front) == 6, "none is better in both"

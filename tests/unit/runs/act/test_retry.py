@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from launcher.checkpoint.store import CheckpointStore
+from launcher.config.run_config import replace_values
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record
@@ -27,13 +28,19 @@ def test_a_run_of_another_kind_is_not_submitted(make_run, runs, by_hand):
     assert (code, output) == (1, "") and error.endswith("launcher.runs resume gpt/1a2b0000\n")
 
 
+@pytest.fixture(scope="module")
+def configuration():
+    words = ["dispatch=slurm", "dispatch.partition=p", "model=mlp", "data=digits"]
+    return validate(composed(words))
+
+
 @pytest.fixture
-def submitted_run(make_run, slurm):
+def submitted_run(make_run, slurm, configuration):
     """A failed run that was submitted from a cluster whose sbatch accepts every script."""
     folder = make_run("mlp-digits", "1a2b0000", state="failed")
-    overrides = ["dispatch=slurm", "dispatch.partition=p", "model=mlp", "data=digits"]
-    overrides += [f"run.dir={folder.path}", f"paths.outputs={folder.path.parents[1]}"]
-    freeze(folder, validate(composed(overrides)), None, Submission("/s/job-0.sh", job_id="7"))
+    places = {"run.dir": str(folder.path), "paths.outputs": str(folder.path.parents[1])}
+    config = replace_values(configuration, places)
+    freeze(folder, config, None, Submission("/s/job-0.sh", job_id="7"))
     RunRecord(folder).add_failure("failed", reason="broken", exit_code=1)
     slurm(**dict.fromkeys(("squeue", "sbatch", "srun", "scontrol", "sacct"), "true"))
     return folder
@@ -58,12 +65,6 @@ def test_an_array_names_its_runs(make_run, runs, slurm):
         assert runs(word)[1].count("1a2b") == count, word
     assert "1a2b0001" in runs("show", "198_1")[1]
     assert runs("show", "198")[2].startswith("'198': names 2 runs")
-
-
-def test_a_job_that_is_just_starting_waits_for_nothing(make_run, runs, slurm):
-    note_job(make_run("gpt", "1a2b0000", state="preempted"), "/s/job-0.sh", job_id="7")
-    slurm(squeue="echo '7|PENDING|None||/s/job-0.sh'")
-    assert "None" not in runs()[1]
 
 
 @pytest.mark.parametrize("record", ["queued", "preempted", "stale", "failed"])

@@ -125,20 +125,6 @@ def test_the_curve_is_shown_and_a_metric_sorts_the_runs(runs, make_run):
     assert all("█▆▃▂▁" in line for line in lines)
 
 
-def test_listing_names_the_metric_of_each_best_where_they_differ(runs, make_run):
-    for number, metric in enumerate(("val/loss", "val/accuracy")):
-        make_run("a", f"aaaa000{number}", best={"metric": metric, "value": 0.5, "step": 1})
-    _, first, second = rows(runs()[1])
-    assert "0.5 (val/loss)" in first and "0.5 (val/accuracy)" in second
-
-
-def test_a_value_that_follows_another_is_shown_once(make_run, differs):
-    for steps in (10, 20):
-        words = [f"trainer.max_steps={steps}", "+seed=0"]
-        make_run("gpt", f"{steps}", config=config(steps=steps), choices=GPT, overrides=words)
-    assert differs() == [{"trainer.max_steps": "10"}, {"trainer.max_steps": "20"}]
-
-
 def test_keys_of_many_kinds_of_runs(make_run, differs, runs):
     typed = ("optimizer.lr=0.1", "optimizer.lr=0.2", "+run.tag=again", "seed=1")
     typed += ("trainer.max_steps=5",)
@@ -191,17 +177,6 @@ def test_listing_hides_settings_that_cannot_change_the_numbers(make_run, differs
         make_run("gpt", f"aaaa000{number}", config=settings, choices={**GPT, "job": str(number)})
     tags = {"1": "null", "2": "again"}
     assert differs() == [{"hooks.ema.decay": n, "run.tag": tag} for n, tag in tags.items()]
-
-
-def test_json(runs, sweep, outputs):
-    code, output, _ = runs("--json")
-    found = json.loads(output)
-    states = ["completed", "stale", "running", "preempted"]
-    assert code == 0 and [run["state"] for run in found] == states
-    assert found[2]["best"] == {"metric": "val/loss", "value": 0.25, "step": 4}
-    assert found[2]["folder"] == str(outputs / "mlp" / "bbbb0003")
-    assert found[2]["differs"] == {"model": "mlp", "optimizer.lr": "1e-05", "seed": "0"}
-    assert len(found[2]["attempts"]) == 1
 
 
 def test_damaged_runs_are_listed_too(runs, make_run, change):
