@@ -74,11 +74,7 @@ class Runs(list[StoredRun]):
         return pandas.DataFrame(self.rows())
 
     def plot(
-        self,
-        *metrics: str,
-        over: str | None = None,
-        smoothing: float | None = None,
-        log: bool = False,
+        self, *metrics: str, over: str | None = None, smoothing: float | None = None
     ) -> Drawing:
         """Draw metrics (train/loss by default), as `python -m launcher.runs plot` does.
 
@@ -86,12 +82,11 @@ class Runs(list[StoredRun]):
             *metrics: names of metrics.
             over: a key, usually `seed`, for a band over its values instead of a curve for each run.
             smoothing: from 0 to below 1. Default None: by the number of points.
-            log: a logarithmic axis.
         """
         names = metrics or (LOSS,)
         check_metrics(self, names)
         groups = None if over is None else group_runs(self, over)
-        return Drawing(draw(self, names, smoothing, log, groups))
+        return Drawing(draw(self, names, smoothing, groups))
 
     def test(self, key: str, metric: str = "val/loss", step: int | None = None) -> TestOutcome:
         """Test whether the values of a key make a difference over seeds, as `runs test` does."""

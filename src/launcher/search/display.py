@@ -2,14 +2,13 @@
 
 import math
 import shutil
-import sys
 from collections.abc import Sequence
 from typing import Any, Self
 
 from rich.text import Text
 
 from launcher.config.schema.metric_direction import sort_best_first
-from launcher.process.text_table import GAP, TextTable
+from launcher.process.text_table import TextTable, headings_that_fit
 from launcher.rundir.logs import console, is_live_terminal
 from launcher.runs.format import number as short
 from launcher.runs.look.listing import shorten_keys
@@ -91,7 +90,7 @@ def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> T
         columns[heading] = [_param(trial.params.get(key, "-")) for trial in trials]
     columns["run"] = [trial.run or "-" for trial in trials]
     dropped = ["run", "rung", "step", *reversed(headings)]
-    names = _that_fit(columns, dropped, sys.maxsize if width is None else width)
+    names = headings_that_fit(columns, dropped, width)
     right = {"trial", "step", "rung", *settings.objectives}
     return TextTable(
         headings=names,
@@ -110,14 +109,6 @@ def _state(trial: Trial, search: Search) -> str:
 
 def _param(value: object) -> str:
     return short(value) if isinstance(value, float) else str(value)
-
-
-def _that_fit(columns: dict[str, list[str]], dropped: Sequence[str], width: int) -> list[str]:
-    widths = {name: max(map(len, [name, *cells])) + GAP for name, cells in columns.items()}
-    for name in dropped:
-        if sum(widths.values()) - GAP > width:
-            widths.pop(name, None)
-    return list(widths)
 
 
 def best_first(search: Search) -> list[Trial]:

@@ -61,10 +61,9 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
     if jobs and (slurm or rank == 0):
         return jobs[-1]
     names = sorted(log.name for log in run.folder.logs.glob("*.log"))
-    if not names and run.record.get("state") == "queued" and not slurm and rank == 0:
-        job = f" (SLURM job {run.job_id})" if run.job_id else ""
+    if not names and run.record.get("state") == "queued":
         raise ConfigError(
-            f"{run.label}: has no log yet, since it waits in the queue{job}; -f waits for it."
+            f"{run.label}: has no log yet, since it waits in the queue; -f waits for it."
         )
     end = last_end(run).rstrip(".")
     none = f"no logs{f': its last attempt {end}' if end else ''}"

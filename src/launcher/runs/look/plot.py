@@ -51,7 +51,6 @@ def add_arguments(parser: Parser) -> None:
         "from 0 (none) to below 1 (default: 0.9, and less for fewer than 100 points)",
         type=float,
     )
-    parser.flag("--log", "a logarithmic axis (default: if values span orders of magnitude)")
     parser.argument(
         "-o --output",
         "FILE",
@@ -70,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_metrics(runs, metrics)
     groups = None if arguments.over is None else group_runs(runs, arguments.over)
     folder = runs[0].folder.path if len(runs) == 1 else arguments.outputs
-    figure = draw(runs, metrics, arguments.smoothing, arguments.log, groups)
+    figure = draw(runs, metrics, arguments.smoothing, groups)
     save(figure, arguments.output or folder / "plot.png")
     return 0
 
@@ -89,7 +88,6 @@ def draw(
     runs: Sequence[StoredRun],
     metrics: Sequence[str],
     smoothing: float | None = None,
-    log: bool = False,
     groups: Sequence[Group] | None = None,
 ) -> object:
     """Draw a panel for each metric, with a curve for each run, or a band for each of `groups`."""
@@ -108,7 +106,7 @@ def draw(
         panels = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
         for drawn, metric in zip(panels, metrics, strict=True):
             panel = Panel(drawn, metric, smoothing)
-            panel.set_up(shown, log)
+            panel.set_up(shown)
             if groups is None:
                 panel.draw_runs(runs)
             else:
@@ -133,12 +131,12 @@ class Panel:
     def dots(self) -> str | None:
         return "val/loss" if self.metric == LOSS else None
 
-    def set_up(self, runs: Sequence[StoredRun], log: bool) -> None:
-        """Set title and axes. The scale is logarithmic with `log`, or if the values need it."""
+    def set_up(self, runs: Sequence[StoredRun]) -> None:
+        """Set title and axes. The scale is logarithmic if the values span orders of magnitude."""
         names = [self.metric, self.dots] if self.dots else [self.metric]
         curves = [run.history.curve(name) for run in runs for name in names]
         values = [y for curve in curves for y in curve.y if math.isfinite(y)]
-        self.is_log = log or is_wide(values)
+        self.is_log = is_wide(values)
         has_dots = any(self.dots in run.history.metrics for run in runs)
         title = "loss (line: train, dots: val)" if has_dots else self.metric
         self.drawn.set_title(title, fontweight="bold")

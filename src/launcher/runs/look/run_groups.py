@@ -5,7 +5,7 @@ import json
 import math
 import statistics
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from launcher.runs.look.differences import (
     keys_without_effect,
     override_text,
 )
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, count_states
 
 OVER_HELP = "group runs that differ in this key alone: seed"
 
@@ -40,13 +40,6 @@ class Group:
     @property
     def completed(self) -> list[StoredRun]:
         return [run for run in self.runs if run.state == "completed"]
-
-    @property
-    def states(self) -> str:
-        """The state of its runs: `completed`, or `4 completed, 1 failed`."""
-        states = Counter(run.state for run in self.runs)
-        named = [f"{count} {state}" for state, count in states.most_common()]
-        return ", ".join(states if len(states) == 1 else named)
 
     def values(self, key: str) -> list[float]:
         """The finite values of a metric or setting in completed runs; others may be at any step."""
@@ -123,7 +116,7 @@ def show(runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Name
         return
     headings = ["name", "differs in", "state", "n", *columns]
     rows = [
-        [group.runs[0].name, group.label or "-", group.states, str(len(group.completed)),
+        [group.runs[0].name, group.label or "-", count_states(group.runs), str(len(group.completed)),
          *(spread(group.values(column)) for column in columns)]
         for group in groups
     ]  # fmt: skip

@@ -129,5 +129,4 @@ def test_a_run_that_waits_in_the_queue_has_no_log_yet(make_run, runs):
     RunRecord(folder).queue()
     note_job(folder, "/s/job-0.sh", job_id="7")
     code, output, error = runs("logs", "1a2b0000")
-    assert (code, output) == (2, "") and "waits in the queue (SLURM job 7)" in error
-    assert runs("logs", "1a2b0000", "--rank", "1")[2].startswith("--rank=1: ")
+    assert (code, output) == (2, "") and "waits in the queue; -f" in error

@@ -28,7 +28,7 @@ def panel(outputs, metric="train/loss", smoothing: float | None = 0.9):
 
 
 def test_a_file_is_written_and_named(runs, pair, outputs, tmp_path):
-    words = ("--log", "--metric", "val/loss,train/loss")
+    words = ("--metric", "val/loss,train/loss")
     assert runs("plot", "aaaa0000", "aaaa0001", *words)[:2] == (0, f"{outputs}/plot.png\n")
     assert (outputs / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert runs("plot", "gpt/aaaa0001", "-o", tmp_path / "a.svg")[0] == 0

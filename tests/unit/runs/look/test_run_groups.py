@@ -45,7 +45,7 @@ def test_the_table_groups_runs_over_seeds(sweep: None, runs: Any) -> None:
     spreads = ["0.3 ± 0.1"] * 2, ["0.55 ± 0.071"] * 2
     assert cells == [
         ["name", "differs in", "state", "n", "best val/loss", "train/loss"],
-        ["toy", "optimizer=adamw", "completed", "3", *spreads[0]],
+        ["toy", "optimizer=adamw", "3 completed", "3", *spreads[0]],
         ["toy", "optimizer=sgd", "2 completed, 1 failed", "2", *spreads[1]],
     ]
 
