@@ -30,7 +30,7 @@ STATES = {
     "failed": TrialState.FAIL,
     "invalid": TrialState.FAIL,
 }
-"""States of Optuna by those of trials. All other trials are running."""
+"""Optuna's states by a trial's status. All other trials are running."""
 
 Params = dict[str, object]
 

@@ -116,10 +116,15 @@ def show(runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Name
         return
     headings = ["name", "differs in", "state", "n", *columns]
     rows = [
-        [group.runs[0].name, group.label or "-", count_states(group.runs), str(len(group.completed)),
-         *(spread(group.values(column)) for column in columns)]
+        [
+            group.runs[0].name,
+            group.label or "-",
+            count_states(group.runs),
+            str(len(group.completed)),
+            *(spread(group.values(column)) for column in columns),
+        ]
         for group in groups
-    ]  # fmt: skip
+    ]
     TextTable(headings, rows, right=frozenset(range(3, len(headings))), shrinks=(1, 0)).print()
 
 
