@@ -59,9 +59,3 @@ def test_adopt_rejects_an_unfit_run_and_changes_nothing(outputs: Path, adopted: 
         code, _, error = runs("adopt", adopted, "--", *words)
         assert code == 2 and message in error and len(error.splitlines()) == 1
         assert (outputs / "mlp-digits" / adopted / "run.json").read_bytes() == record
-
-
-def test_a_running_run_cannot_be_adopted(make_run, runs) -> None:
-    folder = make_run("mlp-digits", "aaaa0001", state="running", identity={"seed": 0})
-    code, _, error = runs("adopt", "aaaa0001", "--", *COMMAND)
-    assert code == 2 and "mlp-digits/aaaa0001" in error and folder.lock_path.exists()

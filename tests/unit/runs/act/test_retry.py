@@ -179,12 +179,10 @@ def test_values_of_the_environment_are_resolved_at_each_retry(submitted_run, run
     assert runs(*retry, "--set", "dispatch.cpus_per_task=2")[0] == 0
 
 
-@pytest.mark.parametrize("mode", ["never", "must"])
-def test_run_resume_holds_for_the_first_submission(submitted_run, runs, slurm, mode):
-    frozen_with(submitted_run, "config.run.resume", mode)
-    frozen_with(submitted_run, "config.hooks.checkpointing.load", mode)
-    if mode == "never":
-        save(CheckpointStore(submitted_run.checkpoints), 5)
+def test_run_resume_holds_for_the_first_submission(submitted_run, runs, slurm):
+    frozen_with(submitted_run, "config.run.resume", "never")
+    frozen_with(submitted_run, "config.hooks.checkpointing.load", "must")
+    save(CheckpointStore(submitted_run.checkpoints), 5)
     slurm(sbatch="echo 8")
     code, output, error = runs("retry", "1a2b", "--trust")
     assert code == 0 and "SLURM job 8" in output, error
@@ -244,13 +242,12 @@ def test_a_record_that_cannot_be_written_is_reported(make_run, runs, slurm):
     assert error.startswith("gpt/1a2b0000: run.json cannot be written (")
 
 
-@pytest.mark.parametrize("count", [1, 5])
-def test_all_runs_of_a_job_that_was_cancelled_while_it_waited(make_run, runs, slurm, count):
-    folders = [make_run("gpt", f"1a2b000{n}", state="preempted") for n in range(count)]
+def test_all_runs_of_a_job_that_was_cancelled_while_it_waited(make_run, runs, slurm):
+    folders = [make_run("gpt", f"1a2b000{n}", state="preempted") for n in range(3)]
     for folder in folders:
         RunRecord(folder).queue()
-        note_job(folder, "/s/job-0.sh", job_id="7", runs=count)
+        note_job(folder, "/s/job-0.sh", job_id="7", runs=3)
     slurm(squeue="true")
     code, output, error = runs("retry", "--all")
-    assert (code, output) == (0, "") and error.count("its SLURM job was cancelled") == count
+    assert (code, output) == (0, "") and error.count("its SLURM job was cancelled") == 3
     assert {read_record(each.record_path)["state"] for each in folders} == {"cancelled"}

@@ -159,14 +159,6 @@ def test_failed_runs_have_a_reason(make_run, outputs, change, width):
     assert "reason" not in next(table(runs[:1], time.time(), width).lines(width))
 
 
-def test_a_part_that_one_run_has_is_known_by_its_settings(make_run, differs):
-    make_run("gpt", "aaaa0001", config=config())
-    ema = {"_target_": "launcher.hooks.ema.EmaHook", "decay": 0.9}
-    hooks = {"ema": ema, "bare": {"_target_": "a.B"}}
-    make_run("gpt", "aaaa0002", config={**config(), "hooks": hooks})
-    assert differs() == [{}, {"hooks.bare._target_": "a.B", "hooks.ema.decay": "0.9"}]
-
-
 def test_listing_hides_settings_that_cannot_change_the_numbers(make_run, differs):
     excluded = ["hooks.logging", "device", "run", "job"]
     for number in (1, 2):

@@ -49,8 +49,6 @@ def test_each_second_of_an_attempt_has_its_part() -> None:
 @pytest.mark.parametrize(
     ("spans", "repeated"),
     [
-        pytest.param([(0, 10), (10, 20)], 0, id="nothing is lost"),
-        pytest.param([(0, 10), (8, 20)], 20, id="two steps"),
         pytest.param([(0, 10), (8, 8), (6, 20)], 40, id="an attempt without a step"),
         pytest.param([(0, 10), (10, 20), (5, 30)], 150, id="a rollback over two attempts"),
         pytest.param([(0, 10), (0, 20)], 100, id="all steps"),

@@ -72,14 +72,11 @@ def test_bad_keys_are_rejected(sweep: None, runs: Any, key: str, hint: str) -> N
     assert (code, out) == (2, "") and f"--over={key}" in err and hint in err
 
 
-def test_a_band_is_where_all_curves_have_values() -> None:
+def test_a_band_is_where_all_curves_have_values_and_positive_on_a_logarithmic_scale() -> None:
     found = band([Curve([1, 2, 3], [1, 2, 3]), Curve([1, 2, 3], [3, math.nan, 5]), Curve([], [])])
     assert (found.x, found.mean) == ([1, 3], [2, 4])
     assert found.low == pytest.approx([2 - math.sqrt(2), 4 - math.sqrt(2)])
     assert found.high == pytest.approx([2 + math.sqrt(2), 4 + math.sqrt(2)])
-
-
-def test_a_band_on_a_logarithmic_scale_stays_positive() -> None:
     found = band([Curve([1, 2], [0.01, 1]), Curve([1, 2], [1, 0])], log=True)
     assert (found.x, found.mean) == ([1], pytest.approx([0.1]))
     assert 0 < found.low[0] < 0.1 < found.high[0]
