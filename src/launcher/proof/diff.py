@@ -20,7 +20,7 @@ from launcher.rundir.history import is_measured, read_rows
 
 ATTEMPT_SUFFIXES = ("max_steps", "stop_reason", "attempt")
 """Suffixes of the names of values that say how far to train, and do not change the numbers."""
-MAX_SHOWN_TEXTS = 5
+MAX_SHOWN_VALUES = 3
 RANDOM, SAMPLES, LOSS = "random state", "samples", "loss"
 GRADIENTS, WEIGHTS, USER_PARTS = "gradients", "weights", "parts"
 CAUSES = {
@@ -67,10 +67,11 @@ class Diff:
             *(f"checkpoint, {text}" for text in self.states),
         ]
 
-    def first_texts(self) -> list[str]:
-        texts = self.texts()
-        more = [f"and {len(texts) - MAX_SHOWN_TEXTS} more"] * (len(texts) > MAX_SHOWN_TEXTS)
-        return texts[:MAX_SHOWN_TEXTS] + more
+    def first_texts(self) -> Iterator[str]:
+        for place, texts in (("metrics.jsonl", self.metrics), ("checkpoint", self.states)):
+            yield from (f"{place}, {text}" for text in texts[:MAX_SHOWN_VALUES])
+            if len(texts) > MAX_SHOWN_VALUES:
+                yield f"{place}, and {len(texts) - MAX_SHOWN_VALUES} more"
 
 
 def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple[str, str]) -> Diff:

@@ -21,7 +21,7 @@ if fault == "ignores the signal":
 while step < 12:
     step += 1
     weight *= 0.9
-    if step % 5 == 0:
+    if step == 5:
         file.with_suffix(".tmp").write_text(json.dumps([step, weight]))
         os.replace(file.with_suffix(".tmp"), file)
     print(f"step {step} loss {-weight!r}", flush=True)
