@@ -2,15 +2,31 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from launcher.config.compose.session import first_line
 from launcher.errors import ConfigError
 from launcher.process.files import expand
+from launcher.rundir.history import Curve
 from launcher.runs.objective import value
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.trials import STUDIES, Goal, Trial, best_of, find_trials
+
+if TYPE_CHECKING:
+    import optuna
+
+STATES = {
+    "completed": "COMPLETE",
+    "pruned": "PRUNED",
+    "paused": "PRUNED",
+    "failed": "FAIL",
+    "invalid": "FAIL",
+}
+"""States of Optuna. All other trials are running."""
 
 
 @dataclass
@@ -64,6 +80,53 @@ class StoredStudy:
             return None
         return int(min(trial.curves[0].x[-1] for trial in begun))
 
+    def export(self, url: str) -> None:
+        """Write the study into a storage of Optuna, such as `optuna-dashboard` reads."""
+        import optuna
+
+        try:
+            study = optuna.create_study(
+                storage=url, study_name=self.folder.name, directions=self._directions
+            )
+        except optuna.exceptions.DuplicatedStudyError as error:
+            raise ConfigError(
+                f"--optuna={url}: has a study {self.folder.name} already; choose another URL, or"
+                " delete that study."
+            ) from error
+        except Exception as error:
+            raise ConfigError(
+                f"--optuna={url}: cannot be written ({first_line(error).rstrip('.')}); e.g."
+                " sqlite:///study.db."
+            ) from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names(list(self.goal.objectives))
+        states = [STATES.get(trial.status(self.goal), "RUNNING") for trial in self.trials]
+        self._add_trials(study, states, [trial.values(self.goal) for trial in self.trials])
+
+    @property
+    def _directions(self) -> list[Any]:
+        """The directions, of the type that Optuna's annotations demand."""
+        return [*self.goal.directions]
+
+    def _add_trials(
+        self, study: "optuna.Study", states: Sequence[str], values: Sequence[Sequence[float]]
+    ) -> None:
+        import optuna
+
+        for trial, state, results in zip(self.trials, states, values, strict=True):
+            curve = trial.curves[0] if trial.curves else Curve()
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=optuna.trial.TrialState[state],
+                    params=trial.params,
+                    distributions=trial.distributions,
+                    values=results if state == "COMPLETE" else None,
+                    intermediate_values=dict(zip(map(int, curve.x), curve.y, strict=True)),
+                    user_attrs={"run": trial.run},
+                )
+            )
+
     def importances(self, index: int = 0) -> dict[str, float]:
         """Return the importance of each parameter for an objective, at the common step.
 
@@ -71,18 +134,16 @@ class StoredStudy:
         """
         import optuna
 
-        step, goal = self.common_step, self.goal
-        study = optuna.create_study(direction=goal.directions[index])  # type: ignore[arg-type]
-        for trial in self.trials:
-            result = trial.values(goal)[index]
-            if step is not None and trial.curves:
-                result = value(trial.curves[0], goal.value, goal.mode, step)
-            if math.isfinite(result):
-                study.add_trial(
-                    optuna.trial.create_trial(
-                        params=trial.params, distributions=trial.distributions, value=result
-                    )
-                )
+        step = self.common_step
+        values = [
+            trial.values(self.goal)[index]
+            if step is None or not trial.curves
+            else value(trial.curves[0], self.goal.value, self.goal.mode, step)
+            for trial in self.trials
+        ]
+        states = ["COMPLETE" if math.isfinite(each) else "FAIL" for each in values]
+        study = optuna.create_study(direction=self._directions[index])
+        self._add_trials(study, states, [[each] for each in values])
         # This hides the warning that there are few trials.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -15,6 +15,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from launcher.errors import ConfigError
 from launcher.rundir import signing
+from launcher.runs.stored_study import STATES
 from launcher.runs.trials import Trial
 from launcher.search.samplers import make_sampler
 from launcher.search.search_space import Space
@@ -23,14 +24,6 @@ from launcher.search.study_settings import Settings
 MAX_VALUES = 200
 """Number of values of the objective that pruners see of a trial."""
 WAITING = (TrialState.WAITING,)
-STATES = {
-    "completed": TrialState.COMPLETE,
-    "pruned": TrialState.PRUNED,
-    "paused": TrialState.PRUNED,
-    "failed": TrialState.FAIL,
-    "invalid": TrialState.FAIL,
-}
-"""Optuna's states by a trial's status. All other trials are running."""
 
 Params = dict[str, object]
 
@@ -151,7 +144,7 @@ class Sampling:
         """Take over the current state of a trial."""
         status = trial.status(self.settings)
         current = copy.copy(self._get_trial(trial.number))
-        current.state = STATES.get(status, TrialState.RUNNING)
+        current.state = TrialState[STATES.get(status, "RUNNING")]
         current.values = trial.values(self.settings) if status == "completed" else None
         current.intermediate_values = self._space_points(trial)
         self.storage.current[trial.number] = current

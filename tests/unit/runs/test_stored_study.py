@@ -1,7 +1,9 @@
 """A hyperparameter search as it is read from disk."""
 
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pytest
 
 from launcher.errors import ConfigError
@@ -43,3 +45,34 @@ def test_a_study_without_a_run_is_a_sentence(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     with pytest.raises(ConfigError, match="is a trial of this search; repeat its command"):
         StoredStudy.read(folder)
+
+
+# ------------------------------------------------------------------------------ export and report
+def test_the_study_in_a_storage_of_optuna(runs: Any, outputs: Path, tmp_path: Path) -> None:
+    folder = study_on_disk(outputs, paused=True)
+    url = f"sqlite:///{tmp_path}/study.db"
+    assert runs("report", "0123abcd", f"--optuna={url}") == (0, f"{url}: study {folder.name}\n", "")
+    study = optuna.load_study(study_name=folder.name, storage=url)
+    states = ["PRUNED", "PRUNED", "COMPLETE", "PRUNED", "PRUNED", "PRUNED", "FAIL"]
+    assert [trial.state.name for trial in study.trials] == states
+    assert study.best_trial.params == {"optimizer.lr": 0.01, "model.width": "16"}
+    assert [*study.best_trial.intermediate_values] == [10, 30]
+    assert study.best_trial.user_attrs == {"run": "toy/00000002"}
+    assert study.metric_names == ["val/loss"]
+
+
+@pytest.mark.parametrize(
+    ("word", "url", "message"),
+    [
+        ("0123abcd", "sqlite:///{}/two.db", "has a study toy-0123abcd already"),
+        ("0123abcd", "sqlite:////no/such/folder/study.db", "--optuna=sqlite:////no/such"),
+        ("state=completed", "sqlite:///{}/new.db", "needs the folder, name or id of one search"),
+    ],
+)
+def test_a_storage_that_cannot_be_written_is_a_sentence(
+    runs: Any, outputs: Path, tmp_path: Path, word: str, url: str, message: str
+) -> None:
+    study_on_disk(outputs)
+    runs("report", "0123abcd", f"--optuna=sqlite:///{tmp_path}/two.db")
+    code, _, errors = runs("report", word, f"--optuna={url.format(tmp_path)}")
+    assert code == 2 and message in errors and len(errors.splitlines()) == 1

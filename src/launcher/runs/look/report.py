@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -50,11 +51,14 @@ def add_arguments(parser: Parser) -> None:
         "default: report.html in the folder of runs or search",
         type=path_argument,
     )
+    parser.argument("--optuna", "URL", "write the search into a storage of Optuna instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
     words = arguments.words
     folder = find_study(words[0], arguments.outputs) if len(words) == 1 else None
+    if arguments.optuna is not None:
+        return export_study(folder, arguments.optuna)
     plotly = plotly_source()
     if folder is not None:
         data = study_data(StoredStudy.read(folder), arguments.metric)
@@ -73,6 +77,14 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
     print(output)
+    return 0
+
+
+def export_study(folder: Path | None, url: str) -> int:
+    if folder is None:
+        raise ConfigError(f"--optuna={url}: needs the folder, name or id of one search.")
+    StoredStudy.read(folder).export(url)
+    print(f"{url}: study {folder.name}")
     return 0
 
 
