@@ -24,7 +24,7 @@ TEST_SET = f"data.test_dataset={{_target_: {POINTS}, size: 6}}"
 
 
 def evaluated(folder: Path, *words: str) -> float:
-    command = ("evaluate", str(folder), "--split", "test", "--trust", *words)
+    command = ("evaluate", str(folder), "job.split=test", "--trust", *words)
     done = python.run("-m", "launcher.runs", *command, env=ENVIRONMENT, check=True)
     value: float = json.loads(done.stdout.splitlines()[-1])["test/loss"]
     return value

@@ -29,9 +29,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def fork(
-    outputs: Path, at: str, *overrides: str, without: tuple[str, ...] = (), real: bool = False
-) -> Path:
+def fork(outputs: Path, at: str, *overrides: str, real: bool = False) -> Path:
     """The folder of the new run."""
     before = set(outputs.glob("*/*/run.json"))
     if real:
@@ -39,7 +37,7 @@ def fork(
         done = python.run("-m", "launcher.runs", "fork", "source", *flags, env=runner.ENVIRONMENT)
         code, output = done.returncode, done.stdout + done.stderr
     else:
-        words = fork_command(find_run("source", outputs), overrides, at, without)
+        words = fork_command(find_run("source", outputs), overrides, at)
         words = [word for word in words if not word.startswith("paths.outputs=")]
         started = runner.launch(outputs, *words)
         code, output = started.returncode, started.output
@@ -116,9 +114,9 @@ def test_an_extension_and_a_fork_have_the_rates_of_a_run_of_their_length(tmp_pat
 def test_a_fork_takes_what_it_is_asked_to(outputs: Path) -> None:
     source = outputs / "mlp-digits" / "source"
     before = losses(source)
-    fresh = fork(outputs, "6", "optimizer=sgd", without=("optimizer",))
+    fresh = fork(outputs, "6", "optimizer=sgd", "run.fork_without=[optimizer]")
     assert losses(fresh)[7] == before[7] and losses(fresh)[8] != before[8]
-    other_data = fork(outputs, "6", without=("data",))
+    other_data = fork(outputs, "6", "run.fork_without=[data]")
     assert losses(other_data)[7] != before[7]
     assert [line["samples"] for line in lines(other_data) if line["step"] == 7] == [32]
 

@@ -169,7 +169,7 @@ def test_the_test_set_is_evaluated_only_when_it_is_chosen(tmp_path: Path) -> Non
     folder = run_folder(tmp_path)
     assert done.returncode == 0, done.output
     assert "test/" not in (folder / "metrics.jsonl").read_text()
-    words = ("evaluate", folder.name, "--split", "test", "--outputs", str(tmp_path))
+    words = ("evaluate", folder.name, "job.split=test", "--outputs", str(tmp_path))
     done = python.run("-m", "launcher.runs", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     line = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,5 @@
 """`runs replay`: steps that are trained again, over attempts, ranks and a rollback."""
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -55,8 +54,8 @@ def test_replay_repeats_a_run_of_two_attempts(tmp_path: Path) -> None:
     assert output.startswith(
         "mlp-custom/a1, steps 3 to 6: bitwise identical (24 tensors, 1 line of"
     )
-    code, output = replay(tmp_path / "outputs", "--from=6", "--to=12", "--json")
-    assert code == 0 and json.loads(output)["equal"]
+    code, output = replay(tmp_path / "outputs", "--from=6", "--to=12")
+    assert code == 0, output
     assert files(tmp_path / "outputs") == before
     shutil.copytree(run_folder(tmp_path / "outputs"), other := tmp_path / "outputs/mlp-custom/b2")
     shutil.rmtree(other / "checkpoints")

@@ -149,9 +149,8 @@ def test_a_start_from_a_foreign_checkpoint_reads_tensors_only(
 
 def test_listings_build_nothing(project: Path, tmp_path: Path) -> None:
     folder = foreign(project, tmp_path, PICKLE)
-    for verb in ("list", "show", "checkpoints", "compare"):
-        words = {"list": [], "compare": ["foreign", "foreign"]}.get(verb, ["foreign"])
-        assert "Traceback" not in python.run(*RUNS, verb, *words, cwd=folder).stderr
+    for words in (["list"], ["show", "foreign"], ["checkpoints"]):
+        assert python.run(*RUNS, *words, cwd=folder).returncode == 0
     assert not (folder / MARKER).exists()
 
 
@@ -190,12 +189,13 @@ def test_the_own_runs_need_no_trust_and_those_of_another_key_do(
     own: Path, tmp_path: Path, door: str
 ) -> None:
     folder = Path(shutil.copytree(own, tmp_path / "project", symlinks=True))
-    before = content(folder)
-    other = {**os.environ, "LAUNCHER_KEY": str(tmp_path / "key")}
-    rejected = python.run(*OWN_DOORS[door], cwd=folder, env=other)
-    assert rejected.returncode == (1 if door == "load_model" else 2), rejected.stderr
-    assert "_target_=mine.Net: only the stored configuration" in rejected.stderr
-    assert content(folder) == before and not (tmp_path / "key").exists()
+    if door in ("evaluate", "load_model"):
+        before = content(folder)
+        other = {**os.environ, "LAUNCHER_KEY": str(tmp_path / "key")}
+        rejected = python.run(*OWN_DOORS[door], cwd=folder, env=other)
+        assert rejected.returncode == (1 if door == "load_model" else 2), rejected.stderr
+        assert "_target_=mine.Net: only the stored configuration" in rejected.stderr
+        assert content(folder) == before and not (tmp_path / "key").exists()
     done = python.run(*OWN_DOORS[door], cwd=folder, real=door == "replay")
     assert done.returncode == 0, done.stderr
 
@@ -217,37 +217,16 @@ def test_a_run_of_stock_parts_needs_no_trust(project: Path, tmp_path: Path) -> N
     other = {**os.environ, "LAUNCHER_KEY": str(tmp_path / "key")}
     for words in (
         (*RUNS, "evaluate", "foreign"),
-        (*RUNS, "resume", "foreign", "trainer.max_steps=3"),
         ("-c", "from launcher import load_model; load_model('foreign')"),
     ):
         done = python.run(*words, cwd=folder, env=other)
         assert done.returncode == 0, done.stderr
 
 
-STORED = {
-    "a pickle": "+hooks.x={_target_:torch.load,f:evil.pt,weights_only:false}",
-    "a function by its path": (
-        "+hooks.x={_target_:launcher.hooks.functions.FunctionHook,on_ready:os.abort}"
-    ),
-    "a module that is a pickle": "+model.module={_target_:torch.jit.load,f:evil.pt}",
-    "a logging handler": "+hydra.job_logging.handlers.x.class=evil.Run",
-    "the environment": "+hydra.job.env_set.PYTHONPATH=/tmp/evil",
-    "data": "+data.dataset={_target_:numpy.load,file:evil.npy,allow_pickle:true}",
-    "a compiler": "trainer.compile={options:{cpp.cxx:[/tmp/evil]}}",
-}
-"""Overrides of earlier attacks."""
-
-
-@pytest.mark.parametrize(
-    ("verb", "word"),
-    [
-        *(("resume", word) for word in STORED.values()),
-        *((verb, STORED["a pickle"]) for verb in ("evaluate", "fork", "export")),
-    ],
-)
-def test_a_stored_command_that_was_changed(
-    project: Path, tmp_path: Path, verb: str, word: str
-) -> None:
+@pytest.mark.parametrize("verb", ["resume", "evaluate", "fork", "export"])
+def test_a_stored_command_that_was_changed(project: Path, tmp_path: Path, verb: str) -> None:
+    """tests/unit/runs/act/test_repeat_command.py has further overrides."""
+    word = "+hooks.x={_target_:torch.load,f:evil.pt,weights_only:false}"
     folder = Path(shutil.copytree(project, tmp_path / "project", symlinks=True))
     file = folder / RUN / "run.json"
     record = json.loads(file.read_bytes())

@@ -7,9 +7,10 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from types import MappingProxyType
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
@@ -86,6 +87,24 @@ class TextTable:
         """Print it, in a terminal in colours and no wider than that."""
         for line in self.lines(terminal_width(), is_colored()):
             print(line)
+
+
+def headings_that_fit(
+    columns: Mapping[str, Sequence[str]],
+    left_out: Sequence[str],
+    width: int | None,
+    cut: Mapping[str, int] = MappingProxyType({}),
+) -> list[str]:
+    """Return the headings of columns that fit into a width.
+
+    `left_out` names those that are left out first. `cut` has the widths to which some are cut.
+    """
+    widths = {name: max(map(len, (name, *cells))) + GAP for name, cells in columns.items()}
+    widths |= {name: min(widths[name], cut[name] + GAP) for name in cut.keys() & widths.keys()}
+    for name in left_out:
+        if width is not None and sum(widths.values()) - GAP > width:
+            widths.pop(name, None)
+    return [*widths]
 
 
 def is_colored() -> bool:

@@ -6,7 +6,7 @@ print its step and its loss.
 """
 
 import argparse
-import json
+import math
 import os
 import re
 import shlex
@@ -20,12 +20,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
-from launcher.proof.line_diff import LineDifference, line_differences
-from launcher.rundir.record_format import json_value
 
 LOSS = r"loss['\"]?[=: ]+['\"]?(-?(?:[0-9.]+(?:e[+-]?\d+)?|inf)|nan)"
 STEP = r"step['\"]?[=: ]+['\"]?([0-9.]+)"
@@ -45,24 +43,18 @@ def build_parser() -> Parser:
             " Exit codes: 0 exact, 1 anything else, 2 the command cannot be checked."
         ),
     )
-    add = parser.add_argument
-    where = {"loss": "where a line has the loss", "step": "where it has the step"}
-    for name, default in (("loss", LOSS), ("step", STEP)):
-        text = f"{where[name]} (default: {default})"
-        add(f"--{name}", type=pattern, default=default, metavar="REGEX", help=text)
-    add("--epoch", type=pattern, metavar="REGEX", help="where it has the epoch, compared too")
-    text = "stop once this step is printed (default: half-way)"
-    add("--at", type=float, metavar="STEP", help=text)
-    add("--kill", action="store_true", help="stop with SIGKILL, not with SIGTERM")
-    text = "added to the command when it starts again"
-    add("--resume-args", default="", metavar="ARGS", help=text)
-    for name, seconds, text in (
-        ("--grace", 60.0, "to save and exit (default: 60)"),
-        ("--timeout", 3600.0, "for each start (default: 3600)"),
-    ):
-        add(name, type=float, default=seconds, metavar="SECONDS", help=text)
-    add("--json", action="store_true", help="print one line of JSON")
-    add("command", nargs="+", metavar="COMMAND", help="after --")
+    text = "where a line has the {} (default: {})"
+    parser.argument("--loss", "REGEX", text.format("loss", LOSS), type=pattern, default=LOSS)
+    parser.argument("--step", "REGEX", text.format("step", STEP), type=pattern, default=STEP)
+    parser.argument("--at", "STEP", "stop after this step (default: half-way)", type=float)
+    parser.flag("--kill", "stop with SIGKILL, not with SIGTERM")
+    parser.argument(
+        "--resume-args", "ARGS", "added to the command when it starts again", default=""
+    )
+    parser.argument(
+        "--grace", "SECONDS", "to save and exit (default: 60)", type=float, default=60.0
+    )
+    parser.argument("command", "COMMAND", "after --", nargs="+")
     return parser
 
 
@@ -81,28 +73,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
         with tempfile.TemporaryDirectory(prefix="launcher-certify-") as folder:
-            report = certify(arguments, Path(folder))
+            findings = certify(arguments, Path(folder))
     except ConfigError as error:
         print(*error.messages, sep="\n", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    if arguments.json:
-        print(json.dumps(report, allow_nan=False), flush=True)
-    else:
-        lines = [f"Verdict: {report['verdict']}", *(f"  {text}" for text in report["findings"])]
-        print(*lines, sep="\n", flush=True)
-    return int(report["verdict"] != EXACT)
+    verdict = next((finding.verdict for finding in findings if finding.verdict), EXACT)
+    print(f"Verdict: {verdict}", *(f"  {finding.text}" for finding in findings), sep="\n")
+    return int(verdict != EXACT)
 
 
-def read(line: str, arguments: argparse.Namespace) -> tuple[float, dict[str, object]] | None:
-    """Return the step of a line and its values, or None without a step or a loss."""
+def read(line: str, arguments: argparse.Namespace) -> tuple[float, float] | None:
+    """Return the step and the loss of a line, or None without both."""
     step, loss = arguments.step.search(line), arguments.loss.search(line)
-    epoch = arguments.epoch and arguments.epoch.search(line)
-    if step is None or loss is None:
-        return None
     try:
-        return float(step[1]), {"loss": float(loss[1]), "epoch": epoch[1] if epoch else ""}
+        return None if step is None or loss is None else (float(step[1]), float(loss[1]))
     except ValueError:
         return None
 
@@ -112,14 +98,14 @@ class Launch:
     """Output of one launch of the command, and its end.
 
     Args:
-        steps: the values of each step.
+        losses: the loss of each step.
         code: the exit code; negative for a signal.
         lines: the last lines of the output.
         seconds: time from the signal to the end, or None if no signal was sent.
         was_killed: whether it had to be killed after the grace period.
     """
 
-    steps: dict[float, dict[str, object]] = field(default_factory=dict)
+    losses: dict[float, float] = field(default_factory=dict)
     code: int = 0
     lines: list[str] = field(default_factory=list)
     seconds: float | None = None
@@ -133,14 +119,14 @@ class Finding(NamedTuple):
     verdict: str = ""
 
 
-def certify(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Train straight, to a stop, and from the stop to the end, and compare."""
+def certify(arguments: argparse.Namespace, folder: Path) -> list[Finding]:
+    """Train straight, to a stop, and from the stop to the end, and compare the losses."""
     command = arguments.command
     say("Training straight.")
     straight = launch(command, folder / "straight", arguments)
     if straight.code:
         raise ConfigError(f"The command ended with exit code {straight.code}:", *straight.lines)
-    steps = sorted(straight.steps)
+    steps = sorted(straight.losses)
     if len(steps) < 3:
         raise ConfigError(
             f"{len(steps)} lines of the output have a step (--step={arguments.step.pattern}) and a"
@@ -159,7 +145,10 @@ def certify(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     say("Starting it again.")
     again = [*command, *shlex.split(arguments.resume_args)]
     second = launch(again, folder / "stopped", arguments)
-    return report_of(straight, first, second, arguments)
+    return [
+        *findings_at_stop(straight, first, arguments),
+        *findings_of_resume(straight, first, second),
+    ]
 
 
 def say(text: str) -> None:
@@ -173,17 +162,14 @@ def launch(
     folder.mkdir(exist_ok=True)
     process = start(command, folder)
     result, sent = Launch(), 0.0
-    too_long, too_late = (
-        Killer(process.pid, seconds) for seconds in (arguments.timeout, arguments.grace)
-    )
-    too_long.start()
+    too_late = Killer(process.pid, arguments.grace)
     try:
         for line in output_of(process):
             result.lines = [*result.lines, line][-LAST_LINES:]
             if (reading := read(line, arguments)) is None:
                 continue
-            result.steps[reading[0]] = reading[1]
-            if at is not None and reading[0] >= at and not sent:
+            step, result.losses[step] = reading
+            if at is not None and step >= at and not sent:
                 sent = time.monotonic()
                 if arguments.kill:
                     kill(process.pid)
@@ -192,15 +178,9 @@ def launch(
                     too_late.start()
         result.code = process.wait()
     finally:
-        too_long.cancel()
         too_late.cancel()
         kill(process.pid)
         process.wait()
-    if too_long.has_killed:
-        raise ConfigError(
-            f"The command did not end within --timeout={arguments.timeout:g} seconds:",
-            *result.lines,
-        )
     result.seconds = time.monotonic() - sent if sent else None
     result.was_killed = too_late.has_killed
     return result
@@ -256,86 +236,60 @@ def output_of(process: "subprocess.Popen[bytes]") -> Iterator[str]:
         yield from (line for line in re.split(r"[\r\n]+", raw.decode(errors="replace")) if line)
 
 
-def report_of(
-    straight: Launch, first: Launch, second: Launch, arguments: argparse.Namespace
-) -> dict[str, Any]:
-    """Compare the losses of three launches: without a stop, up to it, and after it."""
-    missing = [step for step in straight.steps if step not in first.steps | second.steps]
-    repeated = second.steps.keys() & first.steps.keys()
-    findings = [
-        *findings_at_stop(straight, first, arguments),
-        *findings_of_resume(straight, first, second, missing, len(repeated)),
-    ]
-    largest = max(map(relative, differences(straight, second, "loss")), default=0.0)
-    return {
-        "verdict": next((finding.verdict for finding in findings if finding.verdict), EXACT),
-        "findings": [finding.text for finding in findings],
-        "steps": len(straight.steps),
-        "stopped_at": max(first.steps),
-        "resumed_at": min(second.steps, default=None),
-        "repeated": len(repeated),
-        "missing": len(missing),
-        "largest_difference": json_value(largest) if second.steps else None,
-    }
-
-
 def findings_at_stop(
     straight: Launch, first: Launch, arguments: argparse.Namespace
 ) -> Iterator[Finding]:
     how = f"SIGTERM, after which it ended in {first.seconds or 0.0:.1f} s"
     yield Finding(
-        f"Stopped at step {max(first.steps):g} of {max(straight.steps):g} with"
+        f"Stopped at step {max(first.losses):g} of {max(straight.losses):g} with"
         f" {'SIGKILL' if arguments.kill else how}, exit code {first.code}."
     )
     if first.was_killed:
         text = f"It did not exit within --grace={arguments.grace:g} seconds, and was killed."
         yield Finding(text, "did not exit")
-    for line in differences(straight, first, "loss")[:1]:
-        text = f"Before the stop, the loss of step {line.step:g} is another in two equal starts."
+    for step in differing_steps(straight, first)[:1]:
+        text = f"Before the stop, the loss of step {step:g} is another in two equal starts."
         yield Finding(text, "does not repeat")
 
 
-def findings_of_resume(
-    straight: Launch, first: Launch, second: Launch, missing: Sequence[float], repeated: int
-) -> Iterator[Finding]:
-    begin = min(second.steps, default=None)
+def findings_of_resume(straight: Launch, first: Launch, second: Launch) -> Iterator[Finding]:
+    begin = min(second.losses, default=None)
     if begin is None:
         text = f"The second start printed no loss; its exit code was {second.code}."
         yield Finding(text, "did not resume")
         yield from map(Finding, second.lines)
         return
-    if begin <= min(straight.steps) < max(first.steps):
+    if begin <= min(straight.losses) < max(first.losses):
         text = f"The second start begins with step {begin:g} again: nothing was saved or restored."
         yield Finding(text, "restarted")
         return
     yield Finding(f"The second start begins with step {begin:g}.")
-    if missing:
+    if missing := straight.losses.keys() - first.losses.keys() - second.losses.keys():
         text = f"{len(missing)} steps were never printed, the first of them {min(missing):g}."
         yield Finding(text, "skipped steps")
-    if repeated:
-        yield Finding(f"It repeats {repeated} steps.")
-    for line in differences(straight, second, "epoch")[:1]:
-        text = f"Step {line.step:g} is in epoch {line.after}, not in {line.before}."
-        yield Finding(text, "wrong epoch")
+    if repeated := first.losses.keys() & second.losses.keys():
+        yield Finding(f"It repeats {len(repeated)} steps.")
     if second.code:
         yield Finding(f"The second start ended with exit code {second.code}.", "failed")
-    if different := differences(straight, second, "loss"):
-        at, largest = different[0], max(map(relative, different))
+    if steps := differing_steps(straight, second):
+        pairs = [(straight.losses[step], second.losses[step]) for step in steps]
+        largest = max(relative_difference(*pair) for pair in pairs)
         text = (
-            f"{len(different)} losses differ, the first at step {at.step:g}: {at.after:g} instead"
-            f" of {at.before:g}; the largest relative difference is {largest:.2g}."
+            f"{len(steps)} losses differ, the first at step {steps[0]:g}: {pairs[0][1]:g} instead"
+            f" of {pairs[0][0]:g}; the largest relative difference is {largest:.2g}."
         )
         yield Finding(text, CLOSE if largest <= CLOSE_TOLERANCE else "other losses")
     else:
-        count = len(second.steps.keys() & straight.steps.keys())
+        count = len(second.losses.keys() & straight.losses.keys())
         yield Finding(f"All {count} losses after it are equal.")
 
 
-def differences(one: Launch, other: Launch, key: str) -> list[LineDifference]:
-    return [line for line in line_differences(one.steps, other.steps) if line.key == key]
+def differing_steps(one: Launch, other: Launch) -> list[float]:
+    """Return the steps of both with different losses. Two NaN are equal."""
+    both = sorted(one.losses.keys() & other.losses.keys())
+    return [step for step in both if repr(one.losses[step]) != repr(other.losses[step])]
 
 
-def relative(difference: LineDifference) -> float:
-    expected, actual = float(str(difference.before)), float(str(difference.after))
+def relative_difference(expected: float, actual: float) -> float:
     distance = abs(actual - expected)
-    return distance / max(abs(expected), 1e-12) if distance == distance else float("inf")
+    return math.inf if math.isnan(distance) else distance / max(abs(expected), 1e-12)

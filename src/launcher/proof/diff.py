@@ -67,12 +67,17 @@ class Diff:
             *(f"checkpoint, {text}" for text in self.states),
         ]
 
+    def first_texts(self) -> Iterator[str]:
+        for place, texts in (("metrics.jsonl", self.metrics), ("checkpoint", self.states)):
+            yield from (f"{place}, {text}" for text in texts[:MAX_SHOWN_VALUES])
+            if len(texts) > MAX_SHOWN_VALUES:
+                yield f"{place}, and {len(texts) - MAX_SHOWN_VALUES} more"
+
 
 def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple[str, str]) -> Diff:
     """Compare two trainings: checkpoints at `end`, and lines of metrics since `start`."""
     before, after = lines_of(first, start, end), lines_of(second, start, end)
-    result = Diff(lines=len(before))
-    result.metrics = [str(difference) for difference in line_differences(before, after, names)]
+    result = Diff(lines=len(before), metrics=[*line_differences(before, after, names)])
     if (newest := second.newest_step()) != end:
         result.states = [f"the last one is of step {newest} instead of {end}"]
         return result
@@ -163,11 +168,8 @@ class TraceComparison:
         self.before, self.after = read_trace(straight.trace), read_trace(resumed.trace)
 
     def report(self) -> Iterator[str]:
-        texts = self.diff.texts()
         yield from self.causes()
-        yield from texts[:MAX_SHOWN_VALUES]
-        if len(texts) > MAX_SHOWN_VALUES:
-            yield f"and {len(texts) - MAX_SHOWN_VALUES} more"
+        yield from self.diff.first_texts()
 
     def causes(self) -> Iterator[str]:
         """Yield the first difference and its cause, and the state that was not restored."""

@@ -1,10 +1,9 @@
 """Train from one checkpoint of a run to its next again, and compare every bit."""
 
 import argparse
-import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 from launcher.errors import ConfigError
@@ -16,8 +15,6 @@ from launcher.runs.find_runs import RUN_HELP
 from launcher.runs.format import plural
 from launcher.runs.stored_run import StoredRun
 
-MAX_SHOWN_DIFFERENCES = 3
-
 
 def add_arguments(parser: Parser) -> None:
     parser.argument("runs", "RUN", f"{RUN_HELP}; or a filter: state=completed sweep=lr", nargs="+")
@@ -27,7 +24,6 @@ def add_arguments(parser: Parser) -> None:
     parser.argument(
         "--scratch", "DIR", "where to train (default: the temporary folder)", type=path_argument
     )
-    parser.flag("--json", "a line for each segment")
     add_trust(parser)
 
 
@@ -43,9 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
         except ConfigError as error:
             if len(runs) == 1:
                 raise
-            are_equal, message = False, "; ".join(error.messages)
-            line = {"run": stored.label, "equal": False, "error": message}
-            print(json.dumps(line) if arguments.json else f"Not replayed: {message}", flush=True)
+            are_equal = False
+            print("Not replayed:", "; ".join(error.messages), flush=True)
     return int(not are_equal)
 
 
@@ -55,10 +50,7 @@ def replays(run: StoredRun, arguments: argparse.Namespace) -> Iterator[Replay]:
         if sys.stderr.isatty():
             print(f"{run.label}: training steps {start} to {end} again.", file=sys.stderr)
         result = replay(run, start, end, arguments.scratch, arguments.trust)
-        if arguments.json:
-            print(json.dumps(result.as_json()), flush=True)
-        else:
-            print(*lines_of(result), sep="\n", flush=True)
+        print(*lines_of(result), sep="\n", flush=True)
         yield result
 
 
@@ -79,8 +71,8 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
         if step is not None and step not in options:
             raise ConfigError(
                 f"{option}={step}: {run.label} has no such checkpoint; it has"
-                f" {_format_steps(options)}. Train it with hooks.checkpointing.keep_previous=N to"
-                " keep more."
+                f" {', '.join(map(str, options))}. Train it with"
+                " hooks.checkpointing.keep_previous=N to keep more."
             )
     if start is None and end is None:
         pairs = list(pairwise(bounds))
@@ -94,11 +86,6 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     return [(start, end)]
 
 
-def _format_steps(steps: list[int]) -> str:
-    more = f" and {len(steps) - 12} more" if len(steps) > 12 else ""
-    return ", ".join(map(str, steps[:12])) + more
-
-
 def lines_of(result: Replay) -> Iterator[str]:
     where = f"{result.run}, steps {result.start} to {result.end}:"
     if result.is_equal:
@@ -106,14 +93,7 @@ def lines_of(result: Replay) -> Iterator[str]:
         yield f"{where} bitwise identical ({tensors}, {lines} of metrics.jsonl)."
         return
     yield f"{where} different."
-    yield from _first(result.diff.metrics, "  metrics.jsonl, ")
-    yield from _first(result.diff.states, "  checkpoint, ")
+    yield from (f"  {text}" for text in result.diff.first_texts())
     same = "code, versions and machine are recorded as the same"
     yield from (f"  now: {text}" for text in result.circumstances or [same])
     yield from (f"  cause: {text}" for text in result.causes)
-
-
-def _first(texts: Sequence[str], prefix: str) -> Iterator[str]:
-    yield from (f"{prefix}{text}" for text in texts[:MAX_SHOWN_DIFFERENCES])
-    if len(texts) > MAX_SHOWN_DIFFERENCES:
-        yield f"{prefix}and {len(texts) - MAX_SHOWN_DIFFERENCES} more"

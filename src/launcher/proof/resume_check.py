@@ -9,7 +9,7 @@ from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError, TrainingError
 from launcher.process.ranks import Ranks
 from launcher.proof.diff import TraceComparison
-from launcher.proof.scratch_run import CHECKPOINTING, ScratchRun, Stop
+from launcher.proof.scratch_run import CHECKPOINTING, ScratchRun
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.types import PositiveInt
@@ -25,13 +25,12 @@ class ResumeCheckJob:
 
     Args:
         steps: number of steps before the stop, and again after it.
-        kill: kill all ranks with SIGKILL once a checkpoint is saved, instead of SIGTERM.
         scratch: the folder in which a folder for the copies is made. Default None: the temporary
             folder.
     """
 
-    def __init__(self, steps: PositiveInt = 5, kill: bool = False, scratch: str | None = None):
-        self.stop, self.scratch = Stop(steps, kill), scratch
+    def __init__(self, steps: PositiveInt = 5, scratch: str | None = None):
+        self.steps, self.scratch = steps, scratch
 
     def run(self, config: RunConfig) -> dict[str, object] | None:
         """Train both copies and compare them; raise a TrainingError if they differ.
@@ -41,7 +40,7 @@ class ResumeCheckJob:
         """
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
-        check(config, self.stop.after, ranks.world_size)
+        check(config, self.steps, ranks.world_size)
         if not ranks.is_main:
             return None
         nproc = (
@@ -59,19 +58,19 @@ class ResumeCheckJob:
             ) from error
 
     def _check(self, config: RunConfig, scratch: Path, nproc: object) -> dict[str, object]:
-        stop, end = self.stop, 2 * self.stop.after
-        straight = scratch_run(config, scratch / "straight", nproc, None)
-        stopped = scratch_run(config, scratch / "stopped", nproc, stop.after if stop.kill else None)
-        how = "kill -9" if stop.kill else "SIGTERM"
+        end = 2 * self.steps
+        straight, stopped = (
+            scratch_run(config, scratch / name, nproc) for name in ("straight", "stopped")
+        )
         logger.info("Training %d steps straight.", end)
         straight.train(end)
-        logger.info("Training %d steps again, with %s after step %d.", end, how, stop.after)
-        code = stopped.train(end, stop)
+        logger.info("Training %d steps again, with SIGTERM after step %d.", end, self.steps)
+        code = stopped.train(end, self.steps)
         at = stopped.folder.newest_step()
         if at == 0 or at >= end:
             raise ConfigError(
                 f"job=resume_check: the copy ended with exit code {code} at step {at}, not with"
-                f" {how} between steps 1 and {end}."
+                f" SIGTERM between steps 1 and {end}."
             )
         logger.info("Resuming from step %d in another process.", at)
         stopped.train(end)
@@ -82,9 +81,8 @@ class ResumeCheckJob:
             raise TrainingError(f"job=resume_check: a resume from step {at} changes the numbers.")
         tensors, lines = comparison.diff.tensors, comparison.diff.lines
         logger.info(
-            "Bitwise identical after %s at step %d and a resume: %d tensors, %d lines of"
+            "Bitwise identical after SIGTERM at step %d and a resume: %d tensors, %d lines of"
             " metrics.jsonl, counters, and the random state of each rank.",
-            how,
             at,
             tensors,
             lines,
@@ -114,8 +112,8 @@ def check(config: RunConfig, steps: int, world_size: int) -> None:
         )
 
 
-def scratch_run(config: RunConfig, root: Path, nproc: object, kill_at: int | None) -> ScratchRun:
-    """Return a traced copy that logs each step, and with `kill_at` saves at that step."""
+def scratch_run(config: RunConfig, root: Path, nproc: object) -> ScratchRun:
+    """Return a traced copy that logs each step."""
     logging = {
         f"hooks.{name}.interval": 1
         for name, hook in config.plain["hooks"].items()
@@ -123,4 +121,4 @@ def scratch_run(config: RunConfig, root: Path, nproc: object, kill_at: int | Non
     }
     label = f"job=resume_check, {root.name}"
     tree = config.replace(logging).stored
-    return ScratchRun(root, tree, config.hydra, nproc, label, is_traced=True, save_at=kill_at)
+    return ScratchRun(root, tree, config.hydra, nproc, label, is_traced=True)

@@ -31,14 +31,6 @@ SLURM_PREFIX = "SLURM_"
 job."""
 
 
-@dataclass(frozen=True)
-class Stop:
-    """A stop after some steps: SIGTERM, or SIGKILL once the checkpoint of that step is saved."""
-
-    after: int
-    kill: bool
-
-
 @dataclass
 class Traced:
     """The run folder of a training, and the folder of its `TraceHook`."""
@@ -89,19 +81,19 @@ class ScratchRun(Traced):
             with suppress(FileNotFoundError):
                 shutil.copyfile(run.path / name, self.folder.path / name)
 
-    def train(self, end: int, stop: Stop | None = None) -> int:
-        """Train up to a step, or to a stop; return the exit code, negative for a signal."""
+    def train(self, end: int, stop_at: int | None = None) -> int:
+        """Train up to a step, or to a SIGTERM; return the exit code, negative for a signal."""
         from launcher.config.run_config import save_job
 
         file, log = self.root / "job.yaml", self.root / "log"
-        save_job(file, self._settings(end, stop), self.hydra)
+        save_job(file, self._settings(end, stop_at), self.hydra)
         code = run_job(file, log)
-        is_stopped = stop is not None and (stop.kill or code == STOP_CODE)
+        is_stopped = stop_at is not None and code == STOP_CODE
         if not (is_stopped and self.folder.newest_step()):
             check_ended(code, log, self.label)
         return code
 
-    def _settings(self, end: int, stop: Stop | None) -> dict[str, Any]:
+    def _settings(self, end: int, stop_at: int | None) -> dict[str, Any]:
         from launcher.config.run_config import replace_values
 
         hooks = {name: dict(hook) for name, hook in self.config["hooks"].items() if hook}
@@ -115,9 +107,8 @@ class ScratchRun(Traced):
         if self.is_traced:
             trace = "launcher.proof.trace.TraceHook"
             hooks["proof_trace"] = {"_target_": trace, "folder": str(self.trace)}
-        if stop is not None:
-            target = "launcher.proof.stop.StopHook"
-            hooks["proof_stop"] = {"_target_": target, "step": stop.after, "kill": stop.kill}
+        if stop_at is not None:
+            hooks["proof_stop"] = {"_target_": "launcher.proof.stop.StopHook", "step": stop_at}
         dispatch = {"nproc": self.ranks, "grace": None}
         values = {
             "paths.outputs": str(self.outputs),

@@ -5,8 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,10 +49,6 @@ class Replay:
     @property
     def is_equal(self) -> bool:
         return self.diff.is_equal
-
-    def as_json(self) -> dict[str, object]:
-        fields = asdict(self)
-        return {**fields.pop("diff"), **fields, "equal": self.is_equal}
 
 
 def replay(run: StoredRun, start: int, end: int, scratch: Path | None, trust: bool) -> Replay:
@@ -123,8 +118,7 @@ def compare(segment: Segment, copy: ScratchRun) -> Replay:
         if after.is_dir():
             result.circumstances = circumstances(segment.checkpoint, after)
         if all(line.startswith(GIT) for line in result.circumstances):
-            found_causes = causes(segment) if start else []
-            result.causes = [*(found_causes or [NOT_A_STATE]), *own_resumes(segment)]
+            result.causes = (causes(segment) if start else []) or [NOT_A_STATE]
     return result
 
 
@@ -148,16 +142,6 @@ def causes(segment: Segment) -> list[str]:
         return [f"not found: {' '.join(error.messages)}"]
     except OSError as error:
         return [f"not found: {reason_of(error)}."]
-
-
-def own_resumes(segment: Segment) -> Iterator[str]:
-    for attempt in segment.run.attempts:
-        step = attempt.get("start_step")
-        if isinstance(step, int) and segment.start < step < segment.end:
-            yield (
-                f"The run itself resumed at step {step}; job=resume_check with its configuration"
-                " finds a state that this resume has not restored."
-            )
 
 
 def reason_of(error: OSError) -> str:

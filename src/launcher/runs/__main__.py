@@ -58,7 +58,6 @@ def build_parser() -> Parser:
         description="Look at runs and act on them. Without a verb: list.",
         epilog=EPILOG,
     )
-    parser.flag("--version", "print the version")
     add_outputs(parser)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
     for name in VERBS:
@@ -135,11 +134,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if "--version" in arguments[:1]:
-        from importlib.metadata import version
-
-        print(f"torch-launcher {version('torch-launcher')}")
-        return 0
     try:
         parsed = parse(arguments)
         code: int = import_module(VERBS[parsed.verb]).run(parsed)

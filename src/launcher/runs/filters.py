@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -16,6 +16,7 @@ from launcher.errors import ConfigError
 from launcher.process.files import expand
 from launcher.runs.stored_run import StoredRun
 
+Item = TypeVar("Item")
 FIELDS: dict[str, Callable[[StoredRun], object]] = {
     "id": lambda run: run.id,
     "name": lambda run: run.name,
@@ -181,15 +182,18 @@ def number(value: Any) -> float | None:
 
 
 def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredRun]:
-    """Sort runs by a key: numbers, then text, then runs without a value or with NaN."""
     check_keys(runs, [key], "--sort=")
-    ranks = [(rank(value_of(run, key)), run) for run in runs]
-    present = [(place, run) for place, run in ranks if place is not None]
+    return sort_by_value(runs, lambda run: value_of(run, key), reverse)
+
+
+def sort_by_value(
+    items: Sequence[Item], value: Callable[[Item], object], reverse: bool = False
+) -> list[Item]:
+    """Sort by a value: numbers, then text, then items without a value or with NaN."""
+    ranks = [(rank(value(item)), item) for item in items]
+    present = [(place, item) for place, item in ranks if place is not None]
     present.sort(key=lambda pair: pair[0], reverse=reverse)
-    if key == "best":
-        # Values of unlike metrics cannot be compared.
-        present.sort(key=lambda pair: str(pair[1].best.get("metric")))
-    return [run for _, run in present] + [run for place, run in ranks if place is None]
+    return [item for _, item in present] + [item for place, item in ranks if place is None]
 
 
 def rank(value: object) -> tuple[bool, float, str] | None:

@@ -61,6 +61,10 @@ class FoundCheckpoint:
     is_aside: bool = False
 
     @property
+    def is_unfinished(self) -> bool:
+        return self.marks == (UNFINISHED,)
+
+    @property
     def is_damaged(self) -> bool:
         return bool(self.problem) and not self.is_aside
 
@@ -146,7 +150,7 @@ def cells(checkpoint: FoundCheckpoint, reads: bool = False) -> list[str]:
     if checkpoint.written is None:
         state = f"damaged, {checkpoint.path.name} leads nowhere"
         return [checkpoint.run.label, step, "-", "-", state]
-    is_whole = reads and not checkpoint.problem and checkpoint.marks != (UNFINISHED,)
+    is_whole = reads and not checkpoint.problem and not checkpoint.is_unfinished
     first = ["damaged"] * checkpoint.is_damaged + ["whole"] * is_whole
     return [
         checkpoint.run.label,

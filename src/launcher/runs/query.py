@@ -11,7 +11,7 @@ from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.look.differences import differences
 from launcher.runs.look.plot import draw
 from launcher.runs.look.run_groups import group_runs
-from launcher.runs.look.series import AXES, LOSS, Axis, check_metrics
+from launcher.runs.look.series import LOSS, check_metrics
 from launcher.runs.look.significance import TestOutcome, run_test
 from launcher.runs.stored_run import StoredRun
 
@@ -74,28 +74,19 @@ class Runs(list[StoredRun]):
         return pandas.DataFrame(self.rows())
 
     def plot(
-        self,
-        *metrics: str,
-        over: str | None = None,
-        against: str = "step",
-        smoothing: float | None = None,
-        log: bool = False,
+        self, *metrics: str, over: str | None = None, smoothing: float | None = None
     ) -> Drawing:
         """Draw metrics (train/loss by default), as `python -m launcher.runs plot` does.
 
         Args:
             *metrics: names of metrics.
             over: a key, usually `seed`, for a band over its values instead of a curve for each run.
-            against: step, time or samples.
             smoothing: from 0 to below 1. Default None: by the number of points.
-            log: a logarithmic axis.
         """
         names = metrics or (LOSS,)
-        if against not in AXES:
-            raise ConfigError(f"against={against!r}: should be step, time or samples.")
         check_metrics(self, names)
         groups = None if over is None else group_runs(self, over)
-        return Drawing(draw(self, names, Axis.of(self, against), smoothing, log, groups))
+        return Drawing(draw(self, names, smoothing, groups))
 
     def test(self, key: str, metric: str = "val/loss", step: int | None = None) -> TestOutcome:
         """Test whether the values of a key make a difference over seeds, as `runs test` does."""

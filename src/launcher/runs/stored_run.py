@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -218,6 +220,12 @@ class StoredRun(RunOnDisk):
         keys = self.settings.get("run.identity_exclude")
         named = [str(key) for key in keys] if isinstance(keys, list) else []
         return named + sorted(without_effect(self.settings.get("trainer.lanes")))
+
+
+def count_states(runs: Iterable[StoredRun]) -> str:
+    """Count runs by state: `4 completed, 1 failed`."""
+    counts = Counter(run.state for run in runs)
+    return ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
 
 
 _SHARED: dict[str, float] = {}

@@ -1,136 +1,114 @@
-"""`launcher.certify` on small trainings, each with another fault."""
+"""`launcher.certify`: its verdict on each fault, and on small trainings."""
 
-import json
+import math
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from launcher.proof.certify import main
+from launcher.proof.certify import Launch, build_parser, findings_at_stop, findings_of_resume, main
 
 TRAINING = """
-import json, os, random, signal, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 
-FAULT = sys.argv[1]
-SIGN = -1 if FAULT == "saves seldom" else 1
+fault = sys.argv[1]
+os.chdir(sys.argv[2])
 file = Path("state.json")
-step, weight, epoch = 0, 1.0, 0
-if file.exists() and FAULT != "saves nothing":
-    step, weight, epoch = json.loads(file.read_text())
-    if FAULT == "cannot load":
-        raise ValueError("cannot load")
-    if FAULT == "forgets a bit":
-        weight *= 1.0001
-    if FAULT == "diverges":
-        weight = float("nan")
-    if FAULT == "skips":
-        step += 2
-    if FAULT == "loses its epoch":
-        epoch = 0
-if FAULT == "ignores the signal":
+step, weight = json.loads(file.read_text()) if file.exists() else (0, 1.0)
+if fault == "ignores the signal":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while step < 12:
     step += 1
     weight *= 0.9
-    epoch = epoch + 1 if step % 4 == 1 else epoch
-    noise = random.random() if FAULT == "draws" else 0.0
-    every = 5 if FAULT == "saves seldom" else 1
-    if step % every == 0:
-        file.with_suffix(".tmp").write_text(json.dumps([step, weight, epoch]))
+    if step == 5:
+        file.with_suffix(".tmp").write_text(json.dumps([step, weight]))
         os.replace(file.with_suffix(".tmp"), file)
-    print(f"epoch {epoch} step {step} loss {SIGN * weight + noise!r}", flush=True)
-    time.sleep(0.02 if step < 7 or FAULT != "ignores the signal" else 0.5)
-if FAULT == "fails at the end" and len(sys.argv) > 2:
+    print(f"step {step} loss {-weight!r}", flush=True)
+    time.sleep(0.6 if step == 7 and fault == "ignores the signal" else 0.02)
+if fault == "fails at the end" and len(sys.argv) > 3:
     sys.exit(3)
 """
 
 
 @pytest.fixture
-def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Any:
+    """Checks a training; gives (exit code, lines of the page, messages)."""
     (tmp_path / "train.py").write_text(TRAINING)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
 
-
-@pytest.fixture
-def certified(training: Path, capfd: pytest.CaptureFixture[str]) -> Any:
-    """Checks a training with a fault, the last word; gives (exit code, report, messages)."""
-
-    def call(words: str, fault: str) -> tuple[int, dict[str, Any], str]:
-        command = ["--json", "--epoch", r"epoch (\d+)", "--", "python", "train.py", fault]
-        code = main([*words.split(), *command])
+    def call(*words: str) -> tuple[int, list[str], str]:
+        code = main(words)
         output, errors = capfd.readouterr()
-        return code, json.loads(output, parse_constant=no_number) if output else {}, errors
+        return code, output.splitlines(), errors
 
     return call
-
-
-def no_number(text: str) -> NoReturn:
-    raise AssertionError(f"{text} is not JSON")
 
 
 @pytest.mark.parametrize(
     ("words", "fault", "verdict", "finding"),
     [
-        ("", "nothing", "exact", "losses after it are equal."),
-        ("--kill", "nothing", "exact", "with SIGKILL, exit code -9."),
-        ("", "saves nothing", "restarted", "begins with step 1 again"),
-        ("", "saves seldom", "exact", "It repeats"),
-        ("", "forgets a bit", "close", "losses differ, the first at step"),
-        ("", "diverges", "other losses", "losses differ, the first at step"),
-        ("", "skips", "skipped steps", "2 steps were never printed"),
-        ("", "loses its epoch", "wrong epoch", "is in epoch "),
-        ("", "draws", "does not repeat", "Before the stop, the loss of step 1"),
-        ("", "cannot load", "did not resume", "its exit code was 1."),
+        ("", "nothing", "exact", "  It repeats "),
+        ("--kill", "nothing", "exact", " with SIGKILL, exit code -9."),
         ("--grace=0.2 --at=7", "ignores the signal", "did not exit", "--grace=0.2 seconds"),
         ("--resume-args=again", "fails at the end", "failed", "ended with exit code 3."),
     ],
 )
-def test_each_fault_is_named(
-    training: Path, certified: Any, words: str, fault: str, verdict: str, finding: str
+def test_a_training_is_stopped_and_resumed(
+    tmp_path: Path, certified: Any, words: str, fault: str, verdict: str, finding: str
 ) -> None:
-    code, report, errors = certified(words, fault)
-    assert report["verdict"] == verdict, (report, errors)
-    assert any(finding in text for text in report["findings"]), report
-    assert code == int(verdict != "exact") and not (training / "state.json").exists()
+    """`{dir}` is the folder of each start; the name of an existing file gets its full path."""
+    code, lines, errors = certified(*words.split(), "--", "python", "train.py", fault, "{dir}")
+    assert lines[0] == f"Verdict: {verdict}", (lines, errors)
+    assert lines[1].startswith("  Stopped at step ") and any(finding in line for line in lines)
+    assert code == int(verdict != "exact") and not (tmp_path / "state.json").exists()
+
+
+STRAIGHT = {float(step): 0.9**step for step in range(1, 9)}
+FIRST = {step: STRAIGHT[step] for step in (1.0, 2.0, 3.0, 4.0)}
+REST = {step: STRAIGHT[step] for step in (5.0, 6.0, 7.0, 8.0)}
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("second", "verdict", "finding"),
     [
-        ("--loss (", "argument --loss: ( is not a regular expression"),
-        (r"--step step\d+", r"argument --step: step\d+ needs a group"),
-        ("--loss perplexity=(.*)", "0 lines of the output have a step"),
-        ("--at 12", "--at=12: must be before the last step, 12."),
+        (REST, None, "All 4 losses after it are equal."),
+        (STRAIGHT, "restarted", "begins with step 1 again"),
+        ({}, "did not resume", "its exit code was 1."),
+        ({step: REST[step] for step in (7.0, 8.0)}, "skipped steps", "2 steps were never printed"),
+        (REST | {6.0: REST[6.0] * 1.0001}, "close", "1 losses differ, the first at step 6"),
+        (REST | {6.0: math.nan}, "other losses", "relative difference is inf."),
     ],
 )
-def test_certify_rejects_a_program_it_cannot_check(
-    certified: Any, words: str, message: str
-) -> None:
-    code, _, errors = certified(words, "nothing")
-    assert code == 2 and message in errors and "Traceback" not in errors
+def test_each_fault_of_a_resume_is_named(second: Any, verdict: str | None, finding: str) -> None:
+    ended = Launch(second, code=0 if second else 1)
+    findings = [*findings_of_resume(Launch(STRAIGHT), Launch(FIRST), ended)]
+    assert next((each.verdict for each in findings if each.verdict), None) == verdict, findings
+    assert any(finding in each.text for each in findings), findings
+
+
+def test_a_training_that_does_not_repeat_is_named() -> None:
+    other = Launch(FIRST | {2.0: 0.5})
+    *_, finding = findings_at_stop(Launch(STRAIGHT), other, build_parser().parse_args(["x"]))
+    assert finding.verdict == "does not repeat" and "the loss of step 2 is" in finding.text
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--", "no-such-program"], "no-such-program: cannot be started"),
-        (["--", "python", "-c", "raise SystemExit(4)"], "ended with exit code 4:"),
+        (["--loss", "(", "x"], "argument --loss: ( is not a regular expression"),
+        (["--step", r"step\d+", "x"], r"argument --step: step\d+ needs a group"),
+        (["--", "echo", "step 1"], "0 lines of the output have a step"),
         (
-            ["--timeout=0.5", "--", "python", "-c", "import time; time.sleep(60)"],
-            "within --timeout=0.5 seconds",
+            ["--at", "3", "--", "printf", r"step %d loss 1\n", "1", "2", "3"],
+            "--at=3: must be before the last step, 3.",
         ),
+        (["--", "no-such-program"], "no-such-program: cannot be started"),
+        (["--", "sh", "-c", "exit 4"], "ended with exit code 4:"),
     ],
 )
-def test_a_command_that_cannot_start_or_fails_is_reported(
-    capfd: Any, words: list[str], message: str
+def test_a_program_that_cannot_be_checked_is_rejected(
+    certified: Any, words: list[str], message: str
 ) -> None:
-    assert main(words) == 2 and message in capfd.readouterr().err
-
-
-def test_a_folder_in_the_arguments_and_a_page_for_people(training: Path, capfd: Any) -> None:
-    (training / "train.py").write_text(f"import os, sys\nos.chdir(sys.argv.pop())\n{TRAINING}")
-    assert main(["--", "python", "train.py", "nothing", "{dir}"]) == 0
-    lines = capfd.readouterr().out.splitlines()
-    assert lines[0] == "Verdict: exact" and lines[1].startswith("  Stopped at step ")
+    code, _, errors = certified(*words)
+    assert code == 2 and message in errors and "Traceback" not in errors

@@ -54,25 +54,16 @@ class OwnOrder(Sampler[int]):
         yield from (int(torch.randint(8, (), generator=self.own["generator"])) for _ in range(8))
 
 
-class Counting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.calls = nn.Linear(2, 1), 0
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return self.layer(input) * self.calls
-
-
 class Unsaved(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(2, 1)
+        self.layer, self.calls = nn.Linear(2, 1), 0
         self.register_buffer("mean", torch.zeros(()), persistent=False)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
         self.mean = 0.9 * self.mean + input.mean()
-        return self.layer(input) - self.mean
+        return self.layer(input) * self.calls - self.mean
 
 
 class Saved(Warmup):
@@ -140,9 +131,8 @@ def compare(tmp_path: Path, fault: Any) -> TraceComparison:
     return TraceComparison(copies[0], copies[1], 3)
 
 
-@pytest.mark.parametrize("fault", [None, Saved])
-def test_a_training_that_stores_its_state_is_equal(tmp_path: Path, fault: Any) -> None:
-    found = compare(tmp_path, fault)
+def test_a_training_that_stores_its_state_is_equal(tmp_path: Path) -> None:
+    found = compare(tmp_path, Saved)
     assert (found.diff.texts(), found.first(), list(found.report())) == ([], None, [])
     assert found.diff.tensors == 8
 
@@ -153,18 +143,17 @@ BEFORE = "This training does not repeat even without a stop: the dataset, the sa
 @pytest.mark.parametrize(
     ("fault", "first", "named"),
     [
-        (Warmup, (4, 0, "gradients"), "Not restored: hook Warmup.count is 0 instead of 3."),
-        (Counting, (4, 0, "loss"), "Not restored: module model (Counting).calls is 0 inst"),
-        (Unsaved, (4, 0, "loss"), "Not restored: buffer mean is "),
-        (Counted, (4, 0, "samples"), "Not restored: dataset Counted.reads is 0 instead of 12."),
-        (OwnOrder, (4, 0, "samples"), "Not restored: sampler OwnOrder.own is {'generator': g"),
-        (Drawing, (4, 0, "random state"), "Not restored: hook Drawing.is_first is True"),
-        (ByTheClock, (1, 0, "samples"), BEFORE),
+        (Unsaved, (4, 0, "loss"), ["buffer mean is ", "module model (Unsaved).calls is 0 inst"]),
+        (Counted, (4, 0, "samples"), ["dataset Counted.reads is 0 instead of 12."]),
+        (OwnOrder, (4, 0, "samples"), ["sampler OwnOrder.own is {'generator': g"]),
+        (Drawing, (4, 0, "random state"), ["hook Drawing.is_first is True"]),
+        (ByTheClock, (1, 0, "samples"), []),
     ],
 )
-def test_a_planted_fault_is_named(tmp_path: Path, fault: Any, first: Any, named: str) -> None:
+def test_a_planted_fault_is_named(tmp_path: Path, fault: Any, first: Any, named: list[str]) -> None:
     found = compare(tmp_path, fault)
     report = list(found.report())
     assert found.first() == first, report
-    assert any(line.startswith(named) for line in report), report
+    for text in [f"Not restored: {each}" for each in named] or [BEFORE]:
+        assert any(line.startswith(text) for line in report), report
     assert any(line.startswith("checkpoint, ") for line in report)

@@ -2,15 +2,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
 
 import pytest
 
-from launcher.config.identity.record_entry import command_record
-from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder
-from launcher.rundir.record import RunRecord
 from launcher.runs.__main__ import main
+from support.run_maker import run_maker
 
 
 @pytest.fixture
@@ -21,45 +17,7 @@ def outputs(tmp_path):
 @pytest.fixture
 def make_run(outputs):
     """Makes run folders as training leaves them: record, lock, Hydra's files."""
-    started = iter(range(1_800_000_000, 1_900_000_000, 60))
-
-    def make(
-        name,
-        id,
-        *,
-        config=None,
-        choices=None,
-        overrides=(),
-        state="completed",
-        step=10,
-        loss=None,
-        best=None,
-        identity=None,
-        config_dir=None,
-        rows=None,
-    ):
-        folder = RunFolder(outputs / name / id).create()
-        now = float(next(started))
-        record = RunRecord(folder, clock=lambda: now, timer=lambda: now)
-        record.data["name"] = name
-        hydra = {"overrides": {"task": list(overrides)}, "runtime": {"choices": choices or {}}}
-        command = command_record(config or {}, hydra)
-        command |= {"identity": identity, "config_dir": config_dir}
-        record.begin_attempt(
-            start_step=0, max_steps=10, world_size=1, strategy="none", command=command
-        )
-        record.progress(step, loss=loss, best=best, force=True)
-        if state in ("completed", "preempted", "failed"):
-            record.end_attempt(state, end_step=step, exit_code=0 if state == "completed" else 143)
-        if state == "running":
-            folder.lock_path.write_text(json.dumps(asdict(Holder.current())))
-        if state == "stale":
-            folder.lock_path.write_text(json.dumps(asdict(replace(Holder.current(), started="1"))))
-        if rows is not None:
-            folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return folder
-
-    return make
+    return run_maker(outputs)
 
 
 @pytest.fixture

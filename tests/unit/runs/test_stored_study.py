@@ -22,12 +22,6 @@ def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
     assert study.common_step == 10
 
 
-def test_the_parameter_that_decides_is_the_important_one(tmp_path: Path) -> None:
-    """Paused trials count with their values so far."""
-    shares = StoredStudy.read(study_on_disk(tmp_path, paused=True)).importances()
-    assert shares["optimizer.lr"] > 0.7 and sum(shares.values()) == pytest.approx(1)
-
-
 def test_a_study_is_named_by_folder_name_or_id(tmp_path: Path) -> None:
     folder = study_on_disk(tmp_path)
     for word in (str(folder), "toy-0123abcd", "0123abcd"):

@@ -1,18 +1,14 @@
 """List the checkpoints of runs, verify or compare them, and delete old ones."""
 
 import argparse
-import json
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from launcher.checkpoint.find_checkpoint import checkpoint_path, missing_checkpoint
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
-from launcher.process.files import expand
 from launcher.runs.act.delete_checkpoints import LINK_NAMES, delete, parse_keep, seconds_of_age
-from launcher.runs.filters import FILTER_HELP, no_runs, select_some
+from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.found_checkpoints import FoundCheckpoint, table, verify_checkpoints
 from launcher.runs.stored_run import StoredRun
@@ -48,25 +44,19 @@ def add_arguments(parser: Parser) -> None:
         type=seconds_of_age,
     )
     parser.flag("--yes", "with --delete: delete; without it, nothing is changed")
-    parser.flag("--json", "the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_options(arguments)
+    if arguments.delete and arguments.at:
+        raise ConfigError("--at: is no option of --delete; --keep names what stays.")
     everything = find_runs(arguments.outputs)
     ask_queue(everything)
-    runs = select_runs(everything, arguments.words, arguments.outputs)
-    if not runs and not arguments.json:
-        print(no_runs((), arguments.outputs), file=sys.stderr)
-        return 0
+    runs = select_some(everything, arguments.words, arguments.outputs)
     if arguments.delete:
         return delete(runs, everything, arguments)
     reads = arguments.verify or arguments.digest
     checkpoints = [each for run in runs for each in find_in(run, reads, arguments.at)]
     damaged = [each for each in checkpoints if each.is_damaged]
-    if arguments.json:
-        print(json.dumps([as_json(each, arguments.digest) for each in checkpoints], indent=2))
-        return int(reads and bool(damaged))
     if not checkpoints:
         print("There are no checkpoints.", file=sys.stderr)
     elif arguments.digest:
@@ -80,49 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     return int(reads and bool(damaged))
 
 
-def check_options(arguments: argparse.Namespace) -> None:
-    given = {"keep": arguments.keep, "older": arguments.older, "yes": arguments.yes or None}
-    for name, value in given.items():
-        if value is not None and not arguments.delete:
-            raise ConfigError(f"--{name}: is an option of --delete.")
-    for name in ("at", "json"):
-        if arguments.delete and getattr(arguments, name):
-            raise ConfigError(f"--{name}: is no option of --delete; --keep names what stays.")
-
-
-def select_runs(
-    everything: list[StoredRun], words: Sequence[str], outputs: Path
-) -> list[StoredRun]:
-    """Select the runs of a filter, or the run of a folder, which may be anywhere."""
-    if len(words) == 1 and words[0] and (expand(words[0]) / "run.json").is_file():
-        path = os.path.realpath(expand(words[0]))
-        matches = [run for run in everything if os.path.realpath(run.path) == path]
-        return matches or [StoredRun.read(expand(words[0]))]
-    return select_some(everything, words, outputs) if words else everything
-
-
 def find_in(run: StoredRun, reads: bool, at: str | None) -> Iterator[FoundCheckpoint]:
     if at is not None and checkpoint_path(run.folder.checkpoints, at) is None:
         raise missing_checkpoint(run.folder.checkpoints, at, "--at")
     return verify_checkpoints(run, reads, at)
-
-
-def as_json(checkpoint: FoundCheckpoint, with_digest: bool) -> dict[str, object]:
-    manifest = checkpoint.manifest
-    row: dict[str, object] = {
-        "run": checkpoint.run.label,
-        "path": str(checkpoint.path),
-        "step": checkpoint.step,
-        "bytes": checkpoint.size,
-        "time": checkpoint.written,
-        "state": [*checkpoint.marks],
-        "damaged": checkpoint.is_damaged,
-        "problem": checkpoint.problem or None,
-        "ranks": manifest and manifest.world_size,
-        "strategy": manifest and manifest.strategy,
-        "samples": manifest and manifest.samples,
-    }
-    return row | ({"digest": digest_of(checkpoint)} if with_digest else {})
 
 
 def digest_of(checkpoint: FoundCheckpoint) -> str | None:

@@ -18,7 +18,6 @@ from launcher.runs.act.repeat_command import (
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.stored_run import StoredRun
 
-OMITTABLE_PARTS = ("optimizer", "data")
 NOT_INHERITED = ("run.id", "run.fork_from", "run.fork_without", "run.init_from", "trainer.pause_at")
 
 
@@ -28,30 +27,16 @@ def add_arguments(parser: Parser) -> None:
         "overrides", "OVERRIDE", "what differs: optimizer.lr=0.001", nargs="*", default=[]
     )
     parser.argument("--at", "STEP", "a step, best, or latest (default)", default="latest")
-    parser.argument(
-        "--without",
-        "PART",
-        "do not take the optimizer's moments (optimizer), or the data position (data)",
-        action="append",
-        choices=OMITTABLE_PARTS,
-        default=[],
-    )
     add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     source = find_run(arguments.run, arguments.outputs)
-    return start_in_place(
-        fork_command(source, arguments.overrides, arguments.at, arguments.without, arguments.trust)
-    )
+    return start_in_place(fork_command(source, arguments.overrides, arguments.at, arguments.trust))
 
 
 def fork_command(
-    run: StoredRun,
-    overrides: Sequence[str],
-    at: str = "latest",
-    without: Sequence[str] = (),
-    trust: bool = False,
+    run: StoredRun, overrides: Sequence[str], at: str = "latest", trust: bool = False
 ) -> list[str]:
     """Return the arguments of `python -m launcher` for a fork."""
     path = find_checkpoint(run.folder.checkpoints, at, "--at", hashes=False)
@@ -68,7 +53,6 @@ def fork_command(
     return [
         *applicable(inherited, overrides, run.record.get("config_dir")),
         f"run.fork_from={quote(source)}",
-        *([f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []),
         *overrides,
         *flags,
     ]

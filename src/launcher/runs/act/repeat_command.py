@@ -40,9 +40,6 @@ def add_arguments(parser: Parser) -> None:
         nargs="+",
     )
     if parser.prog.endswith(" evaluate"):
-        parser.add_argument(
-            "--split", choices=("val", "test"), help="the validation set, or the test set"
-        )
         parser.flag("--follow", "every checkpoint that the run has, and saves while it trains")
     if parser.prog.endswith(" predict"):
         parser.argument(
@@ -80,15 +77,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace, count: int) -> list[str]:
     """Return the overrides that a verb's own options stand for."""
-    split, data, out = (getattr(arguments, name, None) for name in ("split", "data", "out"))
+    data, out = getattr(arguments, "data", None), getattr(arguments, "out", None)
     if out and count > 1:
         raise ConfigError(
             f"--out {out}: {count} runs are selected, and each has predictions of its own; leave"
             " it out, and each run's folder gets them."
         )
-    overrides = [f"job.split={split}"] if split else []
-    if getattr(arguments, "follow", False):
-        overrides.append("job.follow=true")
+    overrides = ["job.follow=true"] if getattr(arguments, "follow", False) else []
     if data:
         files = ",".join(map(quote, data))
         overrides.append(f"data.predict=[{files}]" if len(data) > 1 else f"data.predict={files}")

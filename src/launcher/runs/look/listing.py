@@ -11,12 +11,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from launcher.process.argument_parser import Parser
 from launcher.process.printable import encodable
-from launcher.process.text_table import GAP, TextTable, terminal_width
+from launcher.process.text_table import TextTable, headings_that_fit, terminal_width
 from launcher.rundir.history import BARS
 from launcher.runs.filters import FILTER_HELP, check_keys, no_runs, select, sort, value_of
 from launcher.runs.find_runs import ask_queue, find_runs
@@ -37,8 +36,15 @@ COLORS = {
     "cancelled": "magenta",
 }
 DIFFERENCES = "differs in"
-LONG_COLUMNS, CUT_WIDTH = ("reason", DIFFERENCES), 26
-"""Columns whose cells are cut to this length before other columns are left out."""
+LEFT_OUT = (
+    *("waits for", "reason", "node", "attempts", "age", "curve", "job", "train/loss", "step/max"),
+    *("best", "name", DIFFERENCES),
+)
+"""Columns that a narrow terminal does without, in this order."""
+TEXTS = ("name", "id", DIFFERENCES, "state", "curve", "job", "node", "waits for", "reason")
+"""Columns that are aligned to the left."""
+CUT = dict.fromkeys(("reason", DIFFERENCES), 26)
+"""Width to which columns are cut before other columns are left out."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -91,69 +97,44 @@ def print_runs(
 ) -> None:
     """Print the table of the runs, or on stderr that there are none."""
     if runs:
-        table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
+        table(runs, time.time(), terminal_width(), columns).print()
     else:
         print(no_runs(arguments.words, arguments.outputs), file=sys.stderr)
 
 
-@dataclass
-class Column:
-    """A column; a narrow terminal keeps the smallest `spare` first, and 0 always."""
-
-    heading: str
-    cells: list[str]
-    spare: int = 0
-    is_right: bool = False
-
-    @property
-    def width(self) -> int:
-        longest = max(map(len, (self.heading, *self.cells)))
-        return (min(longest, CUT_WIDTH) if self.heading in LONG_COLUMNS else longest) + GAP
-
-
 def columns_of(
-    runs: Sequence[StoredRun], now: float, keys: Sequence[str], sorted_by: str
-) -> list[Column]:
-    """Return the columns: `keys`, or the usual ones; a metric that sorts has one too."""
-    columns = [
-        Column("name", [run.name for run in runs], spare=2),
-        Column("id", [run.id for run in runs]),
-        Column("state", [run.state for run in runs]),
-        *([key_column(runs, key) for key in keys] or usual_columns(runs, now)),
-    ]
-    is_shown = sorted_by in {column.heading for column in columns}
-    if not is_shown and any(sorted_by in run.metrics for run in runs):
-        columns.append(key_column(runs, sorted_by))
+    runs: Sequence[StoredRun], now: float, keys: Sequence[str], differing: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return the cells of each column: `keys`, or the usual ones."""
+    columns = {"name": [run.name for run in runs], "id": [run.id for run in runs]}
+    if any(differing):
+        columns[DIFFERENCES] = [*differing]
+    columns["state"] = [run.state for run in runs]
+    values = {key: [number(value_of(run, key)) for run in runs] for key in keys}
+    columns |= values or usual_columns(runs, now)
     if any(run.failure for run in runs):
-        columns.append(Column("reason", [run.failure or "-" for run in runs], spare=11))
+        columns["reason"] = [run.failure or "-" for run in runs]
     return columns
 
 
-def usual_columns(runs: Sequence[StoredRun], now: float) -> list[Column]:
+def usual_columns(runs: Sequence[StoredRun], now: float) -> dict[str, list[str]]:
     metrics = {str(run.best.get("metric")) for run in runs if run.best}
     heading = f"best {min(metrics)}" if len(metrics) == 1 else "best"
-    bests = [best(run, named=len(metrics) > 1) for run in runs]
-    columns = [
-        Column("step/max", [run.progress for run in runs], 4, is_right=True),
-        Column("train/loss", [number(run.record.get("loss")) for run in runs], 5, is_right=True),
-        Column("curve", [run.loss_curve for run in runs], 7),
-        Column(heading, bests, 3, is_right=True),
-        Column("attempts", [str(len(run.attempts)) for run in runs], 9, is_right=True),
-        Column("age", [age(run, now) for run in runs], 8, is_right=True),
-    ]
+    columns = {
+        "step/max": [run.progress for run in runs],
+        "train/loss": [number(run.record.get("loss")) for run in runs],
+        "curve": [run.loss_curve for run in runs],
+        heading: [best(run, named=len(metrics) > 1) for run in runs],
+        "attempts": [str(len(run.attempts)) for run in runs],
+        "age": [age(run, now) for run in runs],
+    }
     if not encodable(BARS, sys.stdout):
-        del columns[2]
+        del columns["curve"]
     if any(run.job_id for run in runs):
-        columns += [
-            Column("job", [run.job_id or "-" for run in runs], 6),
-            Column("node", [run.node or "-" for run in runs], 10),
-            Column("waits for", [run.waits_for or "-" for run in runs], 12),
-        ]
+        columns["job"] = [run.job_id or "-" for run in runs]
+        columns["node"] = [run.node or "-" for run in runs]
+        columns["waits for"] = [run.waits_for or "-" for run in runs]
     return columns
-
-
-def key_column(runs: Sequence[StoredRun], key: str) -> Column:
-    return Column(key, [number(value_of(run, key)) for run in runs], is_right=True)
 
 
 def best(run: StoredRun, named: bool) -> str:
@@ -167,33 +148,24 @@ def age(run: StoredRun, now: float) -> str:
 
 
 def table(
-    runs: list[StoredRun],
-    now: float,
-    width: int | None = None,
-    keys: Sequence[str] = (),
-    sorted_by: str = "",
+    runs: list[StoredRun], now: float, width: int | None = None, keys: Sequence[str] = ()
 ) -> TextTable:
     """Make a table with one line per run, cut to `width`; the columns after `state` are `keys`."""
-    columns = columns_of(runs, now, keys, sorted_by)
     rows = differences(runs)
     if width is not None:
         rows = shorten_keys(rows)
-    if any(differing := [*map(override_text, rows)]):
-        columns.insert(2, Column(DIFFERENCES, differing, spare=1))
-    while width is not None and sum(column.width for column in columns) - GAP > width:
-        last = max(columns, key=lambda column: column.spare)
-        if not last.spare:
-            break
-        columns.remove(last)
-    headings = [column.heading for column in columns]
-    state = headings.index("state")
-    cut = [heading for heading in (*LONG_COLUMNS, "name", "id") if heading in headings]
+    columns = columns_of(runs, now, keys, [*map(override_text, rows)])
+    left_out = [name for part in LEFT_OUT for name in columns if f"{name} ".startswith(f"{part} ")]
+    headings = headings_that_fit(columns, left_out, width, CUT)
     return TextTable(
         headings,
-        list(zip(*(column.cells for column in columns), strict=True)),
-        right=frozenset(index for index, column in enumerate(columns) if column.is_right),
-        shrinks=[*map(headings.index, cut)],
-        styles={(index, state): COLORS.get(run.state, "") for index, run in enumerate(runs)},
+        list(zip(*(columns[heading] for heading in headings), strict=True)),
+        right=frozenset(index for index, name in enumerate(headings) if name not in TEXTS),
+        shrinks=[headings.index(name) for name in (*CUT, "name", "id") if name in headings],
+        styles={
+            (index, headings.index("state")): COLORS.get(run.state, "")
+            for index, run in enumerate(runs)
+        },
     )
 
 

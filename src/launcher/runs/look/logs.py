@@ -47,14 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
     position = 0 if arguments.lines is None else last_lines(path, arguments.lines)
     for text in growth(path, position, watch.has_ended if arguments.follow else lambda: True):
         emit(text)
-    newest = StoredRun.read(wanted.folder.path)
-    last = newest.attempts[-1] if newest.attempts else {}
-    has_no_log = last.get("started") == last.get("ended")
-    if has_no_log and not watch.is_job_log and (end := last_end(newest)):
-        print(
-            f"launcher: {wanted.label}: the last attempt ended before its log began: {end}",
-            file=sys.stderr,
-        )
     return 0
 
 
@@ -69,10 +61,9 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
     if jobs and (slurm or rank == 0):
         return jobs[-1]
     names = sorted(log.name for log in run.folder.logs.glob("*.log"))
-    if not names and run.record.get("state") == "queued" and not slurm and rank == 0:
-        job = f" (SLURM job {run.job_id})" if run.job_id else ""
+    if not names and run.record.get("state") == "queued":
         raise ConfigError(
-            f"{run.label}: has no log yet, since it waits in the queue{job}; -f waits for it."
+            f"{run.label}: has no log yet, since it waits in the queue; -f waits for it."
         )
     end = last_end(run).rstrip(".")
     none = f"no logs{f': its last attempt {end}' if end else ''}"

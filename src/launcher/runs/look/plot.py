@@ -19,16 +19,7 @@ from launcher.runs.act.repeat_command import select_runs
 from launcher.runs.find_runs import RUN_HELP
 from launcher.runs.look.differences import differences, override_text
 from launcher.runs.look.run_groups import OVER_HELP, Group, group_runs
-from launcher.runs.look.series import (
-    AXES,
-    LOSS,
-    VALIDATION,
-    Axis,
-    band,
-    check_metrics,
-    smooth,
-    smoothing_of,
-)
+from launcher.runs.look.series import LOSS, VALIDATION, band, check_metrics, smooth, smoothing_of
 from launcher.runs.stored_run import StoredRun
 
 MAX_POINTS = 4000
@@ -54,14 +45,12 @@ def add_arguments(parser: Parser) -> None:
     parser.argument(
         "--over", "KEY", f"{OVER_HELP}; a band of one standard deviation around the mean"
     )
-    parser.add_argument("--against", choices=AXES, default="step", help="the axis")
     parser.argument(
         "--smoothing",
         "W",
         "from 0 (none) to below 1 (default: 0.9, and less for fewer than 100 points)",
         type=float,
     )
-    parser.flag("--log", "a logarithmic axis (default: if values span orders of magnitude)")
     parser.argument(
         "-o --output",
         "FILE",
@@ -78,14 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
     runs = select_runs(arguments.runs, arguments.outputs)
     metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
     check_metrics(runs, metrics)
-    if arguments.over is not None and arguments.against == "time":
-        raise ConfigError(
-            "--over: the runs have no values at equal times; use --against step or samples."
-        )
     groups = None if arguments.over is None else group_runs(runs, arguments.over)
     folder = runs[0].folder.path if len(runs) == 1 else arguments.outputs
-    axis = Axis.of(runs, arguments.against)
-    figure = draw(runs, metrics, axis, arguments.smoothing, arguments.log, groups)
+    figure = draw(runs, metrics, arguments.smoothing, groups)
     save(figure, arguments.output or folder / "plot.png")
     return 0
 
@@ -103,9 +87,7 @@ def save(figure: Any, output: Path) -> None:
 def draw(
     runs: Sequence[StoredRun],
     metrics: Sequence[str],
-    axis: Axis,
     smoothing: float | None = None,
-    log: bool = False,
     groups: Sequence[Group] | None = None,
 ) -> object:
     """Draw a panel for each metric, with a curve for each run, or a band for each of `groups`."""
@@ -123,8 +105,8 @@ def draw(
         FigureCanvasAgg(figure)
         panels = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
         for drawn, metric in zip(panels, metrics, strict=True):
-            panel = Panel(drawn, metric, axis, smoothing)
-            panel.set_up(shown, log)
+            panel = Panel(drawn, metric, smoothing)
+            panel.set_up(shown)
             if groups is None:
                 panel.draw_runs(runs)
             else:
@@ -142,7 +124,6 @@ class Panel:
 
     drawn: Any
     metric: str
-    axis: Axis
     smoothing: float | None
     is_log: bool = False
 
@@ -150,16 +131,16 @@ class Panel:
     def dots(self) -> str | None:
         return "val/loss" if self.metric == LOSS else None
 
-    def set_up(self, runs: Sequence[StoredRun], log: bool) -> None:
-        """Set title and axes. The scale is logarithmic with `log`, or if the values need it."""
+    def set_up(self, runs: Sequence[StoredRun]) -> None:
+        """Set title and axes. The scale is logarithmic if the values span orders of magnitude."""
         names = [self.metric, self.dots] if self.dots else [self.metric]
-        curves = [self.axis.curve(run, name) for run in runs for name in names]
+        curves = [run.history.curve(name) for run in runs for name in names]
         values = [y for curve in curves for y in curve.y if math.isfinite(y)]
-        self.is_log = log or is_wide(values)
+        self.is_log = is_wide(values)
         has_dots = any(self.dots in run.history.metrics for run in runs)
         title = "loss (line: train, dots: val)" if has_dots else self.metric
         self.drawn.set_title(title, fontweight="bold")
-        self.drawn.set_xlabel(self.axis.unit)
+        self.drawn.set_xlabel("step")
         if self.is_log:
             self.drawn.set_yscale("log", nonpositive="mask")
 
@@ -167,14 +148,14 @@ class Panel:
         for run, label, color in zip(runs, labels_of(runs), cycle(COLORS), strict=False):
             self._draw_curve(run, {"color": color, "label": label})
             if self.dots:
-                points = self.axis.curve(run, self.dots)
+                points = run.history.curve(self.dots)
                 self.drawn.plot(points.x, points.y, color=color, ls="none", **DOTS | {"ms": 4})
-            for position in self.axis.restarts(run):
+            for position in run.history.restarts():
                 self.drawn.axvline(position, color=color, ls=":", lw=1)
 
     def _draw_curve(self, run: StoredRun, style: dict[str, object]) -> None:
         """Draw training smoothed over raw values, validation as dots, other values as they are."""
-        curve = self.axis.curve(run, self.metric)
+        curve = run.history.curve(self.metric)
         if self.metric.startswith(VALIDATION):
             self.drawn.plot(curve.x, curve.y, **DOTS, **style)
             return
@@ -189,7 +170,7 @@ class Panel:
         for group, color in zip(groups, cycle(COLORS), strict=False):
             label = plain_text(f"{group.label or group.runs[0].name} (n={len(group.runs)})")
             for metric in filter(None, (self.metric, self.dots)):
-                curves = [self.axis.curve(run, metric) for run in group.runs]
+                curves = [run.history.curve(metric) for run in group.runs]
                 shown = band(
                     [smooth(curve, metric, self.smoothing, self.is_log) for curve in curves],
                     self.is_log,

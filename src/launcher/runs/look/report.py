@@ -19,14 +19,14 @@ from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import replace_file
 from launcher.rundir.record_format import AttemptData
-from launcher.runs.filters import FILTER_HELP, number, select_some
+from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.format import seconds_of
 from launcher.runs.look.differences import differences
-from launcher.runs.look.phase_times import TimeSpent, time_of_run
+from launcher.runs.look.phase_times import DEVICES, describe_time, time_of_run, total_time
 from launcher.runs.look.report_media import media_of
 from launcher.runs.look.run_groups import OVER_HELP, group_runs
-from launcher.runs.look.series import AXES, LOSS, unknown_metric
+from launcher.runs.look.series import LOSS, unknown_metric
 from launcher.runs.look.show import fork_source, shares
 from launcher.runs.objective import curve_of as trained_curve
 from launcher.runs.stored_run import StoredRun
@@ -36,8 +36,7 @@ from launcher.runs.trials import Trial
 MAX_CURVE_POINTS, MIN_CURVE_POINTS, MAX_TOTAL_POINTS = 600, 150, 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
 MAX_METRICS = 8
-LOG_AXIS_RATIO = 30.0
-"""Ratio of the largest to the smallest value of a parameter with a logarithmic axis."""
+AXES = ("step", "time", "samples")
 NOT_SHARED = ("run", "paths", "dispatch", "tracker", "job", "hydra", "device")
 """Keys of how a run was started."""
 
@@ -125,8 +124,10 @@ def report_data(
     modes = {name: mode_of(name, modes.get(name)) for name in metrics}
     max_points = min(MAX_CURVE_POINTS, max(MIN_CURVE_POINTS, MAX_TOTAL_POINTS // len(runs)))
     rows, pages = differences(runs), []
-    for run, row in zip(runs, rows, strict=True):
-        pages.append(describe_run(run, row, modes, max_points))
+    times = [time_of_run(run, time.time()) for run in runs]
+    for run, row, spent in zip(runs, rows, times, strict=True):
+        hours = round_value(spent[DEVICES] / 3600)
+        pages.append(describe_run(run, row, modes, max_points) | {"device_hours": hours})
         # For ten thousand runs it does not fit into memory.
         del run.history
     mode, bests = modes[metrics[0]], [run_page["best"][metrics[0]] for run_page in pages]
@@ -137,9 +138,9 @@ def report_data(
         "mode": mode,
         "shared": common_settings(runs),
         "metrics": metrics,
-        "parameters": parameters(rows),
+        "parameters": keys_of(rows),
         "states": dict(Counter(run.state for run in runs).most_common()),
-        "spent": sum((time_of_run(run, time.time()) for run in runs), TimeSpent()).line(),
+        "spent": describe_time(total_time(times)),
         "runs": pages,
         "media": media_of([runs[index] for index in order]),
     }
@@ -171,7 +172,7 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, objec
         for trial in study.trials
         if trial.stored
     }
-    data["parameters"] = parameters(list(rows.values()))
+    data["parameters"] = keys_of([*rows.values()])
     for run, described_run in zip(runs, data["runs"], strict=True):
         described_run["parameters"] = rows[run.label]
     return data | {
@@ -207,16 +208,8 @@ def choose_metrics(
     return list(dict.fromkeys([first, LOSS, *validation]))[:MAX_METRICS]
 
 
-def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:
-    """List the keys that differ, with a numeric axis for those that have numbers only."""
-    result: list[dict[str, object]] = []
-    for key in dict.fromkeys(key for row in rows for key in row):
-        values = [number(row.get(key)) for row in rows]
-        finite = [value for value in values if value is not None and math.isfinite(value)]
-        is_numeric = len(finite) == len(values)
-        is_log = is_numeric and min(finite) > 0 and max(finite) / min(finite) >= LOG_AXIS_RATIO
-        result.append({"key": key, "numeric": is_numeric, "log": is_log})
-    return result
+def keys_of(rows: Sequence[dict[str, str]]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def describe_run(
@@ -239,7 +232,6 @@ def describe_run(
         "curves": {metric: curve for metric, curve in curves.items() if curve["y"]},
         "restarts": {axis: [*map(round_value, run.history.restarts(axis))] for axis in AXES},
         "attempts": [attempt_of(run, attempt) for attempt in run.attempts],
-        "device_hours": round_value(time_of_run(run, time.time()).device_hours),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from launcher.rundir.history import read_rows
 from launcher.runs.stored_run import StoredRun
 
-MAX_RUNS, MAX_KEYS = 24, 12
+MAX_RUNS = 24
 MAX_IMAGE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 16 << 20
 """Bytes of an image, and of all images."""
 
@@ -30,11 +30,9 @@ def media_of(runs: Sequence[StoredRun]) -> dict[str, Any]:
             if content is None or total + size > MAX_TOTAL_BYTES:
                 left_out += 1
                 continue
-            name = f"{key} ({medium})"
-            if name in items or len(items) < MAX_KEYS:
-                total += size
-                item = {"run": run.id, "step": row.get("step"), **content}
-                items.setdefault(name, []).append(item)
+            total += size
+            item = {"run": run.id, "step": row.get("step"), **content}
+            items.setdefault(f"{key} ({medium})", []).append(item)
     return {"keys": items, "left_out": left_out}
 
 

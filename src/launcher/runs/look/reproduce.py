@@ -4,7 +4,6 @@ import argparse
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,9 +48,6 @@ def code_lines(run: StoredRun, target: Path) -> Iterator[str]:
         yield "# Missing: the code. The run did not start in a git repository with a commit."
         return
     commit = str(code.commit)
-    if shutil.which("git") is None:
-        yield f"# Missing: git. It makes a worktree of commit {commit}."
-        return
     repository = repository_with(commit)
     if repository is None:
         yield (

@@ -5,14 +5,14 @@ import json
 import math
 import statistics
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launcher.config.identity.difference import columns, diff, is_within
 from launcher.errors import ConfigError
 from launcher.process.text_table import TextTable
-from launcher.runs.filters import check_keys, number, value_of
+from launcher.runs.filters import check_keys, number, sort_by_value, value_of
 from launcher.runs.format import number as short
 from launcher.runs.look.differences import (
     Row,
@@ -21,7 +21,7 @@ from launcher.runs.look.differences import (
     keys_without_effect,
     override_text,
 )
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, count_states
 
 OVER_HELP = "group runs that differ in this key alone: seed"
 
@@ -40,14 +40,6 @@ class Group:
     @property
     def completed(self) -> list[StoredRun]:
         return [run for run in self.runs if run.state == "completed"]
-
-    @property
-    def states(self) -> str:
-        """The state of its runs: `completed`, or `4 completed, 1 failed`."""
-        states = Counter(run.state for run in self.runs)
-        if len(states) == 1:
-            return next(iter(states))
-        return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
     def values(self, key: str) -> list[float]:
         """The finite values of a metric or setting in completed runs; others may be at any step."""
@@ -92,61 +84,55 @@ def group_runs(runs: Sequence[StoredRun], key: str) -> list[Group]:
     ]
 
 
+def mean_of(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
 def spread(values: Sequence[float]) -> str:
     """Format mean and standard deviation as `0.1832 ± 0.0143`, or `-` without values."""
-    if not values:
-        return "-"
-    mean = statistics.fmean(values)
-    return short(mean) if len(values) == 1 else f"{short(mean)} ± {statistics.stdev(values):.2g}"
+    mean = short(mean_of(values))
+    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.2g}"
 
 
 def show(runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Namespace) -> None:
     """Print a line for each group; `columns` are by default `best`'s metric and the loss."""
-    groups, sort = group_runs(runs, arguments.over), arguments.sort
-    if not columns:
-        loss = ["train/loss"] if any("train/loss" in run.metrics for run in runs) else []
-        columns = [*dict.fromkeys(f"best {run.best['metric']}" for run in runs if run.best), *loss]
-    if sort is not None:
-        check_keys(runs, [sort.removeprefix("best ")], "--sort=")
-        chosen = f"best {sort}" if f"best {sort}" in columns else sort
-        columns = list(dict.fromkeys((*columns, chosen)))
-        sign = -1 if arguments.reverse else 1
-        # A group without a value is the last.
-        groups.sort(
-            key=lambda group: (
-                sign * statistics.fmean(group.values(chosen)) if group.values(chosen) else math.inf
-            )
-        )
+    groups, key = group_runs(runs, arguments.over), arguments.sort
+    columns = columns or [
+        *dict.fromkeys(f"best {run.best['metric']}" for run in runs if run.best),
+        *(["train/loss"] if any("train/loss" in run.metrics for run in runs) else []),
+    ]
+    if key is not None:
+        check_keys(runs, [key.removeprefix("best ")], "--sort=")
+        key = f"best {key}" if f"best {key}" in columns else key
+        columns = [*dict.fromkeys((*columns, key))]
+        groups = sort_by_value(groups, lambda group: mean_of(group.values(key)), arguments.reverse)
     elif arguments.reverse:
         groups.reverse()
     if arguments.json:
-        print(json.dumps([_as_json(group, columns) for group in groups], indent=2))
+        print(json.dumps([as_json(group, columns) for group in groups], indent=2))
         return
     if not groups:
         print("There are no such runs.", file=sys.stderr)
         return
     headings = ["name", "differs in", "state", "n", *columns]
     rows = [
-        [group.runs[0].name, group.label or "-", group.states, str(len(group.completed)),
-         *(spread(group.values(column)) for column in columns)]
+        [
+            group.runs[0].name,
+            group.label or "-",
+            count_states(group.runs),
+            str(len(group.completed)),
+            *(spread(group.values(column)) for column in columns),
+        ]
         for group in groups
-    ]  # fmt: skip
+    ]
     TextTable(headings, rows, right=frozenset(range(3, len(headings))), shrinks=(1, 0)).print()
 
 
-def _as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
-    values = {column: group.values(column) for column in columns}
+def as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
     return {
         "name": group.runs[0].name,
         "differs": group.differs,
         "runs": [run.id for run in group.runs],
         "n": len(group.completed),
-        "metrics": {
-            column: {
-                "values": numbers,
-                "mean": statistics.fmean(numbers) if numbers else None,
-                "sd": statistics.stdev(numbers) if len(numbers) > 1 else None,
-            }
-            for column, numbers in values.items()
-        },
+        "metrics": {column: group.values(column) for column in columns},
     }

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
@@ -11,34 +11,6 @@ from launcher.rundir.history import Curve
 from launcher.runs.stored_run import StoredRun
 
 LOSS, VALIDATION, TRAINING, EXACT = "train/loss", "val/", "train/", "train/lr/"
-AXES = ("step", "time", "samples")
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The horizontal axis of curves (one of `AXES`), with its unit."""
-
-    against: str
-    unit: str
-    scale: float = 1.0
-
-    @classmethod
-    def of(cls, runs: Sequence[StoredRun], against: str) -> "Axis":
-        """Make the axis. Time is in the largest unit of which the longest run takes two."""
-        if against != "time":
-            return cls(against, against)
-        longest = max(run.history.seconds for run in runs)
-        for unit, scale in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-            if longest >= 2 * scale:
-                return cls(against, f"time ({unit})", scale)
-        return cls(against, "time (seconds)")
-
-    def curve(self, run: StoredRun, metric: str) -> Curve:
-        curve = run.history.curve(metric, self.against)
-        return Curve([x / self.scale for x in curve.x], curve.y)
-
-    def restarts(self, run: StoredRun) -> list[float]:
-        return [x / self.scale for x in run.history.restarts(self.against)]
 
 
 def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
@@ -69,14 +41,14 @@ def smoothing_of(curve: Curve, metric: str, smoothing: float | None) -> float:
     return default if smoothing is None else smoothing
 
 
-@dataclass(frozen=True)
+@dataclass
 class Band:
     """The mean of several curves and the standard deviation, at steps where all have a value."""
 
-    x: list[float]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
+    x: list[float] = field(default_factory=list)
+    mean: list[float] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
 
 
 def band(curves: Sequence[Curve], log: bool = False) -> Band:
@@ -89,14 +61,12 @@ def band(curves: Sequence[Curve], log: bool = False) -> Band:
         for curve in curves
         if curve.x
     ]
-    steps = sorted(set.intersection(*map(set, tables))) if tables else []
-    values = [[table[x] for table in tables] for x in steps]
-    means = [statistics.fmean(each) for each in values]
-    spreads = [statistics.stdev(each) if len(tables) > 1 else 0.0 for each in values]
-    back = math.exp if log else float
-    return Band(
-        steps,
-        [back(mean) for mean in means],
-        [back(mean - sd) for mean, sd in zip(means, spreads, strict=True)],
-        [back(mean + sd) for mean, sd in zip(means, spreads, strict=True)],
-    )
+    result, back = Band(), math.exp if log else float
+    for x in sorted(set.intersection(*map(set, tables))) if tables else []:
+        values = [table[x] for table in tables]
+        mean, sd = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        result.x.append(x)
+        result.mean.append(back(mean))
+        result.low.append(back(mean - sd))
+        result.high.append(back(mean + sd))
+    return result

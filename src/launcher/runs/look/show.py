@@ -14,7 +14,7 @@ from launcher.runs.found_checkpoints import cells, verify_checkpoints
 from launcher.runs.look.compare import commit
 from launcher.runs.look.differences import is_group
 from launcher.runs.look.notes import add_note_arguments, write_notes
-from launcher.runs.look.phase_times import time_of_run
+from launcher.runs.look.phase_times import describe_time, time_of_run
 from launcher.runs.stored_run import StoredRun
 
 
@@ -73,7 +73,7 @@ def facts(run: StoredRun) -> dict[str, str]:
         "shares": shares(record),
         "loss": number(record.get("loss")),
         "best": best(record),
-        "time": time_of_run(run, time.time()).line() if run.attempts else "",
+        "time": describe_time(time_of_run(run, time.time())) if run.attempts else "",
         "strategy": ", ".join(filter(None, (record.get("strategy") or "-", ranks))),
         "commit": commit(run),
         "versions": ", ".join(

@@ -45,17 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One arm, with its values by seed."""
-
-    arm: str
-    values: Values
-    n: int
-    mean: float
-    sd: float
-
-
-@dataclass(frozen=True)
 class ArmComparison:
     """The mean of one arm less the mean of another. `low` and `high` are its 95 % interval."""
 
@@ -71,17 +60,25 @@ class ArmComparison:
 
 @dataclass(frozen=True)
 class TestOutcome:
-    """Findings of a test: the arms with their values at the step, and each pair of them."""
+    """Findings of a test: the values of each arm at the step by seed, and each pair of arms."""
 
     key: str
     metric: str
     step: int
-    arms: Sequence[Arm]
+    arms: Mapping[str, Values]
     comparisons: Sequence[ArmComparison]
 
     def tables(self) -> Iterator[TextTable]:
         interval, p = "95 % interval", "p" if len(self.comparisons) == 1 else "p (Holm)"
-        arms = [(arm.arm, str(arm.n), number(arm.mean), number(arm.sd)) for arm in self.arms]
+        arms = [
+            (
+                arm,
+                str(len(values)),
+                number(statistics.fmean(values)),
+                number(statistics.stdev(values)),
+            )
+            for arm, values in ((arm, [*by_seed.values()]) for arm, by_seed in self.arms.items())
+        ]
         pairs = [
             (
                 f"{pair.first} - {pair.second}",
@@ -108,12 +105,8 @@ def run_test(
     """Compare the runs by their values of a key; the command has the same arguments."""
     groups = group_runs(runs, key)
     check_alike(groups, key)
-    step, values = measure_arms(groups, metric, step)
-    arms = [
-        Arm(name, each, len(each), statistics.fmean(each.values()), statistics.stdev(each.values()))
-        for name, each in values.items()
-    ]
-    return TestOutcome(key, metric, step, arms, compare_arms(values))
+    step, arms = measure_arms(groups, metric, step)
+    return TestOutcome(key, metric, step, arms, compare_arms(arms))
 
 
 def group_runs(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]]:
@@ -134,14 +127,14 @@ def group_runs(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]
 def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
     """Check that runs differ only in the keys of the arms and in their seeds."""
     runs = [run for group in groups.values() for run in group]
-    errors: list[str] = []
     for name, group in groups.items():
+        error = ""
         if differing := other_keys(group):
-            errors.append(f"its runs differ in {join_names(differing)}, and not in the seed alone")
+            error = f"its runs differ in {join_names(differing)}, and not in the seed alone"
         elif len({*map(seed_of, group)}) < max(2, len(group)):
-            errors.append("needs runs of two seeds at least, and one run of each")
-        if errors:
-            raise ConfigError(f"{key}={name}: {errors[0]}; choose with a filter.")
+            error = "needs runs of two seeds at least, and one run of each"
+        if error:
+            raise ConfigError(f"{key}={name}: {error}; choose with a filter.")
     # Strategy and ranks are keys of the configuration too, where they may count.
     differing = other_keys(runs, key)
     differing += [name for name in code(runs) if name not in ("strategy", "ranks")]

@@ -5,7 +5,6 @@ import shutil
 import signal
 import sys
 import time
-from collections import Counter
 from typing import NoReturn
 
 from launcher.errors import ConfigError
@@ -16,7 +15,7 @@ from launcher.rundir.logs import is_live_terminal
 from launcher.runs.filters import no_runs, sort
 from launcher.runs.format import plural
 from launcher.runs.look.listing import add_selection, print_runs, select_runs, table
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, count_states
 
 ORDER = ("running", "queued", "preempted", "stale")
 """States in the order in which they are shown; the others follow, the newest first."""
@@ -61,12 +60,10 @@ def screen(arguments: argparse.Namespace, width: int, height: int) -> list[str]:
     runs, columns = read_runs(arguments)
     if not runs:
         return [printable(no_runs(arguments.words, arguments.outputs))[:width]]
-    counts = Counter(run.state for run in runs)
-    states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
-    lines = [f"{time.strftime('%H:%M:%S')}  {plural(len(runs), 'run')}: {states}"[:width]]
+    heading = f"{time.strftime('%H:%M:%S')}  {plural(len(runs), 'run')}: {count_states(runs)}"
+    lines = [heading[:width]]
     shown = runs[: max(1, height - 3)]
-    rows = table(shown, time.time(), width, columns, arguments.sort or "")
-    lines += rows.lines(width, is_colored())
+    lines += table(shown, time.time(), width, columns).lines(width, is_colored())
     if left := len(runs) - len(shown):
         lines.append(f"... and {left:,} more"[:width])
     return lines

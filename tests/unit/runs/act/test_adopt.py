@@ -28,14 +28,13 @@ def test_the_command_resumes_the_run_that_it_has_adopted(outputs: Path, adopted:
     code, output, _ = runs("adopt", adopted, "--", *COMMAND, "optimizer.lr=0.5", "seed=7")
     lines = [" ".join(line.split()) for line in output.splitlines()]
     assert code == 0 and lines[:3] == ["identity before now", "optimizer.lr 0.003 0.5", "seed 0 7"]
-    assert found(outputs, "optimizer.lr=0.5", "seed=7") == adopted
     assert found(outputs, "optimizer.lr=0.5", "seed=7", "~model.dropout") == adopted
     record = read_record(outputs / "mlp-digits" / adopted / "run.json")
     assert record["identity"]["seed"] == 7 and record["identity_id"] != adopted == record["id"]
     with pytest.raises(ConfigError, match="seed: 7 -> 0"):
         check_identity(config_of(outputs).plain["run"])
     assert runs("adopt", adopted, *COMMAND)[0] == 0  # the first configuration again
-    assert found(outputs) == adopted != found(outputs, "optimizer.lr=0.5", "seed=7")
+    assert found(outputs) == adopted
 
 
 def test_two_adopted_runs_of_one_configuration_are_rejected(
@@ -46,29 +45,17 @@ def test_two_adopted_runs_of_one_configuration_are_rejected(
     assert runs("adopt", other.run.id, "--", *COMMAND, "seed=7")[0] == 0
     code, _, error = runs("adopt", adopted, "--", *COMMAND, "seed=7")
     assert code == 2 and f"{other.run.id} is the run of this configuration already" in error
-    assert runs("adopt", other.run.id, "--", *COMMAND, "seed=7")[0] == 0  # twice is once
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_adopt_rejects_an_unfit_run_and_changes_nothing(outputs: Path, adopted: str, runs) -> None:
+    begin(config_of(outputs, "seed=3"))
+    record = (outputs / "mlp-digits" / adopted / "run.json").read_bytes()
+    for words, message in (
         ([*COMMAND, "run.name=mine"], "add run.name=mlp-digits."),
         ([*COMMAND, "optimizer.lr=x"], "optimizer.lr='x': should be a number"),
         ([*COMMAND, "seed=3"], "is the run of this configuration already"),
         (["model=none"], "model=none"),
-    ],
-)
-def test_adopt_rejects_an_unfit_run_and_changes_nothing(
-    outputs: Path, adopted: str, words: list[str], message: str, runs
-) -> None:
-    begin(config_of(outputs, "seed=3"))
-    record = (outputs / "mlp-digits" / adopted / "run.json").read_bytes()
-    code, _, error = runs("adopt", adopted, "--", *words)
-    assert code == 2 and message in error and len(error.splitlines()) == 1
-    assert (outputs / "mlp-digits" / adopted / "run.json").read_bytes() == record
-
-
-def test_a_running_run_cannot_be_adopted(make_run, runs) -> None:
-    folder = make_run("mlp-digits", "aaaa0001", state="running", identity={"seed": 0})
-    code, _, error = runs("adopt", "aaaa0001", "--", *COMMAND)
-    assert code == 2 and "mlp-digits/aaaa0001" in error and folder.lock_path.exists()
+    ):
+        code, _, error = runs("adopt", adopted, "--", *words)
+        assert code == 2 and message in error and len(error.splitlines()) == 1
+        assert (outputs / "mlp-digits" / adopted / "run.json").read_bytes() == record

@@ -87,8 +87,6 @@ def test_without_yes_nothing_changes(old_run: Any, runs: Any) -> None:
     [
         ([], [2, 4]),
         (["--keep=best"], [2]),
-        (["--keep=latest"], [4]),
-        (["--keep=1"], [1]),
         (["--keep=step-3,best"], [2, 3]),
         (["--keep=99"], [4]),
     ],
@@ -103,14 +101,6 @@ def test_keep_names_what_stays(old_run: Any, runs: Any, keep: list[str], kept: l
     assert not [*folder.checkpoints.glob(".*")]
 
 
-def test_older_leaves_younger_runs(old_run: Any, runs: Any) -> None:
-    old, young = old_run("aa"), old_run("bb")
-    age(young, 3600)
-    code, out, _ = runs(*DELETE, "--older", "1d")
-    assert (code, steps_of(old), steps_of(young)) == (0, [2, 4], [1, 2, 3, 4])
-    assert "Not touched: 1 run, it is younger than 24h." in out
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -120,6 +110,7 @@ def test_older_leaves_younger_runs(old_run: Any, runs: Any) -> None:
         ("planned", "another run starts from it"),
         ("initial", "another run starts from it"),
         ("damaged", "its run.json cannot be read"),
+        ("young", "it is younger than 24h"),
         ("foreign", "it belongs to another user"),
         ("copy", "it is a copy"),
         ("rotten", "none of its checkpoints verifies"),
@@ -138,6 +129,8 @@ def test_runs_that_are_held_or_needed_are_never_touched(
         change(make_run("gpt", "bb"), forked_from={"id": "aa", "name": "gpt", "step": 1})
     elif name in starts:
         make_run("gpt", "bb", config={"run": starts[name]})
+    elif name == "young":
+        age(folder, 3600)
     elif name == "damaged":
         folder.record_path.write_text("{")
     elif name == "foreign":
@@ -153,15 +146,8 @@ def test_runs_that_are_held_or_needed_are_never_touched(
     elif name == "rotten":
         for shard in folder.checkpoints.glob("step-*/shard-00000"):
             shard.write_bytes(b"z" * 100)
-    code, out, _ = runs(*DELETE, "gpt" if name == "damaged" else "aa")
+    code, out, _ = runs(*DELETE, "--older=1d", "gpt" if name == "damaged" else "aa")
     assert code == 0 and reason in out and steps_of(folder) == [1, 2, 3, 4]
-
-
-def test_a_damaged_newest_does_not_count_as_the_one_that_is_kept(old_run: Any, runs: Any) -> None:
-    folder = old_run("aa")
-    (folder.checkpoints / "step-00000004" / "shard-00000").write_bytes(b"z" * 100)
-    runs(*DELETE, "--keep", "latest")
-    assert steps_of(folder) == [3, 4]
 
 
 def test_set_aside_and_left_behind_folders_are_deleted(old_run: Any, runs: Any) -> None:
@@ -208,7 +194,6 @@ def test_a_failure_to_delete_is_reported(
         (["--keep", "beast"], "--keep=beast: "),
         (["--keep="], "--keep=: "),
         (["--at", "3"], "--at: "),
-        (["--json"], "--json: "),
         ([""], "'': "),
     ],
 )
@@ -220,18 +205,6 @@ def test_bad_options_are_rejected(
     monkeypatch.chdir(folder.path)
     code, _, err = runs(*DELETE, *words)
     assert code == 2 and err.startswith(key) and steps_of(folder) == [1, 2, 3, 4]
-
-
-def test_a_folder_elsewhere_is_left_since_others_may_start_from_it(
-    old_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = old_run("aa")
-    (tmp_path / "others").mkdir()
-    words = ["--outputs", str(tmp_path / "others"), "checkpoints", str(folder.path)]
-    assert main(words) == 0
-    assert main([*words, "--delete", "--yes"]) == 2
-    assert f"{folder.path}: is not in {tmp_path}/others; give the" in capsys.readouterr().err
-    assert steps_of(folder) == [1, 2, 3, 4]
 
 
 def test_a_kill_at_any_call_leaves_nothing_half(
@@ -298,7 +271,7 @@ def valid_steps(folder: RunFolder) -> list[int]:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.lists(run_states(), min_size=1, max_size=3),

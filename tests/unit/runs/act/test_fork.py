@@ -3,7 +3,6 @@
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.runs.__main__ import parse
 from launcher.runs.act.fork import fork_command
 from launcher.runs.find_runs import find_run
 
@@ -31,10 +30,9 @@ def run(checkpoint, outputs):
 
 
 def test_the_fork_has_the_words_of_its_source_but_those_of_its_start(run, outputs):
-    assert fork_command(run, ["optimizer.lr=0.2"], without=["data", "optimizer"]) == [
+    assert fork_command(run, ["optimizer.lr=0.2"]) == [
         "model=mlp", "optimizer.lr=0.1", "run.name=mlp", f"paths.outputs={outputs}",
-        "run.fork_from=12345e67/10",
-        "run.fork_without=[data,optimizer]", "optimizer.lr=0.2",
+        "run.fork_from=12345e67/10", "optimizer.lr=0.2",
     ]  # fmt: skip
 
 
@@ -51,9 +49,3 @@ def test_a_stored_command_line_that_names_code_is_not_forked(run):
     with pytest.raises(ConfigError, match=r"^hooks\.x\._target_=numpy\.load: only the stored"):
         fork_command(run, [])
     assert "+hooks.x._target_=numpy.load" in fork_command(run, [], trust=True)
-
-
-def test_overrides_may_come_after_a_flag():
-    parsed = parse(["fork", "1a2b", "optimizer.lr=1", "--at", "6", "seed=2", "--without", "data"])
-    assert (parsed.run, parsed.overrides) == ("1a2b", ["optimizer.lr=1", "seed=2"])
-    assert (parsed.at, parsed.without) == ("6", ["data"])

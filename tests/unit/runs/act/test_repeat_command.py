@@ -42,12 +42,9 @@ OF_PARTS = [
     ("overrides", "lost"),
     [
         (["hooks=[default]"], OF_PARTS[1:2]),
-        (["~hooks"], OF_PARTS[1:3]),
         (["hooks=[logging]", "optimizer=adamw"], OF_PARTS[1:3]),
         (["optimizer=sgd"], OF_PARTS[3:4]),
-        (["hooks=[default,early_stopping,ema]"], []),
         (["hooks.logging.interval=2", "optimizer.lr=0.2"], []),
-        (["optimizer=none_such"], []),
     ],
 )
 def test_values_of_an_option_that_is_replaced_are_left_out(
@@ -94,6 +91,11 @@ model: {_target_: os.system, command: touch marker}
         "model._target_=os.system",
         "model={_target_:os.system}",
         "+hooks.x={_target_:numpy.load,file:evil.npy}",
+        "+model.module={_target_:torch.jit.load,f:evil.pt}",
+        "+hydra.job_logging.handlers.x.class=evil.Run",
+        "+hydra.job.env_set.PYTHONPATH=/tmp/evil",
+        "+data.dataset={_target_:numpy.load,file:evil.npy,allow_pickle:true}",
+        "trainer.compile={options:{cpp.cxx:[/tmp/evil]}}",
         "+hooks.x={_target_:launcher.hooks.functions.FunctionHook,on_start:os.abort}",
         "model._target_=${evil} | +evil=os.system",
         "+tracker.x._target_=numpy.load",

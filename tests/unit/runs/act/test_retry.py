@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from launcher.checkpoint.store import CheckpointStore
+from launcher.config.run_config import replace_values
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record
@@ -27,13 +28,19 @@ def test_a_run_of_another_kind_is_not_submitted(make_run, runs, by_hand):
     assert (code, output) == (1, "") and error.endswith("launcher.runs resume gpt/1a2b0000\n")
 
 
+@pytest.fixture(scope="module")
+def configuration():
+    words = ["dispatch=slurm", "dispatch.partition=p", "model=mlp", "data=digits"]
+    return validate(composed(words))
+
+
 @pytest.fixture
-def submitted_run(make_run, slurm):
+def submitted_run(make_run, slurm, configuration):
     """A failed run that was submitted from a cluster whose sbatch accepts every script."""
     folder = make_run("mlp-digits", "1a2b0000", state="failed")
-    overrides = ["dispatch=slurm", "dispatch.partition=p", "model=mlp", "data=digits"]
-    overrides += [f"run.dir={folder.path}", f"paths.outputs={folder.path.parents[1]}"]
-    freeze(folder, validate(composed(overrides)), None, Submission("/s/job-0.sh", job_id="7"))
+    places = {"run.dir": str(folder.path), "paths.outputs": str(folder.path.parents[1])}
+    config = replace_values(configuration, places)
+    freeze(folder, config, None, Submission("/s/job-0.sh", job_id="7"))
     RunRecord(folder).add_failure("failed", reason="broken", exit_code=1)
     slurm(**dict.fromkeys(("squeue", "sbatch", "srun", "scontrol", "sacct"), "true"))
     return folder
@@ -58,12 +65,6 @@ def test_an_array_names_its_runs(make_run, runs, slurm):
         assert runs(word)[1].count("1a2b") == count, word
     assert "1a2b0001" in runs("show", "198_1")[1]
     assert runs("show", "198")[2].startswith("'198': names 2 runs")
-
-
-def test_a_job_that_is_just_starting_waits_for_nothing(make_run, runs, slurm):
-    note_job(make_run("gpt", "1a2b0000", state="preempted"), "/s/job-0.sh", job_id="7")
-    slurm(squeue="echo '7|PENDING|None||/s/job-0.sh'")
-    assert "None" not in runs()[1]
 
 
 @pytest.mark.parametrize("record", ["queued", "preempted", "stale", "failed"])
@@ -178,12 +179,10 @@ def test_values_of_the_environment_are_resolved_at_each_retry(submitted_run, run
     assert runs(*retry, "--set", "dispatch.cpus_per_task=2")[0] == 0
 
 
-@pytest.mark.parametrize("mode", ["never", "must"])
-def test_run_resume_holds_for_the_first_submission(submitted_run, runs, slurm, mode):
-    frozen_with(submitted_run, "config.run.resume", mode)
-    frozen_with(submitted_run, "config.hooks.checkpointing.load", mode)
-    if mode == "never":
-        save(CheckpointStore(submitted_run.checkpoints), 5)
+def test_run_resume_holds_for_the_first_submission(submitted_run, runs, slurm):
+    frozen_with(submitted_run, "config.run.resume", "never")
+    frozen_with(submitted_run, "config.hooks.checkpointing.load", "must")
+    save(CheckpointStore(submitted_run.checkpoints), 5)
     slurm(sbatch="echo 8")
     code, output, error = runs("retry", "1a2b", "--trust")
     assert code == 0 and "SLURM job 8" in output, error
@@ -243,13 +242,12 @@ def test_a_record_that_cannot_be_written_is_reported(make_run, runs, slurm):
     assert error.startswith("gpt/1a2b0000: run.json cannot be written (")
 
 
-@pytest.mark.parametrize("count", [1, 5])
-def test_all_runs_of_a_job_that_was_cancelled_while_it_waited(make_run, runs, slurm, count):
-    folders = [make_run("gpt", f"1a2b000{n}", state="preempted") for n in range(count)]
+def test_all_runs_of_a_job_that_was_cancelled_while_it_waited(make_run, runs, slurm):
+    folders = [make_run("gpt", f"1a2b000{n}", state="preempted") for n in range(3)]
     for folder in folders:
         RunRecord(folder).queue()
-        note_job(folder, "/s/job-0.sh", job_id="7", runs=count)
+        note_job(folder, "/s/job-0.sh", job_id="7", runs=3)
     slurm(squeue="true")
     code, output, error = runs("retry", "--all")
-    assert (code, output) == (0, "") and error.count("its SLURM job was cancelled") == count
+    assert (code, output) == (0, "") and error.count("its SLURM job was cancelled") == 3
     assert {read_record(each.record_path)["state"] for each in folders} == {"cancelled"}

@@ -80,7 +80,6 @@ STORED = "only the stored configuration"
     [
         ({"_target_": "no_such_library.Tracker"}, True, r"\(no_such_library\.Tracker\) cannot"),
         ({"_target_": FILE_TRACKER, "a": 1}, True, r"\(.*\) cannot be loaded: .*argument 'a'"),
-        ({"path": 1}, True, r"tracker\.x \(None\) cannot be loaded"),
         ("text", True, r"tracker\.x \(text\) cannot be loaded"),
         ({"_target_": "support.file_tracker.Gone"}, True, r"\(support.*\.Gone\) cannot be loaded"),
         ({"_target_": "numpy.load"}, False, rf"^tracker\.x\._target_=numpy\.load: {STORED}"),

@@ -60,7 +60,6 @@ def test_configuration_code_and_results(runs, make_pair, change):
     ("first", "second", "expected"),
     [
         (["A"], ["A"], None),
-        (["A", "A"], ["A"], None),
         (["A"], ["B"], ["A", "B"]),
         # On another machine for a while.
         (["A", "B", "B", "A"], ["A"], ["A; then B; then A", "A"]),

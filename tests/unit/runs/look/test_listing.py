@@ -116,28 +116,13 @@ def test_columns_and_order(runs, sweep):
     assert code == 2 and error.startswith("'--columns=sed': ")
 
 
-def test_the_curve_and_the_metric_by_which_runs_are_sorted_are_shown(runs, make_run):
+def test_the_curve_is_shown_and_a_metric_sorts_the_runs(runs, make_run):
     for number, loss in enumerate((0.5, 0.25)):
         logged = [{"step": n, "train/loss": y} for n, y in enumerate([4.0, 3.0, 2.0, 1.5, 1.0])]
         make_run("gpt", f"aaaa000{number}", loss=1.0, rows=[*logged, {"step": 9, "val/loss": loss}])
-    heading, *lines = rows(runs("--sort", "val/loss")[1])
-    assert heading[-1] == "val/loss" and [line[-1] for line in lines] == ["0.25", "0.5"]
+    _, *lines = rows(runs("--sort", "val/loss")[1])
+    assert [line[1] for line in lines] == ["aaaa0001", "aaaa0000"]
     assert all("█▆▃▂▁" in line for line in lines)
-    assert "val/loss" not in runs("--sort", "state")[1]
-
-
-def test_listing_names_the_metric_of_each_best_where_they_differ(runs, make_run):
-    for number, metric in enumerate(("val/loss", "val/accuracy")):
-        make_run("a", f"aaaa000{number}", best={"metric": metric, "value": 0.5, "step": 1})
-    _, first, second = rows(runs()[1])
-    assert "0.5 (val/loss)" in first and "0.5 (val/accuracy)" in second
-
-
-def test_a_value_that_follows_another_is_shown_once(make_run, differs):
-    for steps in (10, 20):
-        words = [f"trainer.max_steps={steps}", "+seed=0"]
-        make_run("gpt", f"{steps}", config=config(steps=steps), choices=GPT, overrides=words)
-    assert differs() == [{"trainer.max_steps": "10"}, {"trainer.max_steps": "20"}]
 
 
 def test_keys_of_many_kinds_of_runs(make_run, differs, runs):
@@ -174,14 +159,6 @@ def test_failed_runs_have_a_reason(make_run, outputs, change, width):
     assert "reason" not in next(table(runs[:1], time.time(), width).lines(width))
 
 
-def test_a_part_that_one_run_has_is_known_by_its_settings(make_run, differs):
-    make_run("gpt", "aaaa0001", config=config())
-    ema = {"_target_": "launcher.hooks.ema.EmaHook", "decay": 0.9}
-    hooks = {"ema": ema, "bare": {"_target_": "a.B"}}
-    make_run("gpt", "aaaa0002", config={**config(), "hooks": hooks})
-    assert differs() == [{}, {"hooks.bare._target_": "a.B", "hooks.ema.decay": "0.9"}]
-
-
 def test_listing_hides_settings_that_cannot_change_the_numbers(make_run, differs):
     excluded = ["hooks.logging", "device", "run", "job"]
     for number in (1, 2):
@@ -192,17 +169,6 @@ def test_listing_hides_settings_that_cannot_change_the_numbers(make_run, differs
         make_run("gpt", f"aaaa000{number}", config=settings, choices={**GPT, "job": str(number)})
     tags = {"1": "null", "2": "again"}
     assert differs() == [{"hooks.ema.decay": n, "run.tag": tag} for n, tag in tags.items()]
-
-
-def test_json(runs, sweep, outputs):
-    code, output, _ = runs("--json")
-    found = json.loads(output)
-    states = ["completed", "stale", "running", "preempted"]
-    assert code == 0 and [run["state"] for run in found] == states
-    assert found[2]["best"] == {"metric": "val/loss", "value": 0.25, "step": 4}
-    assert found[2]["folder"] == str(outputs / "mlp" / "bbbb0003")
-    assert found[2]["differs"] == {"model": "mlp", "optimizer.lr": "1e-05", "seed": "0"}
-    assert len(found[2]["attempts"]) == 1
 
 
 def test_damaged_runs_are_listed_too(runs, make_run, change):

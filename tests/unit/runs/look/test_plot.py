@@ -6,7 +6,6 @@ import pytest
 
 from launcher.runs.find_runs import find_runs
 from launcher.runs.look.plot import draw
-from launcher.runs.look.series import Axis
 
 
 @pytest.fixture
@@ -23,14 +22,13 @@ def pair(make_run):
         make_run("gpt", f"aaaa000{number}", config=config, rows=[first, *rows])
 
 
-def panel(outputs, metric="train/loss", against="step", smoothing: float | None = 0.9, log=False):
-    runs = find_runs(outputs)
-    (drawn,) = draw(runs, [metric], Axis.of(runs, against), smoothing, log).axes
+def panel(outputs, metric="train/loss", smoothing: float | None = 0.9):
+    (drawn,) = draw(find_runs(outputs), [metric], smoothing).axes
     return drawn
 
 
 def test_a_file_is_written_and_named(runs, pair, outputs, tmp_path):
-    words = ("--against", "time", "--metric", "val/loss,train/loss")
+    words = ("--metric", "val/loss,train/loss")
     assert runs("plot", "aaaa0000", "aaaa0001", *words)[:2] == (0, f"{outputs}/plot.png\n")
     assert (outputs / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert runs("plot", "gpt/aaaa0001", "-o", tmp_path / "a.svg")[0] == 0
@@ -60,15 +58,6 @@ def test_the_default_smoothing_ends_where_the_data_ends(make_run, outputs, point
     assert len(line.get_ydata()) == points and 0 <= line.get_ydata()[-1] <= most
     lines = len(panel(outputs, smoothing=None).lines) - len(panel(outputs, smoothing=0.0).lines)
     assert lines == (points > 10), "raw values behind a smoothed line"
-
-
-@pytest.mark.parametrize(
-    ("against", "last", "label"), [("time", 40, "time (seconds)"), ("samples", 320, "samples")]
-)
-def test_the_axis(pair, outputs, against, last, label):
-    drawn = panel(outputs, against=against, log=True)
-    assert (drawn.get_xlabel(), drawn.get_yscale()) == (label, "log")
-    assert drawn.lines[0].get_xdata()[-1] == last
 
 
 def test_many_runs_are_drawn_and_some_labelled(make_run, outputs):

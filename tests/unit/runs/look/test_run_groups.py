@@ -2,7 +2,6 @@
 
 import json
 import math
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def test_the_table_groups_runs_over_seeds(sweep: None, runs: Any) -> None:
     spreads = ["0.3 ± 0.1"] * 2, ["0.55 ± 0.071"] * 2
     assert cells == [
         ["name", "differs in", "state", "n", "best val/loss", "train/loss"],
-        ["toy", "optimizer=adamw", "completed", "3", *spreads[0]],
+        ["toy", "optimizer=adamw", "3 completed", "3", *spreads[0]],
         ["toy", "optimizer=sgd", "2 completed, 1 failed", "2", *spreads[1]],
     ]
 
@@ -57,15 +56,14 @@ def test_json_has_the_values_of_completed_runs(sweep: None, runs: Any) -> None:
     assert [group["differs"] for group in groups] == [{"optimizer": "sgd"}, {"optimizer": "adamw"}]
     assert [group["n"] for group in groups] == [2, 3]
     for group, losses in zip(groups, reversed(LOSSES.values()), strict=True):
-        mean, sd = statistics.fmean(losses), statistics.stdev(losses)
-        assert group["metrics"]["val/loss"] == {"values": losses, "mean": mean, "sd": sd}
+        assert group["metrics"]["val/loss"] == losses
 
 
 def test_over_another_key(sweep: None, runs: Any) -> None:
     groups = json.loads(runs("list", "state=completed", "--over", "optimizer", "--json")[1])
     counts = [(group["differs"]["seed"], group["n"]) for group in groups]
     assert counts == [("0", 2), ("1", 2), ("2", 1)]
-    assert groups[2]["metrics"]["best val/loss"]["sd"] is None
+    assert groups[2]["metrics"]["best val/loss"] == [0.4]
 
 
 @pytest.mark.parametrize(("key", "hint"), [("sede", "did you mean seed?"), ("val/loss", "a key")])
@@ -74,14 +72,11 @@ def test_bad_keys_are_rejected(sweep: None, runs: Any, key: str, hint: str) -> N
     assert (code, out) == (2, "") and f"--over={key}" in err and hint in err
 
 
-def test_a_band_is_where_all_curves_have_values() -> None:
+def test_a_band_is_where_all_curves_have_values_and_positive_on_a_logarithmic_scale() -> None:
     found = band([Curve([1, 2, 3], [1, 2, 3]), Curve([1, 2, 3], [3, math.nan, 5]), Curve([], [])])
     assert (found.x, found.mean) == ([1, 3], [2, 4])
     assert found.low == pytest.approx([2 - math.sqrt(2), 4 - math.sqrt(2)])
     assert found.high == pytest.approx([2 + math.sqrt(2), 4 + math.sqrt(2)])
-
-
-def test_a_band_on_a_logarithmic_scale_stays_positive() -> None:
     found = band([Curve([1, 2], [0.01, 1]), Curve([1, 2], [1, 0])], log=True)
     assert (found.x, found.mean) == ([1], pytest.approx([0.1]))
     assert 0 < found.low[0] < 0.1 < found.high[0]
@@ -91,11 +86,8 @@ def test_a_band_on_a_logarithmic_scale_stays_positive() -> None:
 def test_plot_and_report_draw_bands(sweep: None, runs: Any, outputs: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     words = ("plot", "seed>-1", "--over", "seed")
-    for metric in ("train/loss", "val/loss"):
-        assert runs(*words, "--metric", metric, "-o", tmp_path / "plot.svg")[0] == 0
-        assert "PolyCollection" in (tmp_path / "plot.svg").read_text()
-    code, _, err = runs(*words, "--against", "time")
-    assert code == 2 and err.startswith("--over: ")
+    assert runs(*words, "--metric", "val/loss", "-o", tmp_path / "plot.svg")[0] == 0
+    assert "PolyCollection" in (tmp_path / "plot.svg").read_text()
     assert runs("report", "--over", "seed")[0] == 0
     page = (outputs / "report.html").read_text()
     assert '"groups":[{"label":"optimizer=adamw","runs":["00","01","02"]}' in page

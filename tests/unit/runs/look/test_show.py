@@ -1,3 +1,4 @@
+import json
 import os
 
 CHOICES = {"model": "gpt", "hooks": ["default", "early_stopping"], "experiment": None}
@@ -31,6 +32,7 @@ def test_all_there_is_to_know(runs, make_run):
         "loss 2.5",
         "best 1.25 (val/loss, step 8)",
         "strategy none, 1 rank",
+        "time 0 device hours",
         "choices hooks=[default,early_stopping] model=gpt",
         "overrides optimizer.lr=0.1 model=gpt",
         "step size age state",
@@ -48,3 +50,15 @@ def test_a_run_whose_process_died_unseen(runs, make_run):
     make_run("gpt", "aaaa0001", state="stale", step=3)
     _, output, _ = runs("show", "gpt")
     assert "0 to 3" in output and output.count("stale") == 2
+
+
+def test_notes_and_labels_are_written_and_filtered_by(runs, make_run):
+    for number in (1, 2):
+        make_run("gpt", f"cccc000{number}", choices=CHOICES, config={"run": {"note": "at first"}})
+    assert runs("show", "model=gpt", "--label", "new")[1].count(": [new] at first") == 2
+    assert runs("show", "cccc0001", "--note", "a good one", "--label", "paper")[0] == 0
+    assert runs("show", "cccc0001", "--unlabel", "new")[1] == "gpt/cccc0001: [paper] a good one\n"
+    assert runs("show", "cccc0001", "--label", "a b")[0] == 2
+    assert "a good one" in runs("show", "cccc0001")[1]
+    (listed,) = json.loads(runs("list", "label=paper", "--json")[1])
+    assert (listed["id"], listed["note"], listed["labels"]) == ("cccc0001", "a good one", ["paper"])

@@ -64,10 +64,8 @@ def test_numbers_equal_scipys(arms: Any, runs: Any, seeds: int) -> None:
     data = json.loads(out)
     assert (data["metric"], data["step"]) == ("val/loss", 20)
     samples = [LOSSES["adamw"], LOSSES["sgd"][:seeds]]
-    for arm, losses in zip(data["arms"], samples, strict=True):
-        assert arm["values"] == {str(seed): loss for seed, loss in enumerate(losses)}
-        expected = [len(losses), stats.tmean(losses), stats.tstd(losses)]
-        assert [arm[name] for name in ("n", "mean", "sd")] == pytest.approx(expected)
+    for values, losses in zip(data["arms"].values(), samples, strict=True):
+        assert values == {str(seed): loss for seed, loss in enumerate(losses)}
     test = stats.ttest_rel(*samples) if seeds == 4 else stats.ttest_ind(*samples, equal_var=False)
     (found,) = data["comparisons"]
     assert found["test"] == ("paired t" if seeds == 4 else "Welch")
@@ -104,18 +102,10 @@ def test_the_tables(arms: Any, runs: Any) -> None:
     assert rows[5][:3] == ["adamw", "-", "muon"] and rows[5][-2:] == ["paired", "t"]
 
 
-def test_lists_are_arms_and_are_printed_as_they_are_typed(add: Any, runs: Any) -> None:
-    for width in ([8], [8, 16]):
-        for seed in range(3):
-            add("adamw", seed, LOSSES["adamw"][seed] * len(width) ** 2, width=width)
-    out = runs("test", "model.width")[1]
-    assert "[8] - [8,16]" in out and out.splitlines()[1].split()[0] == "[8]"
-
-
 def test_an_earlier_step_and_a_filter_are_compared(arms: Any, runs: Any) -> None:
     arms("adamw", "sgd", "muon")
     found = json.loads(runs("test", "optimizer", "optimizer!=muon", "--json")[1])["arms"]
-    assert [arm["arm"] for arm in found] == ["adamw", "sgd"]
+    assert [*found] == ["adamw", "sgd"]
     assert runs("test", "optimizer", "--step=10")[2].startswith("adamw - sgd: is the same")
 
 
@@ -156,11 +146,3 @@ def test_keys_that_make_no_arms_are_rejected(arms: Any, add: Any, runs: Any) -> 
     }.items():
         code, out, err = runs("test", key)
         assert (code, out) == (2, "") and message in err, (key, err)
-
-
-def test_a_difference_without_spread_is_rejected(add: Any, runs: Any) -> None:
-    for optimizer, offset in (("adamw", 0.0), ("sgd", 0.1)):
-        for seed in range(3):
-            add(optimizer, seed, 0.1 * seed + offset)
-    code, _, err = runs("test", "optimizer")
-    assert code == 2 and err.startswith("adamw - sgd: is the same for all seeds")
