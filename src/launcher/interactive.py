@@ -14,11 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-from launcher.cli.flags import with_own_folder
 from launcher.cli.sweep import check_jobs, run_jobs
 from launcher.cli.sweep_queue import reason
 from launcher.config.compose.composer import Command, command
@@ -26,6 +24,7 @@ from launcher.config.compose.grid import GRID
 from launcher.config.compose.hydra_job import as_hydra_job
 from launcher.config.construct import construct
 from launcher.config.explain import explain
+from launcher.config.options import own_folder
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.run_job import dispatch_run
@@ -43,12 +42,7 @@ SLURM = "dispatch=slurm"
 class Run:
     """A run, as its configuration names it. Nothing is written before it trains."""
 
-    def __init__(
-        self,
-        overrides: Sequence[str],
-        config_dir: str | Path | None,
-        config: RunConfig,
-    ):
+    def __init__(self, overrides: Sequence[str], config_dir: str | Path | None, config: RunConfig):
         self._overrides, self._config_dir, self._config = list(overrides), config_dir, config
         self.config = config.plain
         """The configuration, checked and resolved, as dicts and lists."""
@@ -104,12 +98,10 @@ class Run:
         """
         if not self._config.trains:
             raise ConfigError(f"{self._option('job')}: train() needs job=train; leave it out.")
-        if hasattr(construct(self.config["dispatch"]), "sweep"):
-            raise self._not_here()
+        self._check_local()
         if (line := self._config.continuation) is not None:
             print(line, file=sys.stderr, flush=True)
-        with _as_command():
-            _start(self._config)
+        _start(self._config)
         return self.metrics
 
     def submit(self) -> str | None:
@@ -121,10 +113,9 @@ class Run:
         Raises:
             ConfigError: it cannot be submitted.
         """
-        if not hasattr(construct(self.config["dispatch"]), "sweep"):
+        if not self._submits:
             return compose(*self._overrides, SLURM, config_dir=self._config_dir).submit()
-        with _as_command():
-            _start(self._config)
+        _start(self._config)
         return self._stored.job_id
 
     def load_model(self, checkpoint: str = "latest", weights: str | None = None) -> "nn.Module":
@@ -133,9 +124,14 @@ class Run:
 
         return load_model(self.folder, checkpoint, weights)
 
-    def _not_here(self) -> ConfigError:
-        option = self._option("dispatch")
-        return ConfigError(f"{option}: train() trains here; use submit(), or leave it out.")
+    @property
+    def _submits(self) -> bool:
+        return hasattr(construct(self.config["dispatch"]), "sweep")
+
+    def _check_local(self) -> None:
+        if self._submits:
+            option = self._option("dispatch")
+            raise ConfigError(f"{option}: train() trains here; use submit(), or leave it out.")
 
     def _option(self, group: str) -> str:
         return f"{group}={self._config.choices[group]}"
@@ -161,15 +157,14 @@ class Sweep(list[Run]):
             KeyboardInterrupt: it was interrupted. The running ones have saved, and the same call
                 resumes them.
         """
-        if hasattr(construct(self[0].config["dispatch"]), "sweep"):
-            raise self[0]._not_here()
+        self[0]._check_local()
         with _as_command():
             try:
                 results = run_jobs(self._jobs)
             except signals.SignalExit:
                 raise
-            except SystemExit:
-                raise TrainingError("a run failed, and the others did not start.") from None
+            except SystemExit as stop:
+                raise TrainingError(f"a run ended with exit code {stop.code}.") from None
         pairs = zip(self._jobs, results, strict=True)
         failed = [(job, result) for job, result in pairs if result.error is not None]
         if failed:
@@ -185,11 +180,10 @@ class Sweep(list[Run]):
         Returns:
             The id of each run's newest job, as `Run.submit`.
         """
-        dispatch = construct(self[0].config["dispatch"])
-        if not hasattr(dispatch, "sweep"):
+        if not self[0]._submits:
             raise ConfigError(f"{self[0]._option('dispatch')}: submit() needs {SLURM}.")
         with _as_command():
-            dispatch.sweep(self._jobs)
+            run_jobs(self._jobs)
         return [run._stored.job_id for run in self]
 
 
@@ -206,8 +200,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
     Raises:
         ConfigError: with a message for each mistake.
     """
-    folder = _folder(config_dir)
-    with _session(_check_overrides(overrides), folder, RunMode.RUN) as words:
+    with _session(overrides, config_dir) as words:
         return Run(overrides, config_dir, words.run())
 
 
@@ -220,23 +213,22 @@ def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Swe
     Raises:
         ConfigError: with a message for each mistake in any of them.
     """
-    folder = _folder(config_dir)
-    with _session(_check_overrides(overrides), folder, RunMode.MULTIRUN) as words:
+    with _session(overrides, config_dir, RunMode.MULTIRUN) as words:
         jobs = check_jobs(words, words.expand())
         if (sweeper := words.choice("hydra/sweeper")) != GRID:
             raise ConfigError(f"hydra/sweeper={sweeper}: a search runs on the command line.")
-    if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
-        raise ConfigError("dispatch: all runs of a sweep must have the same dispatch.")
-    runs = [Run(job.overrides, config_dir, job.config) for job in jobs]
-    return Sweep(runs, jobs)
+    return Sweep([Run(job.overrides, config_dir, job.config) for job in jobs], jobs)
 
 
 @contextmanager
 def _session(
-    overrides: Sequence[str], folder: str | Path | None, mode: RunMode
+    overrides: Sequence[str], config_dir: str | Path | None, mode: RunMode = RunMode.RUN
 ) -> Iterator[Command]:
     """Read overrides as `command` does, and restore Hydra's configuration afterwards."""
     before = HydraConfig.instance().cfg
+    if isinstance(overrides, str):
+        raise ConfigError(f"{overrides!r}: should be a list of overrides, e.g. ['model=mlp'].")
+    folder = own_folder() if config_dir is None else config_dir
     try:
         with command(overrides, folder, mode=mode) as words:
             yield words
@@ -244,32 +236,10 @@ def _session(
         HydraConfig.instance().cfg = before
 
 
-def _check_overrides(overrides: Sequence[str]) -> list[str]:
-    """Check that overrides are texts, and that the program does not use Hydra itself."""
-    if GlobalHydra.instance().is_initialized():
-        raise ConfigError(
-            "hydra.initialize() is in effect; call hydra.core.global_hydra.GlobalHydra.instance()"
-            ".clear() before."
-        )
-    if isinstance(overrides, str) or not all(isinstance(override, str) for override in overrides):
-        raise ConfigError(f"{overrides!r}: should be overrides, each a text; e.g. 'model=mlp'.")
-    if flags := [override for override in overrides if override.startswith("-")]:
-        raise ConfigError(f"{flags[0]}: is a flag of the command line, not an override.")
-    return list(overrides)
-
-
-def _folder(config_dir: str | Path | None) -> str | Path | None:
-    if config_dir is None:
-        arguments = with_own_folder([])
-        return arguments[1] if arguments else None
-    if not Path(config_dir).is_dir():
-        raise ConfigError(f"config_dir={str(config_dir)!r}: there is no such folder.")
-    return config_dir
-
-
 def _start(config: RunConfig) -> None:
     try:
-        as_hydra_job(config, dispatch_run)
+        with _as_command():
+            as_hydra_job(config, dispatch_run)
     except signals.SignalExit:
         raise
     # A rank failed, and its error is printed.
@@ -289,31 +259,25 @@ def _as_command() -> Iterator[None]:
     Signals stop the run, SIGINT as KeyboardInterrupt. Afterwards the previous handlers are
     restored.
     """
-    with _install_signals():
-        try:
-            with without_launcher_logging():
-                yield
-                # This signal came too late to stop anything.
-                signals.check()
-        except signals.SignalExit as stop:
-            if stop.signum == signal.SIGINT:
-                raise KeyboardInterrupt from None
-            raise
-
-
-@contextmanager
-def _install_signals() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        logging.getLogger("launcher").warning("not in the main thread: an interrupt does not save.")
-        yield
-        return
-    signals.forget()
-    before = signals.install()
-    wakeup = signal.set_wakeup_fd(-1)
-    try:
-        yield
-    finally:
-        deadline.disarm()
-        signal.set_wakeup_fd(wakeup)
-        signals.restore(before)
+    is_interruptible = threading.current_thread() is threading.main_thread()
+    if is_interruptible:
         signals.forget()
+        before = signals.install()
+        wakeup = signal.set_wakeup_fd(-1)
+    else:
+        logging.getLogger("launcher").warning("not in the main thread: an interrupt does not save.")
+    try:
+        with without_launcher_logging():
+            yield
+            # This signal came too late to stop anything.
+            signals.check()
+    except signals.SignalExit as stop:
+        if stop.signum == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        if is_interruptible:
+            deadline.disarm()
+            signal.set_wakeup_fd(wakeup)
+            signals.restore(before)
+            signals.forget()

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from launcher.config.compose.composer import Command, Composer
@@ -21,8 +20,8 @@ from launcher.errors import ConfigError
 
 def composed(overrides: Sequence[str] = (), config_dir: Path | None = None) -> DictConfig:
     """Compose as `launcher.config.compose.composer.compose` does."""
-    with session(config_dir, overrides):
-        command = Command(overrides, mode=RunMode.RUN)
+    with session(config_dir):
+        command = Command(overrides)
         command.composer = _composer(config_dir)
         return command.config()
 
@@ -37,13 +36,13 @@ def validate(config: DictConfig) -> dict[str, Any]:
     return check(config).stored
 
 
-def mistakes(
-    overrides: Sequence[str], config_dir: Path | None = None, config_name: str = "config"
-) -> list[str]:
+def mistakes(overrides: Sequence[str], config_dir: Path | None = None) -> list[str]:
     """The messages about a command line."""
     try:
-        with session(config_dir, overrides, config_name):
-            Command(overrides, config_name).run()
+        with session(config_dir):
+            command = Command(overrides)
+            command.composer = _composer(config_dir)
+            command.run()
     except ConfigError as error:
         return error.messages
     return []

@@ -188,10 +188,9 @@ def _run_jobs(jobs: Sequence[Job]) -> list[JobResult]:
     dispatch = construct(jobs[0].plain["dispatch"])
     if hasattr(dispatch, "sweep"):
         return list(dispatch.sweep(jobs))
-    fail_fast = bool(get(jobs[0].plain, "sweep.fail_fast"))
     slots = min(len(jobs), dispatch.slots()) if hasattr(dispatch, "slots") else 1
     is_complete = getattr(dispatch, "is_complete", lambda config: False)
-    return SweepQueue(jobs, slots, partial(_is_done, is_complete), fail_fast).run()
+    return SweepQueue(jobs, slots, partial(_is_done, is_complete)).run()
 
 
 def _is_done(is_complete: Callable[[RunConfig], object], job: Job) -> bool:

@@ -25,53 +25,23 @@ from launcher.runs.format import number as short
 from launcher.runs.stored_run import StoredRun
 
 
-class InProcess:
-    """Runs one job at a time in this process."""
-
-    pause = 0.0
-
-    def __init__(self) -> None:
-        self.started: set[int] = set()
-        self.results: dict[int, JobResult] = {}
-
-    def start(self, number: int, config: RunConfig) -> None:
-        """Run a job to its end. An exit that no signal caused is its result."""
-        self.started.add(number)
-        try:
-            result = JobResult(start_run(config))
-        except SystemExit as stop:
-            is_code = isinstance(stop.code, int)
-            if isinstance(stop, signals.SignalExit) or (is_code and int(stop.code or 0) >= 128):
-                raise
-            result = JobResult(error=stop)
-        except Exception as error:
-            if not isinstance(error, TrainingError):
-                print(user_traceback(error), end="", file=sys.stderr, flush=True)
-            result = JobResult(error=error)
-        self.results[number] = result
-
-    def running(self) -> set[int]:
-        return set(self.started)
-
-    def reap(self) -> dict[int, int]:
-        ended = self.started & self.results.keys()
-        self.started -= ended
-        return {number: int(self.results[number].error is not None) for number in ended}
-
-    def result(self, job: Job, number: int, code: int) -> JobResult:
-        return self.results[number]
-
-    def keep_output(self, job: Job, number: int) -> list[str]:
-        return []
-
-    def close(self) -> dict[int, int]:
-        return self.reap()
+def run_here(config: RunConfig) -> JobResult:
+    """Run a job to its end in this process. An exit that no signal caused is its result."""
+    try:
+        return JobResult(start_run(config))
+    except SystemExit as stop:
+        is_code = isinstance(stop.code, int)
+        if isinstance(stop, signals.SignalExit) or (is_code and int(stop.code or 0) >= 128):
+            raise
+        return JobResult(error=stop)
+    except Exception as error:
+        if not isinstance(error, TrainingError):
+            print(user_traceback(error), end="", file=sys.stderr, flush=True)
+        return JobResult(error=error)
 
 
 class Processes(Pool):
     """Runs each job as a process, with its share of the GPUs."""
-
-    pause = 0.3
 
     def result(self, job: Job, number: int, code: int) -> JobResult:
         if code == 0:
@@ -105,47 +75,35 @@ class SweepQueue:
         jobs: jobs that are already checked.
         slots: number of jobs that run at a time.
         is_done: whether a job has nothing to do, so that it need not start.
-        fail_fast: stop at the first job that fails.
     """
 
-    def __init__(
-        self, jobs: Sequence[Job], slots: int, is_done: Callable[[Job], bool], fail_fast: bool
-    ):
-        self.jobs, self.slots, self.is_done, self.fail_fast = jobs, slots, is_done, fail_fast
+    def __init__(self, jobs: Sequence[Job], slots: int, is_done: Callable[[Job], bool]):
+        self.jobs, self.slots, self.is_done = jobs, slots, is_done
         self.waiting = deque(range(len(jobs)))
         self.results: dict[int, JobResult] = {}
-        self.runner: InProcess | Processes = InProcess()
+        self.pool: Processes | None = None
 
     def run(self) -> list[JobResult]:
         """Run all jobs; return their results in order.
 
         Raises:
             signals.SignalExit: a signal came, and the running jobs have saved.
-            SystemExit: a job failed, and `fail_fast` is set; the others have saved.
         """
         with ExitStack() as stack:
-            if self.slots > 1:
-                self.runner = Processes(stack.enter_context(private_folder()), self.slots)
-            pause = partial(time.sleep, self.runner.pause)
             try:
-                run_queue(self.runner, self.slots, self._start_next, self._look, pause)
-            except SystemExit as stop:
-                is_failed = self.fail_fast and not isinstance(stop, signals.SignalExit)
-                self._stop("sweep.fail_fast" if is_failed else "Stopped")
+                if self.slots > 1:
+                    self.pool = Processes(stack.enter_context(private_folder()), self.slots)
+                    stack.callback(self.pool.close)
+                    pause = partial(time.sleep, 0.3)
+                    run_queue(self.pool, self.slots, self._start_next, self._look, pause)
+                else:
+                    signals.check()
+                    while self._start_next():
+                        signals.check()
+            except SystemExit:
+                self._stop()
                 raise
-            finally:
-                self.runner.close()
         return [self.results[index] for index in range(len(self.jobs))]
-
-    @property
-    def failed(self) -> list[int]:
-        return [index for index, result in self.results.items() if result.error is not None]
-
-    def _look(self, ended: dict[int, int]) -> None:
-        for index, code in ended.items():
-            self._settle(index, code)
-        if self.fail_fast and self.failed:
-            raise SystemExit(1)
 
     def _start_next(self) -> bool:
         index = next(filter(self._is_ready, self.waiting), None)
@@ -156,9 +114,12 @@ class SweepQueue:
         if self.is_done(job):
             self.results[index] = JobResult()
             _say(f"{job.label}: completed{outcome(job)}")
+            return True
+        _say(f"{job.label}: starts")
+        if self.pool is None:
+            self._settle(index, run_here(job.config))
         else:
-            _say(f"{job.label}: starts")
-            self.runner.start(index, job.config)
+            self.pool.start(index, job.config)
         return True
 
     def _is_ready(self, index: int) -> bool:
@@ -169,20 +130,28 @@ class SweepQueue:
         checkpoint = job.trunk.config.folder.checkpoints / step_name(job.start)
         return (checkpoint / "manifest.json").exists()
 
-    def _settle(self, index: int, code: int) -> None:
+    def _look(self, ended: dict[int, int]) -> None:
+        assert self.pool is not None
+        for index, code in ended.items():
+            job = self.jobs[index]
+            for line in self.pool.keep_output(job, index):
+                if code not in (0, REJECTED):
+                    _say(line)
+            self._settle(index, self.pool.result(job, index, code))
+
+    def _settle(self, index: int, result: JobResult) -> None:
         job = self.jobs[index]
-        lines = self.runner.keep_output(job, index)
-        result = self.results[index] = self.runner.result(job, index, code)
-        for line in lines if code not in (0, REJECTED) else ():
-            _say(line)
+        self.results[index] = result
         text = f"completed{outcome(job)}" if result.error is None else reason(job, result)
         _say(f"{job.label}: {text}")
 
-    def _stop(self, why: str) -> None:
-        running = sorted(self.runner.running())
-        codes = self.runner.close()
-        for index in running:
-            self.runner.keep_output(self.jobs[index], index)
+    def _stop(self) -> None:
+        running = set(range(len(self.jobs))) - self.results.keys() - set(self.waiting)
+        codes: dict[int, int] = {}
+        if self.pool is not None:
+            codes = self.pool.close()
+            for index in sorted(running):
+                self.pool.keep_output(self.jobs[index], index)
         completed = sum(codes.get(index) == 0 for index in running)
         counts = {
             "saved": len(running) - completed,
@@ -191,7 +160,7 @@ class SweepQueue:
         }
         texts = [f"{count} {name}" for name, count in counts.items() if count]
         if texts:
-            _say(f"{why}: {', '.join(texts)}; the same command resumes them.")
+            _say(f"Stopped: {', '.join(texts)}; the same command resumes them.")
 
 
 def _say(line: str) -> None:

@@ -16,43 +16,42 @@ from launcher.errors import ConfigError
 def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> str:
     """The help of a group, an option (`optimizer=sgd`), a section or a key (`optimizer.lr`)."""
     name, _, chosen = topic.lstrip("~+").partition("=")
-    part, dot, _ = name.partition(".")
-    listed = group_options(folders, part)
-    tops = [key for key in top_keys(folders[0]) if part in (key.name, key.name.partition(".")[0])]
-    if not listed and not tops:
-        sections = dict.fromkeys(key.name.partition(".")[0] for key in top_keys(folders[0]))
-        raise _unknown(topic, part, [*groups(folders), *sections])
-    if dot:
-        blocks = [(f"{part}={option.name}", _keys_below(name, option.keys)) for option in listed]
-        parts = [[heading, *_key_lines(keys, width)] for heading, keys in blocks if keys]
-        parts += [[*_key_lines(_keys_below(name, tops), width)]]
-        if not any(parts):
-            names = [key.name for option in listed for key in option.keys]
-            raise _unknown(topic, name, names + [key.name for key in tops])
-        return "\n".join(line for lines in parts for line in lines) + "\n"
-    if chosen and chosen not in [option.name for option in listed]:
-        raise _unknown(topic, chosen, [option.name for option in listed])
-    texts = [_option_lines(option, width) for option in listed if chosen in ("", option.name)]
-    texts += [_key_lines(tops, width)] if tops else []
-    return "\n\n".join("\n".join(lines) for lines in texts) + "\n"
+    part, is_key, _ = name.partition(".")
+    options, tops = group_options(folders, part), top_keys(folders[0])
+    blocks = [
+        ([f"{part}={option.name}"] if is_key else _heading(option, width), option.keys)
+        for option in options
+        if chosen in ("", option.name)
+    ]
+    blocks.append(([], tuple(key for key in tops if key.name.partition(".")[0] == part)))
+    if is_key:
+        blocks = [(lines, _keys_below(name, keys)) for lines, keys in blocks]
+        blocks = [(lines, keys) for lines, keys in blocks if keys]
+    texts = ["\n".join([*lines, *_key_lines(keys, width)]) for lines, keys in blocks]
+    texts = list(filter(None, texts))
+    if not texts or (chosen and len(blocks) < 2):
+        names = [key.name for option in options for key in option.keys] if is_key else []
+        names += [key.name for key in tops] if is_key else [option.name for option in options]
+        if not options and not is_key:
+            names = [*groups(folders), *dict.fromkeys(key.name.partition(".")[0] for key in tops)]
+        unknown = name if is_key else chosen or part
+        raise ConfigError(
+            f"--help {topic}: there is no {unknown}{hint(unknown, names)} There are"
+            f" {', '.join(names)}."
+        )
+    return ("\n" if is_key else "\n\n").join(texts) + "\n"
 
 
-def _keys_below(name: str, keys: Sequence[Key]) -> list[Key]:
-    return [key for key in keys if key.name == name or key.name.startswith(f"{name}.")]
+def _keys_below(name: str, keys: Sequence[Key]) -> tuple[Key, ...]:
+    return tuple(key for key in keys if key.name == name or key.name.startswith(f"{name}."))
 
 
-def _unknown(topic: str, name: str, choices: Sequence[str]) -> ConfigError:
-    return ConfigError(
-        f"--help {topic}: there is no {name}{hint(name, choices)} There are {', '.join(choices)}."
-    )
-
-
-def _option_lines(option: Option, width: int) -> Iterator[str]:
-    yield f"{option.group}={option.name}" + (f"   {option.target}" if option.target else "")
+def _heading(option: Option, width: int) -> list[str]:
+    lines = [f"{option.group}={option.name}" + (f"   {option.target}" if option.target else "")]
     included = f"includes {' '.join(option.includes)}" if option.includes else ""
     for text in (option.comment, included):
-        yield from textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="  ")
-    yield from _key_lines(option.keys, width)
+        lines += textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="  ")
+    return lines
 
 
 def _key_lines(keys: Sequence[Key], width: int) -> Iterator[str]:

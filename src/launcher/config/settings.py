@@ -107,15 +107,9 @@ class CompileSettings:
     backend: str = "inductor"
 
 
-@dataclass(frozen=True)
-class SweepSettings:
-    fail_fast: bool = False
-
-
 SECTIONS: dict[str, type] = {
     "run": RunSettings,
     "paths": PathsSettings,
-    "sweep": SweepSettings,
     "trainer": TrainerSettings,
     "hpo": HpoSettings,
 }

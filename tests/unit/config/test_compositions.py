@@ -36,10 +36,10 @@ def flags(node: Any) -> Any:
     ["optimizer={lr: 0.2}", "hooks=[default,early_stopping]", "hooks.early_stopping.patience=3"],
     ["hydra.job.name=other", "seed=1", "hydra.job.config.override_dirname.exclude_keys=[seed]",
      "trainer.max_steps=3"],
-    ["run.id='1'", "data.batch_size=${seed}", "+hydra.job.env_set.A=b", "tracker=[]",
+    ["run.id='1'", "data.batch_size=${seed}", "tracker=[]",
      "+tracker.more={_target_: launcher.hooks.jsonl.JsonlHook}",
      "hydra/sweeper=basic"],
-    ["hydra.searchpath=[file://{folder}]", "model=mine", "seed=1"],
+    ["model=mine", "seed=1"],
     ["seed=1", "+more=mine"],
     ["~optimizer.lr", "++optimizer.lr=3", "~hpo.space", "~optimizer.betas"],
 ])  # fmt: skip
@@ -48,11 +48,9 @@ def test_composition_equals_hydras(words: list[str], tmp_path: Path) -> None:
     for group in ("model", "more"):
         (tmp_path / group).mkdir()
         (tmp_path / group / "mine.yaml").write_text("dim: 1\n")
-    folder = tmp_path if "+more=mine" in words else None
-    words = [word.replace("{folder}", str(tmp_path)) for word in words]
-    with session(folder):
+    with session(tmp_path):
         expected = compose(words)
-    with session(folder, words):
+    with session(tmp_path):
         composer = Composer()
         for config in (composer.compose(list(map(parse, words))) for _ in range(2)):
             assert OmegaConf.to_container(config) == OmegaConf.to_container(expected)
@@ -88,7 +86,7 @@ def test_value_replaces_one_that_does_not_resolve(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [
-    ["hydra.searchpath=[pkg://launcher]", "precision.init_scale=3",
+    ["precision.init_scale=3",
      "hooks.checkpointing.exit_signals=[SIGUSR1]", "data.batch_size=8",
      "optimizer._target_=torch.optim.AdamW", "~optimizer.no_decay", "optimizer.maximize=true"],
     ["data=digits", "model=supervised", "model.module._target_=torch.nn.ReLU",
@@ -96,12 +94,9 @@ def test_value_replaces_one_that_does_not_resolve(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_an_argument_of_the_constructor_needs_no_plus(words: list[str]) -> None:
     explicit = [
-        f"++{word}" if not word.startswith(("data=", "model=", "hydra.", "~")) else word
-        for word in words
+        f"++{word}" if not word.startswith(("data=", "model=", "~")) else word for word in words
     ]
     ours, expected = (OmegaConf.to_container(launcher_compose(each)) for each in (words, explicit))
     assert {**ours, "hydra": None} == {**expected, "hydra": None}
-    assert ours["hydra"]["overrides"]["task"] == [
-        word for word in words if not word.startswith("hydra.")
-    ]
+    assert ours["hydra"]["overrides"]["task"] == words
     assert mistakes(words) == []

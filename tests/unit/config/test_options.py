@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.help import folders_of, help_text, print_help
+from launcher.cli.help import folders_of, help_text
 from launcher.config.compose.composer import compose
 from launcher.config.options import find_installed
 from launcher.errors import ConfigError
@@ -45,15 +45,6 @@ def test_a_package_brings_options(package: str, tmp_path: Path) -> None:
     assert package not in sys.modules
 
 
-def test_an_option_of_the_same_name_is_rejected(package: str, tmp_path: Path) -> None:
-    folder = tmp_path / package / "conf" / "model"
-    (folder / "line.yaml").rename(folder / "mlp.yaml")
-    with pytest.raises(
-        ConfigError, match=r"model=mlp: also an option of .*conf, which would be used instead of"
-    ):
-        validate(compose(["model=mlp", "data=digits"]))
-
-
 def test_a_folder_that_does_not_exist_is_named(package: str, tmp_path: Path) -> None:
     (tmp_path / f"{package}-1.0.dist-info/entry_points.txt").write_text(
         f"[launcher.conf]\nit = {package}x.conf\n"
@@ -62,10 +53,3 @@ def test_a_folder_that_does_not_exist_is_named(package: str, tmp_path: Path) -> 
         ConfigError, match=rf"launcher.conf={package}x.conf: an installed package names this folder"
     ):
         compose([])
-
-
-def test_help_of_an_option_of_a_folder(
-    package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_help(["--help", "model=line", "-cd", f"{tmp_path}/{package}/conf"])
-    assert capsys.readouterr().out.startswith("model=line   torch.nn.Linear")

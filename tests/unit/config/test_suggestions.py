@@ -1,13 +1,12 @@
 """Suggestions can be typed, and are other lines than the rejected one."""
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from launcher.config.compose.composer import compose
-from launcher.errors import ConfigError
-from support.composition import mistakes, validate
+from support.composition import mistakes
 from support.projects import enter_project
 
 PACKAGE = """
@@ -46,10 +45,12 @@ FILES = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    enter_project(tmp_path, FILES, monkeypatch)
-    return tmp_path / "conf"
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    project = tmp_path_factory.mktemp("project")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        enter_project(project, FILES, monkeypatch)
+        yield project / "conf"
 
 
 @pytest.mark.parametrize(("typed", "suggested"), [
@@ -57,7 +58,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("model.kind=it's", "model.kind=\"it's\""),
     ("model.names=[a,~]", None),
     ("model.sizes=(3,4)", None),
-    ("model.others[0].width=9", "model.others.0.width=9"),
     ("model.kind=nan", "model.kind=\"nan\""),
     ("model.kind=1", "model.kind=\"1\""),
     ("model.kind=true", "model.kind=\"true\""),
@@ -76,7 +76,7 @@ def test_a_suggestion_can_be_typed(typed: str, suggested: str | None, folder: Pa
     messages = mistakes([*others, "data=digits", typed], folder)
     assert messages and all(typed not in message.partition(typed)[2] for message in messages)
     if suggested is None:
-        assert "did you mean" not in messages[0] and "quote a text" not in messages[0]
+        assert "did you mean" not in messages[0]
         return
     (message,) = messages
     assert suggested in message or shlex.quote(suggested) in message
@@ -92,8 +92,6 @@ def test_a_suggestion_can_be_typed(typed: str, suggested: str | None, folder: Pa
     "model.others.0._target_=suggestions_package.Sub",
 ])  # fmt: skip
 def test_a_part_may_be_made_of_an_argument(words: str, folder: Path) -> None:
-    config = compose(["model=net", "data=digits", *words.split()], folder)
-    validate(config)
     assert mistakes(["model=net", "data=digits", *words.split()], folder) == []
 
 
@@ -114,8 +112,7 @@ def test_a_part_may_be_made_of_an_argument(words: str, folder: Path) -> None:
     (["seed=${run.id}", "run.id=${seed}"], "seed=${run.id}: refers to itself; give"),
 ])  # fmt: skip
 def test_a_circular_reference_names_its_keys(words: list[str], expected: str, folder: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        validate(compose(["model=net", "data=digits", *words], folder))
-    (message,) = [text for text in caught.value.messages if ": refer" in text]
+    messages = mistakes(["model=net", "data=digits", *words], folder)
+    (message,) = [text for text in messages if ": refer" in text]
     assert message.startswith(expected)
-    assert not any("run.id=${launcher.id:}" in text for text in caught.value.messages)
+    assert not any("run.id=${launcher.id:}" in text for text in messages)

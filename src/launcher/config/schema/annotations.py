@@ -18,12 +18,9 @@ from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origi
 import annotated_types
 
 from launcher import types as bounded
+from launcher.config.schema.value_types import LIMITS
 
-BOUNDS = (
-    *(annotated_types.Gt, annotated_types.Ge, annotated_types.Lt, annotated_types.Le),
-    annotated_types.MinLen,
-    annotated_types.MaxLen,
-)
+BOUNDS = tuple(LIMITS)
 
 
 class Sentinel:

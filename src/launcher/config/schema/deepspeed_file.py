@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.config.messages import ConfigIssue, hint, show
+from launcher.config.messages import ConfigIssue, hint, show, to_override_text
 from launcher.config.schema.signature import signature
 from launcher.config.tree import get
 from launcher.errors import ConfigError
@@ -20,7 +20,7 @@ KEY = "strategy.config_file"
 TARGET = "launcher.strategies.deepspeed.DeepSpeedStrategy"
 ZERO, FP16, BF16 = "zero_optimization", "fp16", "bf16"
 SUPPORTED = frozenset({
-    FP16, BF16, ZERO, "comms_logger", "communication_data_type", "data_types", "dump_state",
+    FP16, BF16, ZERO, "comms_logger", "communication_data_type", "dump_state",
     "flops_profiler", "gradient_predivide_factor", "memory_breakdown", "prescale_gradients",
     "steps_per_print", "wall_clock_breakdown", "zero_allow_untested_optimizer",
     "zero_force_ds_cpu_optimizer",
@@ -44,18 +44,20 @@ SET_BY_LAUNCHER = {
     "csv_monitor": "tracker",
 }
 """Keys of the file, and the key to set instead."""
-REQUIRED_ZERO_DEFAULTS = {
-    "compute_grad_norm": True,
-    "elastic_checkpoint": False,
-    "mics_shard_size": -1,
-    "zenflow": None,
-    "zero_hpz_partition_size": 1,
-    "zero_quantized_gradients": False,
-    "zero_quantized_nontrainable_weights": False,
-    "zero_quantized_weights": False,
+ALLOWED_ZERO_VALUES: dict[str, tuple[object, ...]] = {
+    "compute_grad_norm": (True,),
+    "elastic_checkpoint": (False,),
+    "mics_shard_size": (-1,),
+    "zenflow": (None,),
+    "zero_hpz_partition_size": (1,),
+    "zero_quantized_gradients": (False,),
+    "zero_quantized_nontrainable_weights": (False,),
+    "zero_quantized_weights": (False,),
+    **{f"offload_{part}.device": ("none", "cpu") for part in ("optimizer", "param")},
+    **{f"offload_{part}.ratio": (1,) for part in ("optimizer", "param")},
 }
-"""Settings which a resume may not change, because the shards on each rank would differ from a
-checkpoint's."""
+"""Settings with other values of which the shards on each rank would differ from a checkpoint's, or
+which Launcher does not support."""
 
 
 def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
@@ -100,7 +102,7 @@ def _parse(path: Path) -> tuple[dict[str, object], list[ConfigIssue]]:
     if not isinstance(config, dict):
         return {}, [ConfigIssue(KEY, str(path), MAPPING)]
     config = _without_auto(config)
-    sections = [key for key in (FP16, BF16, ZERO, "data_types") if config.get(key)]
+    sections = [key for key in (FP16, BF16, ZERO) if config.get(key)]
     wrong = [key for key in sections if not isinstance(config[key], dict)]
     texts = [f"{key} {MAPPING}" for key in wrong] or _find_unsupported(config)
     return config, [ConfigIssue(KEY, str(path), text) for text in texts]
@@ -120,24 +122,15 @@ def _find_unsupported(file: dict[str, Any]) -> Iterator[str]:
         if key not in SUPPORTED and key not in SET_BY_LAUNCHER:
             yield f"{key} is not supported; remove it from the file{hint(key, SUPPORTED)}"
     zero = file.get(ZERO) or {}
-    for key, default in REQUIRED_ZERO_DEFAULTS.items():
-        if zero.get(key, default) != default:
-            yield f"{ZERO}.{key}={show(zero[key])} is not supported; remove it from the file."
     for key in ("offload_optimizer", "offload_param"):
-        offload = zero.get(key) or {}
-        if not isinstance(offload, dict):
+        if not isinstance(zero.get(key) or {}, dict):
             yield f"{ZERO}.{key} {MAPPING}"
-        elif offload.get("device", "none") not in ("none", "cpu") or offload.get("ratio", 1) != 1:
+    for key, allowed in ALLOWED_ZERO_VALUES.items():
+        if (value := get(zero, key)) is not None and value not in allowed:
             yield (
-                f"{ZERO}.{key} is supported with device cpu or none and ratio 1 only; change it in"
-                " the file."
+                f"{ZERO}.{key}={show(value)} is not supported; remove it from the file, or use"
+                f" {' or '.join(map(to_override_text, allowed))}."
             )
-    dtype = (file.get("data_types") or {}).get("grad_accum_dtype")
-    if dtype not in (None, "fp32") or (dtype and zero.get("stage", 0) < 2):
-        yield (
-            f"data_types.grad_accum_dtype={show(dtype)} is supported with the value fp32 from"
-            f" {ZERO}.stage=2 on only; remove it from the file."
-        )
 
 
 def _options(path: Path, strategy: dict[str, object]) -> Iterator[ConfigIssue]:

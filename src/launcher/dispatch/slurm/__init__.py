@@ -197,10 +197,6 @@ class SlurmDispatch:
         Raises:
             ConfigError: they cannot be submitted.
         """
-        if get(jobs[0].config.plain, "sweep.fail_fast"):
-            raise ConfigError(
-                "sweep.fail_fast=true: is for dispatch=local; jobs of SLURM run independently."
-            )
         return self._submit(list(jobs))
 
     def resubmit(

@@ -67,10 +67,10 @@ def test_key_that_launcher_sets_is_rejected_by_name(tmp_path: Path, key: str) ->
     ({"bf16": 1}, "bf16 should hold an object"),
     ({"zero_optimisation": {"stage": 1}}, "did you mean zero_optimization?"),
     ({ZERO: {"zero_hpz_partition_size": 2}}, "zero_hpz_partition_size=2 is not supported"),
-    ({ZERO: {"offload_param": {"device": "nvme"}}}, "is supported with device cpu or none"),
+    ({ZERO: {"offload_param": {"device": "nvme"}}}, "offload_param.device='nvme' is not supported"),
     ({ZERO: {"offload_param": "cpu"}}, "offload_param should hold an object"),
     ({ZERO: {"compute_grad_norm": False}}, "compute_grad_norm=false is not supported"),
-    ({"data_types": {"grad_accum_dtype": "bf16"}}, "is supported with the value fp32"),
+    ({"data_types": {"grad_accum_dtype": "bf16"}}, "data_types is not supported"),
 ])  # fmt: skip
 def test_file_that_is_not_supported_is_rejected(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "ds.json"

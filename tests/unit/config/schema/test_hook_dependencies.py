@@ -10,7 +10,6 @@ import yaml
 import launcher
 from launcher.config.compose.composer import compose
 from launcher.config.options import main_folder, options
-from launcher.config.schema.checks import crosschecks
 from launcher.config.schema.hook_dependencies import (
     DEFAULT,
     LOGGED_GROUPS,
@@ -149,22 +148,3 @@ def test_the_groups_that_hooks_log_are_those_in_their_source() -> None:
 def test_the_default_hooks_are_those_of_the_option() -> None:
     option = yaml.safe_load((main_folder() / "hooks" / "default.yaml").read_text())
     assert set(option["defaults"]) - {"_self_"} == DEFAULT
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("trainer.pause_at", 9), ("run.resume", "must"), ("run.fork_from", "ab/4")]
-)
-def test_option_that_needs_checkpoints_is_rejected_without_the_hook(
-    composed: dict[str, Any], key: str, value: Any
-) -> None:
-    def is_rejected(config: dict[str, Any]) -> bool:
-        start = f"{key}={value}: "
-        found = [text for text in map(str, crosschecks(config)) if text.startswith(start)]
-        return any("hooks.checkpointing" in text for text in found)
-
-    section, _, name = key.partition(".")
-    changed = {section: composed[section] | {name: value}}
-    assert is_rejected(tree(composed, "progress", **changed))
-    renamed = {"mine": composed["hooks"]["checkpointing"]}
-    assert not is_rejected(tree(composed, "default", **changed))
-    assert not is_rejected(tree(composed, "", hooks=renamed, **changed))
