@@ -332,7 +332,8 @@ def assert_all_equal(outputs: Path, trained_alone: list[Path]) -> int:
 def test_cooldowns_of_two_seeds_train_what_they_have_in_common_once(
     tmp_path: Path, trained_alone: list[Path]
 ) -> None:
-    done = runner.launch(tmp_path, *GPT, *COOLDOWNS, "run.share_prefix=true", "dispatch.parallel=2")
+    words = (*GPT, *COOLDOWNS, "run.share_prefix=true", "dispatch.parallel=2")
+    done = runner.launch(tmp_path, *words, jobs=4)
     assert done.returncode == 0, done.output
     assert "4 runs, 400 steps; shared: 246 are trained" in done.output
     assert assert_all_equal(tmp_path, trained_alone) == 246
@@ -345,7 +346,7 @@ def test_cooldowns_of_two_seeds_train_what_they_have_in_common_once(
 def test_a_trunk_that_is_killed_costs_only_time(tmp_path: Path, trained_alone: list[Path]) -> None:
     words = [f"paths.outputs={tmp_path}", *GPT, *COOLDOWNS, "run.share_prefix=true"]
     words += ["dispatch.parallel=2", "+tracker.pace._target_=support.pacer.Pacer"]
-    first = runner.start("-m", "launcher", *words, "+tracker.pace.seconds=0.02", real=True)
+    first = runner.start("-m", "launcher", *words, "+tracker.pace.seconds=0.02", jobs=4)
     try:
         trunk = wait_for(lambda: next(iter(tmp_path.glob("*/*/checkpoints/step-00000040")), None))
         os.kill(record(trunk.parents[1])["attempts"][-1]["pid"], signal.SIGKILL)
@@ -354,7 +355,7 @@ def test_a_trunk_that_is_killed_costs_only_time(tmp_path: Path, trained_alone: l
         first.kill()
     assert first.returncode == 1 and "was killed by signal 9" in output, output
     # The same command resumes the trunk, and leaves the others as they are.
-    again = runner.launch(tmp_path, *words[1:], "+tracker.pace.seconds=0")
+    again = runner.launch(tmp_path, *words[1:], "+tracker.pace.seconds=0", jobs=4)
     assert again.returncode == 0, again.output
     assert assert_all_equal(tmp_path, trained_alone) < 400
 

@@ -42,15 +42,21 @@ class Outcome:
 
 
 def start(
-    *words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, real: bool = False
+    *words: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    real: bool = False,
+    jobs: int = 0,
 ) -> Any:
     """Start `python <words>`; a forked process forks its ranks too, and has imported what they
-    will."""
+    will. Of a sweep in parallel this many jobs are forked."""
     count = next(
         (int(word[len(NPROC) :]) for word in reversed(words) if re.fullmatch(rf"{NPROC}\d+", word)),
         1,
     )
     children: proxy.Children = ((CHILD, count),) if count > 1 else ()
+    if jobs:
+        children = ((CHILD, jobs), *children)
     if "replay" in words:
         children = ((CHILD, 4), (CHILD, 2))  # as many as the run had
     elif "job=resume_check" in words:
@@ -67,9 +73,12 @@ def launch(
     module: str = "launcher",
     timeout: float = 400,
     real: bool = False,
+    jobs: int = 0,
 ) -> Outcome:
     """Run to the end."""
-    return interrupt(outputs, *overrides, at=None, module=module, timeout=timeout, real=real)
+    return interrupt(
+        outputs, *overrides, at=None, module=module, timeout=timeout, real=real, jobs=jobs
+    )
 
 
 def interrupt(
@@ -80,10 +89,12 @@ def interrupt(
     module: str = "launcher",
     timeout: float = 400,
     real: bool = False,
+    jobs: int = 0,
 ) -> Outcome:
     """Run, and send a signal to the whole group once a line with `at` has been printed (None:
     never)."""
-    process = start("-m", module, f"paths.outputs={outputs}", *overrides, real=real)
+    words = ("-m", module, f"paths.outputs={outputs}", *overrides)
+    process = start(*words, real=real, jobs=jobs)
     assert process.stdout is not None
     watchdog = threading.Timer(timeout, lambda: os.killpg(process.pid, signal.SIGKILL))
     watchdog.start()

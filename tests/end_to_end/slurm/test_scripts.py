@@ -3,7 +3,7 @@ launchers."""
 
 import pytest
 
-from support.lab import MAX_WAIT_S, QUICK, ROOT, experiment, states, wait_for_step
+from support.lab import MAX_WAIT_S, ROOT, experiment, wait_for_step
 from support.runner import final_state, record
 
 
@@ -25,28 +25,17 @@ def test_the_scripts_give_the_same_guarantees(cluster, tmp_path, undisturbed, sc
     assert final_state(tmp_path / "outputs") == final_state(undisturbed())
 
 
-def test_hydras_own_submitit_launcher_runs_several_tasks(cluster, tmp_path):
-    lab = cluster
-    launcher = [
-        "hydra/launcher=submitit_slurm",
-        "hydra.launcher.tasks_per_node=2",
-        "hydra.launcher.timeout_min=60",
-    ]
-    words = [*experiment(tmp_path, steps=20), *QUICK, "strategy=ddp", *launcher]
-    done = lab.launcher(*words, "-m", "seed=0")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = states(lab, tmp_path).values()
-    assert (run["state"], run["world_size"], len(run["attempts"])) == ("completed", 2, 1)
-
-
 def test_a_preempted_job_of_hydras_submitit_launcher_resumes(cluster, tmp_path, undisturbed):
+    """It has two tasks, which are the ranks."""
     lab = cluster
     place = [
         "hydra/launcher=submitit_slurm",
         "hydra.launcher.partition=preempt",
         "hydra.launcher.timeout_min=60",
+        "hydra.launcher.tasks_per_node=2",
     ]
-    process = lab.begin("launcher", *experiment(tmp_path), *place, "-m", "seed=0", stdout=2)
+    words = [*experiment(tmp_path), "strategy=ddp", *place, "-m", "seed=0"]
+    process = lab.begin("launcher", *words, stdout=2)
     try:
         wait_for_step(tmp_path)
         job = record(tmp_path)["attempts"][0]["slurm_job_id"]
@@ -56,4 +45,5 @@ def test_a_preempted_job_of_hydras_submitit_launcher_resumes(cluster, tmp_path, 
         process.kill()
     first, last = record(tmp_path)["attempts"]
     assert first["reason"] == "preempted, requeued" and first["end_step"] == last["start_step"]
-    assert final_state(tmp_path) == final_state(undisturbed())
+    assert [first["world_size"], last["world_size"]] == [2, 2]
+    assert final_state(tmp_path) == final_state(undisturbed(2, "strategy=ddp"))
