@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -168,21 +170,41 @@ def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 def find_lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Return the names of tensors that a resume would not restore.
 
-    They have appeared, vanished or changed their shape since `built`, in modules without their own
-    code for loading.
+    They have appeared, vanished or changed their shape since `built`, and their module's
+    `load_state_dict()` does not follow.
     """
     module, shapes = unwrap(model), tensor_shapes(model)
-    own_loaders = tuple(
-        f"{path}." if path else ""
-        for path, part in module.named_modules()
-        if type(part)._load_from_state_dict is not nn.Module._load_from_state_dict
-        or part._load_state_dict_pre_hooks
-    )
-    return sorted(
-        name
-        for name in shapes.keys() | built.keys()
-        if shapes.get(name) != built.get(name) and not name.startswith(own_loaders)
-    )
+    changed = {name for name in shapes.keys() | built.keys() if shapes.get(name) != built.get(name)}
+    lost = []
+    for path in {name.rpartition(".")[0] for name in changed}:
+        names = [name for name in changed if name.rpartition(".")[0] == path]
+        try:
+            owner = module.get_submodule(path)
+            restored = _restore(owner, {name.rpartition(".")[2]: built.get(name) for name in names})
+        except Exception:
+            # It cannot be copied, or its own code failed.
+            restored = {}
+        lost += [n for n in names if restored.get(n.rpartition(".")[2]) != shapes.get(n)]
+    return sorted(lost)
+
+
+def _restore(
+    owner: nn.Module, built: Mapping[str, tuple[int, ...] | None]
+) -> dict[str, tuple[int, ...]]:
+    """Load a module's state into the module as it was built; return the resulting shapes."""
+    tensors = [*owner.parameters(), *owner.buffers()]
+    # A copy of the values is not needed.
+    memo: dict[int, Any] = {id(tensor): tensor.detach().to("meta") for tensor in tensors}
+    for p in owner.parameters():
+        memo[id(p)] = nn.Parameter(memo[id(p)], requires_grad=False)
+    trial = deepcopy(owner, memo)
+    for name, shape in built.items():
+        setattr(trial, name, None if shape is None else torch.zeros(shape))
+    state = owner.state_dict()
+    for name in model_tensors(owner).keys() - built.keys():
+        state[name] = state[name].to("meta")
+    trial.load_state_dict(state, strict=False)
+    return tensor_shapes(trial)
 
 
 def extra_state(model: nn.Module) -> dict[str, object]:
