@@ -13,8 +13,8 @@ from launcher.models.mlp import MLP
 class Drawing(MLP):
     """Shifts the logits of a batch in evaluation by numbers of all three generators."""
 
-    def logits(self, input: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
-        logits: Any = super().logits(input, positions)
+    def logits(self, input: torch.Tensor) -> torch.Tensor:
+        logits: Any = super().logits(input)
         if not self.training:
             shift = random.random() + np.random.random()
             logits = logits + shift * torch.randn_like(logits)

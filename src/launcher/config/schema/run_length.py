@@ -45,7 +45,8 @@ def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
     """Return a resolved configuration with another `trainer.max_steps`, also in the schedule."""
     trainer, schedule = config["trainer"], config.get("scheduler") or {}
     nodes = {"trainer": {**trainer, "max_steps": steps}}
-    if schedule.get("max_steps") == trainer["max_steps"]:
+    # It may have none, and the trainer's may be null, with trainer.max_epochs.
+    if schedule.get("max_steps", ...) == trainer["max_steps"]:
         nodes["scheduler"] = {**schedule, "max_steps": steps}
     return {**config, **nodes}
 
