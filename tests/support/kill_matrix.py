@@ -19,7 +19,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.slurm.shared_job import write_runs
 from support import python
 from support.processes import running, wait_for
-from support.runner import CHILD, ENVIRONMENT, metrics_of
+from support.runner import CHILD, ENVIRONMENT, launch, metrics_of
 
 FIXED = (
     "model=mlp",
@@ -129,9 +129,8 @@ def alone(case: Case, outputs: Path) -> dict[str, str]:
     if case.kind == "search":
         return complete(Case("search", "parent", signal.SIGKILL, 1, case.ranks), outputs)
     for seed in SEEDS:
-        overrides = (*FIXED, f"paths.outputs={outputs}", f"seed={seed}")
-        arguments = (*overrides, f"dispatch.nproc={case.ranks}")
-        python.run("-m", "launcher", *arguments, env=ENVIRONMENT, check=True)
+        done = launch(outputs, *FIXED, f"seed={seed}", f"dispatch.nproc={case.ranks}")
+        assert done.returncode == 0, done.output
     return digests(outputs)
 
 
