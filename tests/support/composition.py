@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from launcher.config.compose.composer import Command, Composer
@@ -20,8 +21,8 @@ from launcher.errors import ConfigError
 
 def composed(overrides: Sequence[str] = (), config_dir: Path | None = None) -> DictConfig:
     """Compose as `launcher.config.compose.composer.compose` does."""
-    with session(config_dir):
-        command = Command(overrides)
+    with session(config_dir, overrides):
+        command = Command(overrides, mode=RunMode.RUN)
         command.composer = _composer(config_dir)
         return command.config()
 
@@ -39,8 +40,8 @@ def validate(config: DictConfig) -> dict[str, Any]:
 def mistakes(overrides: Sequence[str], config_dir: Path | None = None) -> list[str]:
     """The messages about a command line."""
     try:
-        with session(config_dir):
-            command = Command(overrides)
+        with session(config_dir, overrides):
+            command = Command(overrides, mode=RunMode.RUN)
             command.composer = _composer(config_dir)
             command.run()
     except ConfigError as error:
