@@ -22,7 +22,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
-	@echo 'make check        lint, types, unit tests: a few minutes (ARGS="-k lock" chooses tests)'
+	@echo 'make check        lint, types, quick unit tests: two minutes (ARGS="-k lock" chooses tests)'
 	@echo 'make test         lint, types, all tests'
 	@echo 'make lint         lint, types, the words of docstrings and pages'
 	@echo 'make format       format the code, fix what ruff can fix'
@@ -53,7 +53,7 @@ lint: $(VENV)/.installed-test
 # Some tests wait for a process or a timer: a third worker uses the cores meanwhile.
 unit: JOBS = 3
 unit: $(VENV)/.installed-test
-	$(PYTEST) tests/unit $(ARGS)
+	$(PYTEST) tests/unit -m 'not slow' $(ARGS)
 
 # Those on SLURM come first, as two workers that mostly wait for its timers: two more use the cores meanwhile.
 all-tests: JOBS = 4

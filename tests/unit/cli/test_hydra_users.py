@@ -21,6 +21,8 @@ from support import python
 from support.composition import run_of
 from support.projects import enter_project, exit_code
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = """
 import json
 import os

@@ -18,6 +18,8 @@ from launcher.rundir.folder import RunFolder
 from support.composition import run_of
 from support.projects import exit_code, launcher, write_project
 
+pytestmark = pytest.mark.slow
+
 HEAVY = ("torch", "hydra", "omegaconf")
 
 IS_HYDRA_1_3 = bool(session.VERSION)

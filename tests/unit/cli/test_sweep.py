@@ -15,6 +15,8 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from support.projects import exit_code, write_project
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -16,6 +16,8 @@ from support.composition import run_of
 from support.named_runs import begin, config_of
 from support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 ROW = re.compile(r"^\| ([^|`]*(?:`[^`]*`)?[^|`]*) \| (the same|another) \|$", re.MULTILINE)
 NET = (
     "class Net:\n    def __init__(self, width: int = {default}, **more):\n        self.width ="

@@ -17,6 +17,8 @@ from launcher.train.build import build_trainer
 from support.batches import take
 from support.composition import composed, run_of, validate
 
+pytestmark = pytest.mark.slow
+
 POINTS = "support.modules.Points"
 VAL = {"_target_": POINTS, "size": 6}
 SOURCES = {

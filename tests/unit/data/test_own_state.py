@@ -16,6 +16,8 @@ from launcher.data.mixture_dataset import Mixture
 from launcher.errors import TrainingError
 from support.toy import Toy
 
+pytestmark = pytest.mark.slow
+
 SIZE, STEPS = 10, 9
 
 

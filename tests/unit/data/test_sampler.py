@@ -10,6 +10,7 @@ from launcher.data.sampler import LARGE, SampleOrder, shuffle
 from launcher.data.user_dataloader import global_states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
 def test_each_epoch_is_a_permutation(size):
     order = SampleOrder(size, seed=3)

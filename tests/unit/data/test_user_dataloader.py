@@ -21,6 +21,8 @@ from launcher import BaseHook, CheckpointingHook
 from launcher.data.user_dataloader import resumable
 from support.toy import Toy
 
+pytestmark = pytest.mark.slow
+
 SIZE, STEPS = 10, 9
 
 

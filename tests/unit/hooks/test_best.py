@@ -53,6 +53,7 @@ def test_a_name_without_a_direction_is_rejected(make: Any, keys: str) -> None:
         make("val/x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
 @pytest.mark.parametrize("metric", ["val_loss", "Val/Loss"])
 def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(
@@ -106,6 +107,7 @@ def test_a_metric_that_is_logged_late_is_no_error(tmp_path: Path, make: Any) -> 
     Toy(hooks(), 3, tmp_path).train()  # has nothing left to log
 
 
+@pytest.mark.slow
 def test_a_plateau_is_not_left_by_rounding(tmp_path: Path) -> None:
     """With threshold=0, torch counts any gain."""
 

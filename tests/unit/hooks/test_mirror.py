@@ -51,6 +51,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars("train/loss")]
 
 
+@pytest.mark.slow
 def test_each_step_is_in_the_event_file_once_over_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

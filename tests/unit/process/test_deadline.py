@@ -33,6 +33,7 @@ def run(grace: str, act: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["None", "deadline.progress(60); deadline.progress()"])
 def test_a_hang_in_native_code_ends(before: str) -> None:
     other = "subprocess.Popen(['sh', '-c', f'sleep 0.3; kill -TERM {os.getpid()}'])"

@@ -8,6 +8,8 @@ import pytest
 
 from launcher.proof.certify import Launch, build_parser, findings_at_stop, findings_of_resume, main
 
+pytestmark = pytest.mark.slow
+
 TRAINING = """
 import json, os, signal, sys, time
 from pathlib import Path

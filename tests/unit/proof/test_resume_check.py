@@ -18,6 +18,8 @@ from launcher.proof.trace import TraceHook
 from launcher.rundir.folder import RunFolder
 from support.forgetful import Warmup
 
+pytestmark = pytest.mark.slow
+
 
 class Numbers(Dataset[torch.Tensor]):
     def __len__(self) -> int:

@@ -9,6 +9,8 @@ import pytest
 from launcher.runs.__main__ import VERBS
 from support.pictures import png
 
+pytestmark = pytest.mark.slow
+
 STARTS = {"resume", "evaluate", "export", "predict", "fork", "retry", "replay", "reproduce"}
 """Verbs that start a run: tests/end_to_end/test_damaged_files.py."""
 FILES = (

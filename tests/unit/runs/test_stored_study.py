@@ -38,6 +38,7 @@ def test_a_study_without_a_run_is_a_sentence(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------ export and report
+@pytest.mark.slow
 def test_the_study_in_a_storage_of_optuna(runs: Any, outputs: Path, tmp_path: Path) -> None:
     folder = study_on_disk(outputs, paused=True)
     url = f"sqlite:///{tmp_path}/study.db"

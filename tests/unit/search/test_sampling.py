@@ -110,6 +110,7 @@ def suggest(trial: optuna.Trial, key: str, among: Any) -> object:
     return trial.suggest_float(key, among.low, among.high, log=among.log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "options", "space", "count"), SAMPLERS)
 def test_trials_are_those_of_optunas_own_study_in_one_search_and_in_many(
     tmp_path: Path, sampler: str, options: Any, space: Any, count: int
@@ -171,6 +172,7 @@ KILLED: dict[str, tuple[int, dict[str, Any]]] = {
 """Settings, and at how many of the events a search is killed: each so many."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED)
 def test_a_search_that_is_killed_anywhere_asks_and_trains_the_same(
     tmp_path: Path, name: str

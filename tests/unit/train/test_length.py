@@ -9,6 +9,8 @@ from launcher.errors import ConfigError
 from launcher.train.length import total_steps, with_max_steps
 from support.composition import composed, run_of, validate
 
+pytestmark = pytest.mark.slow
+
 SYNTHETIC = ["data=synthetic", "data.num_samples=100", "data.batch_size=32"]
 
 

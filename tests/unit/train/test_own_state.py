@@ -17,6 +17,8 @@ from launcher.errors import ConfigError, TrainingError
 from support import own_state
 from support.own_state import ByName, Forgetful, Net, Packed, Projected, ScheduleFree
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 
 

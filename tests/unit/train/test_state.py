@@ -251,6 +251,7 @@ def trained(*args: Any) -> Rates:
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_extended_run_has_the_rates_of_a_run_of_that_length(
     tmp_path: Path, optimizer: str

@@ -22,6 +22,8 @@ from support.composition import run_of
 from support.named_runs import begin, config_of
 from support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def named(outputs: Path, *overrides: str) -> tuple[RunConfig, str | None]:
     """A configuration with the run that it finds, and the id of an equivalent one."""

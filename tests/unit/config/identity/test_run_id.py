@@ -145,6 +145,7 @@ def cases() -> list[tuple[str, bool]]:
     return [(override, counts == "yes") for counts, override in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("override", "counts"), cases())
 def test_the_table_of_what_counts_is_true(override: str, counts: bool) -> None:
     model = ("model=gpt", "model.dropout=0")

@@ -10,6 +10,8 @@ from launcher.rundir.record_format import read_record
 from support.composition import run_of
 from support.named_runs import begin, config_of
 
+pytestmark = pytest.mark.slow
+
 COMMAND = ("model=mlp", "data=digits")
 
 

@@ -207,6 +207,7 @@ def test_bad_options_are_rejected(
     assert code == 2 and err.startswith(key) and steps_of(folder) == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_call_leaves_nothing_half(
     old_run: Any, outputs: Path, tmp_path: Path
 ) -> None:
@@ -270,6 +271,7 @@ def valid_steps(folder: RunFolder) -> list[int]:
     return valid
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -184,6 +184,7 @@ def test_a_copy_does_not_roll_its_original_back(runs, folder, tmp_path):
     assert runs("rollback", "1a2b", "10")[0] == 0 and steps_of(folder) == [5, 10]
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_call_leaves_a_run_that_resumes(folder, outputs, tmp_path):
     """And the repeated command does the rest."""
     shutil.copytree(folder.path, tmp_path / "template", symlinks=True)
