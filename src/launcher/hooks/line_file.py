@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any, ClassVar
 
+import orjson
+
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
@@ -110,6 +112,13 @@ class LineFileHook(BaseHook):
 
 def encode_line(row: Row) -> str:
     """Encode a line. JSON has no NaN and infinity, so they become strings."""
+    try:
+        if math.isfinite(sum(row.values())):
+            # It takes a tenth of the time of json.
+            return orjson.dumps(row).decode()
+    # It has other values than numbers, or an integer of more than 64 bits.
+    except (TypeError, OverflowError):
+        pass
     is_odd = {
         key: isinstance(value, float) and not math.isfinite(value) for key, value in row.items()
     }

@@ -44,15 +44,19 @@ class StatsHook(IntervalHook):
     def __init__(self, interval: PositiveInt, sync: bool):
         self.interval, self.sync = interval, sync
         self._steps: list[StepInfo] = []
-        self._restored = _values([])
+        self._restored: dict[str, Any] | None = None
         """Numbers of the interval's steps in the attempt before."""
 
     def on_after_step(self, trainer: TrainerView) -> None:
         self._steps.append(trainer.step_info)
-        super().on_after_step(trainer)
+        # As the base class does it, without a call in each step.
+        if trainer.state.step % self.interval == 0:
+            self.report(trainer)
 
     def report(self, trainer: TrainerView) -> None:
-        last, count = self._steps[-1], len(self._restored["losses"]) + len(self._steps)
+        last, count = self._steps[-1], len(self._steps)
+        if self._restored is not None:
+            count += len(self._restored["losses"])
         # Hooks with the same interval share the means, so they are read and gathered once.
         if "means" not in last or last["means"].steps != count:
             last["means"] = _means(self.state(trainer), last, trainer.optimizer.param_groups)
@@ -63,7 +67,7 @@ class StatsHook(IntervalHook):
                 last["means_over_ranks"] = _over_ranks(stats, averages_losses)
             stats = last["means_over_ranks"]
         self._steps.clear()
-        self._restored = _values([])
+        self._restored = None
         self.report_means(trainer, stats)
 
     def report_means(self, trainer: TrainerView, stats: Stats) -> None:
@@ -74,6 +78,8 @@ class StatsHook(IntervalHook):
         """Return the numbers of the interval so far. All ranks must call it."""
         _share_records(self._steps, trainer.strategy.lanes)
         values = _values(self._steps)
+        if self._restored is None:
+            return values
         return {name: self._restored[name] + value for name, value in values.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
