@@ -78,6 +78,7 @@ def test_every_file_is_an_option_of_a_group() -> None:
     assert files - options == set(map(Path, others))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "option"), CHOICES)
 def test_every_option_is_valid_and_matches_its_class(group: str, option: str) -> None:
     """The signature read from source is the one that Python sees, and each part that is not a

@@ -247,6 +247,7 @@ def is_within(name: str, package: str) -> bool:
     return f"{name}.".startswith(f"{package}.")
 
 
+@pytest.mark.slow
 def test_the_package_is_lazy():
     command = (
         "import sys, launcher; assert 'torch' not in sys.modules;"

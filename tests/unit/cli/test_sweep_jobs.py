@@ -12,6 +12,8 @@ from launcher.config.compose.composer import command, sweep_name
 from launcher.config.run_config import replace_values
 from launcher.dispatch.jobs import Job
 
+pytestmark = pytest.mark.slow
+
 JOBS = [
     ["seed=1", "optimizer.lr=0.1"],
     ["seed=2", "precision.init_scale=8.0"],

@@ -15,6 +15,8 @@ from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from support.projects import enter_project
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = """
 class Net:
     def __init__(self, width: int = 4, opts: dict | None = None, choice: str | None = None):

@@ -15,6 +15,8 @@ from launcher.config.compose.session import session
 from launcher.errors import ConfigError
 from support.composition import mistakes
 
+pytestmark = pytest.mark.slow
+
 
 def compose(words: list[str]) -> DictConfig:
     return hydra_compose("config", words, return_hydra_config=True)

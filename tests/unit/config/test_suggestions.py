@@ -9,6 +9,8 @@ import pytest
 from support.composition import mistakes
 from support.projects import enter_project
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = """
 from dataclasses import dataclass
 

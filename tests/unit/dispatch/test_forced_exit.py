@@ -24,6 +24,7 @@ def silent(name: str) -> JobInfo:
     raise NoAnswer("Unable to contact slurm controller")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("info", "kill_wait", "left"),
     [

@@ -32,6 +32,7 @@ def lines(file: Path) -> list[int]:
     return [json.loads(line)["step"] for line in file.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["deleted", "emptied", "binary", "NULs", "one line", "a folder", "deep"]
 )

@@ -65,6 +65,7 @@ def quiet() -> dict[str, subprocess.CompletedProcess[str]]:
         return dict(zip(QUIET, threads.map(lambda case: run(*case), QUIET.values()), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUIET)
 def test_no_forced_exit(quiet: dict[str, subprocess.CompletedProcess[str]], name: str) -> None:
     done = quiet[name]

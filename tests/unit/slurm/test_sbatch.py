@@ -169,6 +169,7 @@ def test_the_script_requeues_a_preempted_job_whose_run_has_not_started(
     assert ("requeue 6" in slurm.calls) == requeues, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", ["down", "busy"])
 def test_the_script_asks_a_controller_that_is_away_again(tmp_path, monkeypatch, away):
     """`down`: no question is answered at first; `busy`: the first request to requeue is not."""

@@ -135,6 +135,7 @@ class Epochs(BaseHook):
         self.seen.append(trainer.state.epoch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "batch", "steps"), [(7, 3, 8), (3, 7, 4)])
 def test_epochs_of_a_composed_run_are_those_of_its_samples(
     tmp_path: Path, size: int, batch: int, steps: int

@@ -261,6 +261,7 @@ def test_an_extended_run_has_the_rates_of_a_run_of_that_length(
     assert parts.seen == trained(tmp_path / "whole", 6, schedule("linear", 6), optimizer).seen[3:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["wsd", "LambdaLR of an object", "MultiplicativeLR", "CyclicLR of a function", "SequentialLR"],

@@ -27,6 +27,7 @@ def panel(outputs, metric="train/loss", smoothing: float | None = 0.9):
     return drawn
 
 
+@pytest.mark.slow
 def test_a_file_is_written_and_named(runs, pair, outputs, tmp_path):
     words = ("--metric", "val/loss,train/loss")
     assert runs("plot", "aaaa0000", "aaaa0001", *words)[:2] == (0, f"{outputs}/plot.png\n")
