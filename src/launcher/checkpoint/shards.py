@@ -162,7 +162,7 @@ class ShardReader:
         return self._shards[name][0].dtype
 
     def under_names(self, names: Mapping[str, str]) -> Self:
-        """Return a reader with other names, of which `names` has the stored ones."""
+        """Return a reader with other names; `names` maps each to the stored name."""
         renamed = copy(self)
         renamed._shards = {name: self._shards[stored] for name, stored in names.items()}
         renamed._shapes = {name: self._shapes[stored] for name, stored in names.items()}

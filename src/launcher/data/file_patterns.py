@@ -43,7 +43,7 @@ def check_files(source: Any) -> None:
 
 
 def is_held_out(number: int, fraction: float) -> bool:
-    """Return whether an item is one of those that are held out, each (1 / fraction)-th."""
+    """Return whether an item is held out: every (1 / fraction)-th one is."""
     return int((number + 1) * fraction) > int(number * fraction)
 
 

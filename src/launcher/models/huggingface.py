@@ -216,8 +216,9 @@ class HuggingFaceModel(Model):
             model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size, **options)
         if pretrained is not None:
             transformers_models.copy_tokenizer(str(pretrained), folder)
-        # The adapters are merged.
-        return {key: None if key == "lora" else value for key, value in settings.items()}
+        # The adapters are merged, and a machine without a GPU may load the model.
+        changed = {"lora": None, "liger": False}
+        return {key: changed.get(key, value) for key, value in settings.items()}
 
     def shard_units(self) -> list[nn.Module]:
         """Return the layers that transformers does not split, else the longest list's."""

@@ -97,7 +97,7 @@ def headings_that_fit(
 ) -> list[str]:
     """Return the headings of columns that fit into a width.
 
-    `left_out` names those that are left out first. `cut` has the widths to which some are cut.
+    Columns of `left_out` are dropped first, in this order. `cut` has the largest width of some.
     """
     widths = {name: max(map(len, (name, *cells))) + GAP for name, cells in columns.items()}
     widths |= {name: min(widths[name], cut[name] + GAP) for name in cut.keys() & widths.keys()}

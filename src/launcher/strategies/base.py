@@ -59,7 +59,7 @@ class TensorReader(Protocol):
     def dtype(self, name: str) -> torch.dtype: ...
 
     def under_names(self, names: Mapping[str, str]) -> "TensorReader":
-        """Return a reader with other names, of which `names` has the stored ones."""
+        """Return a reader with other names; `names` maps each to the stored name."""
 
     def concurrent_reads(self) -> AbstractContextManager[None]:
         """Let reads within the context run concurrently; their values are complete at its end."""

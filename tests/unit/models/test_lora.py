@@ -82,6 +82,7 @@ def test_an_export_is_merged_and_gives_the_same_logits(source, tmp_path):
         "_target_": TARGET,
         "pretrained": str(source),
         "lora": {"_target_": "launcher.models.lora.Lora", "r": 2},
+        "liger": True,
     }
     tensors = {
         name: tensor
@@ -92,7 +93,8 @@ def test_an_export_is_merged_and_gives_the_same_logits(source, tmp_path):
     export = tmp_path / "export"
     export.mkdir()
     path, written = write_model(export, node, tensors, extra)
-    assert written == node | {"lora": None}
+    # A machine without a GPU may load it.
+    assert written == node | {"lora": None, "liger": False}
     theirs = transformers.AutoModelForCausalLM.from_pretrained(export).eval()
     torch.testing.assert_close(theirs(TOKENS).logits, model.eval().logits(TOKENS))
     assert not any("lora" in name for name in ShardReader([path]).names())

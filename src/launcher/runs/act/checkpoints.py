@@ -48,7 +48,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.delete and arguments.at:
-        raise ConfigError("--at: is no option of --delete; --keep names what stays.")
+        raise ConfigError("--at: is not for --delete; --keep names what stays.")
     everything = find_runs(arguments.outputs)
     ask_queue(everything)
     runs = select_some(everything, arguments.words, arguments.outputs)

@@ -4,11 +4,11 @@ import argparse
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.process.argument_parser import Parser, path_argument
+from launcher.process.git import run_git
 from launcher.rundir.reproduction import CODE, ENVIRONMENT, StoredCode, parse_code
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.stored_run import StoredRun
@@ -69,11 +69,10 @@ def code_lines(run: StoredRun, target: Path) -> Iterator[str]:
 
 def repository_with(commit: str) -> Path | None:
     """Return the top of the current folder's repository, or None if it lacks the commit."""
-    top = subprocess.run(["git", "rev-parse", "--show-toplevel"], capture_output=True, text=True)
-    command = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
-    if top.returncode or subprocess.run(command, capture_output=True).returncode:
+    top = run_git(os.getcwd(), "rev-parse", "--show-toplevel")
+    if top is None or run_git(os.getcwd(), "cat-file", "-e", f"{commit}^{{commit}}") is None:
         return None
-    return Path(top.stdout.removesuffix("\n"))
+    return Path(os.fsdecode(top).removesuffix("\n"))
 
 
 def package_lines(run: StoredRun, target: Path) -> Iterator[str]:

@@ -60,3 +60,10 @@ def test_what_is_missing_is_named(make_run, runs, commit, text, expected) -> Non
     assert code == 1 and expected in output and "# Missing: environment.txt" in output
     (folder / ENVIRONMENT).write_text("numpy==2.1.0\n")
     assert runs("reproduce", "abcd1234")[0] == int("Missing" in expected)
+
+
+def test_without_git_the_commit_is_missing(make_run, runs, commit, monkeypatch) -> None:
+    (make_run("mlp", "abcd1234").path / CODE).write_text(f"# commit: {commit}\n")
+    monkeypatch.setenv("PATH", "")
+    code, output, _ = runs("reproduce", "abcd1234")
+    assert code == 1 and f"# Missing: commit {commit}, which no git" in output
