@@ -47,8 +47,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.delete and arguments.at:
-        raise ConfigError("--at: is not for --delete; --keep names what stays.")
+    check_options(arguments)
     everything = find_runs(arguments.outputs)
     ask_queue(everything)
     runs = select_some(everything, arguments.words, arguments.outputs)
@@ -68,6 +67,15 @@ def run(arguments: argparse.Namespace) -> int:
     for each in damaged:
         print(f"{each.path}: {each.problem}", file=sys.stderr)
     return int(reads and bool(damaged))
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    given = {"keep": arguments.keep, "older": arguments.older, "yes": arguments.yes or None}
+    for name, value in given.items():
+        if value is not None and not arguments.delete:
+            raise ConfigError(f"--{name}: is an option of --delete.")
+    if arguments.delete and arguments.at:
+        raise ConfigError("--at: is not for --delete; --keep names what stays.")
 
 
 def find_in(run: StoredRun, reads: bool, at: str | None) -> Iterator[FoundCheckpoint]:

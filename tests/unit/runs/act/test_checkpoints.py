@@ -1,5 +1,6 @@
 """`runs checkpoints`: the table, what is verified, and which weights have equal digests."""
 
+import json
 import shutil
 
 import pytest
@@ -104,10 +105,32 @@ def test_checkpoints_on_another_machine(make_run, runs, tmp_path, verb, option, 
     assert found == code and f"points to {tmp_path}/scratch/aa, " in output + errors
 
 
+def test_a_newer_format_is_damaged_for_this_version_alone(store, runs):
+    path = store.path(4) / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 99}))
+    code, output, error = runs("checkpoints", "aa", "--verify")
+    assert code == 1 and "format version 99" in error
+    assert states_of(output)[:2] == ["whole, best", "damaged, latest"]
+
+
+def test_a_filter_selects_runs(store, make_run, runs):
+    make_run("gpt", "bb", config={"run": {"sweep": "lr"}})
+    second = make_run("mlp", "cc", config={"run": {"sweep": "lr"}})
+    shutil.copytree(store.root, second.checkpoints, symlinks=True)
+    assert {row[0] for row in rows_of(runs("checkpoints")[1])[1:]} == {"gpt/aa", "mlp/cc", "total"}
+    output = runs("checkpoints", "sweep=lr", "state=completed")[1]
+    assert [row[0] for row in rows_of(output)[1:]] == ["mlp/cc", "mlp/cc", "total"]
+    code, _, error = runs("checkpoints", "--verify", "state=paused")
+    assert code == 2 and "that match state=paused." in error
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--verify", "--digest"], "argument --digest: not allowed with argument --verify"),
+        (["--yes"], "--yes: is an option of --delete."),
+        (["--keep", "best"], "--keep: is an option of --delete."),
+        (["--older", "0s"], "--older: is an option of --delete."),
         (["--at", "3"], "it has step-00000002, step-00000004."),
         (["--at", "lastest"], "it has step-00000002, step-00000004"),
     ],
