@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -71,7 +70,7 @@ def shares_a_fixture(item):
 
 
 @pytest.fixture(autouse=True)
-def signals_as_they_were() -> Iterator[None]:
+def signals_as_they_were():
     """A command that runs in the test's own process installs handlers, which a real one keeps until
     it exits."""
     before = {signum: signal.getsignal(signum) for signum in signals.HANDLED}
@@ -89,7 +88,7 @@ def signals_as_they_were() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
+def logging_as_it_was():
     """A command that runs in the test's own process configures logging with streams that end with
     the test."""
     children = [
@@ -109,7 +108,7 @@ def logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def process_as_it_was() -> Iterator[None]:
+def process_as_it_was():
     """The same in any order of tests: environment, folder, and random numbers."""
     environment, folder = dict(os.environ), os.getcwd()
     random.seed(0)
@@ -128,7 +127,7 @@ def process_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def torch_as_it_was() -> Iterator[None]:
+def torch_as_it_was():
     """Settings of torch that a run makes for its whole process, and its process group."""
     if "torch" not in sys.modules:
         yield

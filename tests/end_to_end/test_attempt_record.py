@@ -39,7 +39,7 @@ Ended = tuple[CompletedProcess[str], dict[str, Any], dict[str, Any], list[str]]
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Ended]:
+def ended(tmp_path_factory):
     """All of them, a few at once, since they mostly wait."""
     prepared = [prepare(tmp_path_factory.mktemp("run"), answer) for _, answer in CASES]
 
@@ -67,9 +67,7 @@ def prepare(place: Path, answer: str) -> tuple[RunFolder, ScriptedSlurm, dict[st
 
 
 @pytest.mark.parametrize(("point", "answer"), CASES)
-def test_a_save_that_ends_during_a_forced_exit_does_not_end_it(
-    ended: dict[tuple[str, str], Ended], point: str, answer: str
-) -> None:
+def test_a_save_that_ends_during_a_forced_exit_does_not_end_it(ended, point, answer):
     done, record, restarts, calls = ended[point, answer]
     was_forced = point != "the cause is asked for"
     assert done.returncode == (1 if was_forced else 143), done.stderr

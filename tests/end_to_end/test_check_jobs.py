@@ -14,7 +14,7 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_lr_find_on_a_configuration_of_several_ranks(tmp_path: Path) -> None:
+def test_lr_find_on_a_configuration_of_several_ranks(tmp_path):
     words = ("job=lr_find", "job.num_iterations=60", "strategy=ddp", "dispatch.nproc=2")
     done = launch(tmp_path, *DIGITS, *words, "run.id=x")
     assert done.returncode == 0, done.output
@@ -24,14 +24,14 @@ def test_lr_find_on_a_configuration_of_several_ranks(tmp_path: Path) -> None:
     assert f"optimizer.lr={result['suggested_lr']:.2g}\n" in done.output
 
 
-def test_a_range_without_extent_is_a_sentence(tmp_path: Path) -> None:
+def test_a_range_without_extent_is_a_sentence(tmp_path):
     done = launch(tmp_path / "outputs", *DIGITS, "job=lr_find", "job.start_lr=2")
     assert done.returncode == 2 and "job.start_lr=2: must be less than job.end_lr=1." in done.output
     assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize("ranks", [[], ["strategy=ddp", "dispatch.nproc=2"]], ids=["one", "ddp"])
-def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
+def test_check_without_faults(tmp_path, ranks):
     done = launch(tmp_path / "outputs", *DIGITS, "job=check", "trainer.micro_batch_size=16", *ranks)
     assert done.returncode == 0, done.output
     texts = ("batch[0]: [16, 64] float32", "batch[1]: [16] int64", "MLP, 2,410 parameters")
@@ -56,7 +56,7 @@ def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
     ],
     ids=["labels", "two ranks", "inputs", "key"],
 )
-def test_check_with_faults(tmp_path: Path, overrides: list[str], message: str) -> None:
+def test_check_with_faults(tmp_path, overrides, message):
     if "data=custom" in overrides:
         overrides = [*overrides, "data.num_features=64", "data.num_classes=10"]
     done = launch(tmp_path / "outputs", *DIGITS, "job=check", *overrides)

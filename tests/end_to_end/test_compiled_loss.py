@@ -26,7 +26,7 @@ def compare() -> None:
         torch.testing.assert_close(one, whole, rtol=1e-6, atol=1e-6 * whole.abs().max().item())
 
 
-def test_a_compiled_loss_equals_the_loss_of_all_logits() -> None:
+def test_a_compiled_loss_equals_the_loss_of_all_logits():
     """The compiler, which starts processes, has a process of its own."""
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

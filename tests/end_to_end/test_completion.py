@@ -31,9 +31,7 @@ def evaluated(folder: Path, *words: str) -> float:
 
 
 @pytest.mark.parametrize("strategy", ["none", "fsdp"])
-def test_an_interrupted_evaluation_of_the_test_set_is_repeated(
-    strategy: str, tmp_path: Path
-) -> None:
+def test_an_interrupted_evaluation_of_the_test_set_is_repeated(strategy, tmp_path):
     """The run is killed in it, and then a signal comes to one of its ranks."""
     trap = tmp_path / "trap"
     words = (
@@ -65,7 +63,7 @@ def test_an_interrupted_evaluation_of_the_test_set_is_repeated(
     assert metrics(stopped)[-1]["test/loss"] == value
 
 
-def test_a_completed_run_gets_what_a_command_adds(tmp_path: Path) -> None:
+def test_a_completed_run_gets_what_a_command_adds(tmp_path):
     added = ("hooks=[default,export]", "hooks.export.checkpoint=best", "hooks.evaluation.test=last")
     paused = launch(tmp_path, *COMMAND, TEST_SET, *added, "trainer.pause_at=20")
     folder = run_folder(tmp_path)
@@ -94,9 +92,7 @@ def test_a_completed_run_gets_what_a_command_adds(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_at_the_end_is_rejected_at_the_start(
-    words: list[str], message: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_done_at_the_end_is_rejected_at_the_start(words, message, tmp_path):
     rejected = launch(tmp_path, *COMMAND, *words)
     assert rejected.returncode == 2 and message in rejected.output, rejected.output
     assert not list(tmp_path.iterdir())

@@ -45,7 +45,7 @@ DAMAGED = {"Hydra's": "nested", "a manifest": "NULs", "a checkpoint's": "nested"
 
 
 @pytest.fixture(scope="module")
-def paused(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def paused(tmp_path_factory):
     outputs = tmp_path_factory.mktemp("paused")
     done = launch(outputs, *RUN, "trainer.pause_at=2")
     assert done.returncode == 0, done.output
@@ -68,7 +68,7 @@ def start_with(
     ("group", "damage"),
     [*(("the run's", damage) for damage in DAMAGES), *DAMAGED.items()],
 )
-def test_a_start_shows_no_traceback(paused: Path, tmp_path: Path, group: str, damage: str) -> None:
+def test_a_start_shows_no_traceback(paused, tmp_path, group, damage):
     done = start_with(paused, tmp_path / "outputs", GROUPS[group], DAMAGES[damage])
     assert "Traceback" not in done.output, done.output
     last = done.output.splitlines()[-1]
@@ -76,6 +76,6 @@ def test_a_start_shows_no_traceback(paused: Path, tmp_path: Path, group: str, da
     assert expected.get(done.returncode), done.output
 
 
-def test_a_folder_in_place_of_the_lock_is_named(paused: Path, tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_lock_is_named(paused, tmp_path):
     done = start_with(paused, tmp_path / "outputs", ("run.lock",), folder)
     assert done.returncode == 2 and "run.lock is a folder" in done.output.splitlines()[-1]

@@ -5,7 +5,6 @@ import json
 import re
 import signal
 from importlib.util import find_spec
-from pathlib import Path
 from shlex import split
 
 import pytest
@@ -28,19 +27,19 @@ STOP = (
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     return tmp_path_factory.mktemp("deepspeed")
 
 
 @pytest.fixture(scope="module")
-def whole(root: Path) -> Path:
+def whole(root):
     """The outputs of a run that nothing has stopped."""
     with Command(f"paths.outputs={root / 'whole'}", *PAIR) as command:
         assert command.wait() == 0, command.output
     return root / "whole"
 
 
-def test_an_interruption_leaves_no_trace(root: Path, whole: Path) -> None:
+def test_an_interruption_leaves_no_trace(root, whole):
     outputs = root / "parts"
     with Command(f"paths.outputs={outputs}", *PAIR, STOP) as command:
         assert command.wait() == 128 + signal.SIGTERM, command.output
@@ -57,9 +56,7 @@ def test_an_interruption_leaves_no_trace(root: Path, whole: Path) -> None:
         assert ends[0].read_bytes() == ends[1].read_bytes()
 
 
-def test_checkpoint_of_deepspeed_can_be_evaluated_exported_and_loaded(
-    root: Path, whole: Path
-) -> None:
+def test_checkpoint_of_deepspeed_can_be_evaluated_exported_and_loaded(root, whole):
     for job in ("evaluate", "export"):
         with Command(f"paths.outputs={whole}", *PAIR, f"job={job}") as command:
             assert command.wait() == 0, command.output
@@ -73,14 +70,14 @@ def test_checkpoint_of_deepspeed_can_be_evaluated_exported_and_loaded(
         assert re.search(r"Weights from .*: (\d+) of \1\.", started.output)
 
 
-def test_without_the_package(tmp_path: Path) -> None:
+def test_without_the_package(tmp_path):
     rejected = launch(tmp_path / "outputs", *TINY, module="support.without_deepspeed", real=True)
     assert rejected.returncode == 2
     assert rejected.output.startswith("strategy=deepspeed: needs the package deepspeed")
     assert not (tmp_path / "outputs").exists()
 
 
-def test_file_with_keys_of_launcher_is_rejected(tmp_path: Path) -> None:
+def test_file_with_keys_of_launcher_is_rejected(tmp_path):
     (tmp_path / "ds.json").write_text(
         '{"train_batch_size": 4, "fp16": {"enabled": true}, "scheduler": {"type": "X"}}'
     )
@@ -92,7 +89,7 @@ def test_file_with_keys_of_launcher_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hook", ["ema", "gradients", "skip_spikes", "nan_report"])
-def test_hooks_that_need_the_tensors_are_rejected(tmp_path: Path, hook: str) -> None:
+def test_hooks_that_need_the_tensors_are_rejected(tmp_path, hook):
     words = ("strategy=deepspeed", "device=cpu", "model=mlp", "data=digits")
     done = launch(tmp_path, *words, f"hooks=[default,{hook}]")
     assert done.returncode == 2, done.output

@@ -15,7 +15,7 @@ from support.composition import composed, validate
 from support.paths import ROOT
 
 
-def test_the_subclass_example_runs_and_resumes(tmp_path: Path) -> None:
+def test_the_subclass_example_runs_and_resumes(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/trainer.md").read_text(), re.DOTALL)
     (tmp_path / "train.py").write_text(code)
     for said in ("Step 100/100", "Resuming from runs/demo/checkpoints/step-00000100"):
@@ -32,9 +32,7 @@ PAGES = [page for page in [ROOT / "README.md", *DOCS] if CONSOLE.search(page.rea
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_commands_print_what_the_page_shows(
-    page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_commands_print_what_the_page_shows(page, tmp_path, tmp_path_factory):
     """The files and commands of a page one after the other in one folder. The output is as shown,
     where `...` stands for anything: alone for any lines, within a line for any of its text. The
     commands of the README have interpreters of their own."""
@@ -95,7 +93,7 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_are_valid(command, tmp_path, monkeypatch):
     """Each would be accepted: the words are those of today's configuration."""
     monkeypatch.chdir(tmp_path)
     for file in ("corpus/a/b.txt", "tokens/train.npy", "tokens/val.npy"):

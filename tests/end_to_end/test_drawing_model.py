@@ -29,22 +29,20 @@ def tensors(outputs: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=["none", "fsdp"])
-def layout(request: pytest.FixtureRequest) -> tuple[str, ...]:
+def layout(request):
     ranks = () if request.param == "none" else ("dispatch.nproc=2",)
     return (f"strategy={request.param}", *ranks)
 
 
 @pytest.fixture(scope="module")
-def straight(layout: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def straight(layout, tmp_path_factory):
     outputs = tmp_path_factory.mktemp("straight")
     done = launch(outputs, *COMMAND, *layout)
     assert done.returncode == 0, done.output
     return outputs
 
 
-def test_a_signal_in_an_evaluation_changes_nothing(
-    layout: tuple[str, ...], straight: Path, tmp_path: Path
-) -> None:
+def test_a_signal_in_an_evaluation_changes_nothing(layout, straight, tmp_path):
     stopped = launch(tmp_path, *COMMAND, *layout, *stop_at(8, "evaluation"))
     assert stopped.returncode == 143, stopped.output
     assert 8 not in validation(tmp_path)
@@ -54,14 +52,14 @@ def test_a_signal_in_an_evaluation_changes_nothing(
     assert record(tmp_path)["best"] == record(straight)["best"]
 
 
-def test_jobs_compute_what_training_has_logged(layout: tuple[str, ...], straight: Path) -> None:
+def test_jobs_compute_what_training_has_logged(layout, straight):
     job = ("job=evaluate", "job.checkpoint=8")
     assert launch(straight, *COMMAND, *layout, *job).returncode == 0
     evaluations = (run_folder(straight) / "evaluations.jsonl").read_text().splitlines()
     assert json.loads(evaluations[-1])["val/loss"] == validation(straight)[8]
 
 
-def test_predictions_are_the_same_on_any_number_of_ranks(tmp_path: Path) -> None:
+def test_predictions_are_the_same_on_any_number_of_ranks(tmp_path):
     samples = "{_target_: support.drawing.samples}"
     data = ("data=custom", f"data.dataset={samples}", f"data.predict={samples}")
     sizes = (

@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 from shlex import split
 
 from support import python
@@ -15,7 +14,7 @@ AUC = (
 )
 
 
-def test_every_checkpoint_of_a_run_is_evaluated_once_while_it_trains(tmp_path: Path) -> None:
+def test_every_checkpoint_of_a_run_is_evaluated_once_while_it_trains(tmp_path):
     words = split(
         "model=mlp data=digits model.dropout=0.1 trainer.max_steps=60 hooks.logging.interval=7"
         " hooks.evaluation.interval=10 hooks.checkpointing.keep_interval=10"

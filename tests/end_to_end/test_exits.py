@@ -20,7 +20,7 @@ PLACES = split("constructor on_ready forward on_after_step on_close")
 CODES = ("0", "null")
 
 
-def test_a_sweep_reports_every_exit(tmp_path: Path) -> None:
+def test_a_sweep_reports_every_exit(tmp_path):
     places = f"hooks.exits.where={','.join(PLACES)}", f"hooks.exits.code={','.join(CODES)}"
     exits = ("+hooks.exits._target_=support.saboteur.Exits", *(f"+{each}" for each in places))
     done = launch(tmp_path, "-m", *RUN, *exits)
@@ -31,7 +31,7 @@ def test_a_sweep_reports_every_exit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_exit_while_a_sample_is_loaded(tmp_path: Path, workers: int) -> None:
+def test_an_exit_while_a_sample_is_loaded(tmp_path, workers):
     data = (
         "data=custom",
         "data.dataset._target_=support.saboteur.ExitingSamples",
@@ -56,7 +56,7 @@ user_exits.begin_exit()
 """
 
 
-def test_compile_workers_end_without_being_waited_for() -> None:
+def test_compile_workers_end_without_being_waited_for():
     environment = {"PATH": "/usr/bin:/bin", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
     done = subprocess.run(
         [sys.executable, "-c", POOL], env=environment, capture_output=True, text=True, check=True

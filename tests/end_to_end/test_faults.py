@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from shlex import split
 
@@ -52,7 +52,7 @@ Crash = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def crash(tmp_path: Path) -> Crash:
+def crash(tmp_path):
     def crash(how: str = "", name: str = "crash.py") -> subprocess.CompletedProcess[str]:
         env = {**ENVIRONMENT, "TMPDIR": str(tmp_path)}  # what is killed leaves its folders there
         return python.run(str(SUPPORT / name), *how.split(), env=env, timeout=500)
@@ -60,7 +60,7 @@ def crash(tmp_path: Path) -> Crash:
     return crash
 
 
-def test_killed_at_every_call(crash: Crash) -> None:
+def test_killed_at_every_call(crash):
     """First, later, repeated, pruning saves: afterwards the newest is the one before or the new
     one, whole; also if the power was cut."""
     done = crash("kill")
@@ -68,7 +68,7 @@ def test_killed_at_every_call(crash: Crash) -> None:
     assert done.stdout.count("0 wrong") == 4
 
 
-def test_killed_at_random_moments(crash: Crash) -> None:
+def test_killed_at_random_moments(crash):
     """And started again each time: weights, random state, data order and metrics are those of a run
     left alone."""
     done = crash(name="kills.py")
@@ -76,13 +76,13 @@ def test_killed_at_random_moments(crash: Crash) -> None:
     assert "15 kills in" in done.stdout
 
 
-def test_without_fsync_a_power_cut_would_show(crash: Crash) -> None:
+def test_without_fsync_a_power_cut_would_show(crash):
     done = crash("without-fsync")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "manifest.json cannot be read" in done.stdout, done.stdout
 
 
-def test_order_of_a_save(crash: Crash) -> None:
+def test_order_of_a_save(crash):
     """Files are fsynced before the manifest is begun, it and its folder before the rename, and then
     the parent."""
     done = crash("calls")
@@ -103,7 +103,7 @@ def test_order_of_a_save(crash: Crash) -> None:
 
 
 # --------------------------------------------------------------------------------- failing in a run
-def test_training_continues_and_retries(tmp_path: Path) -> None:
+def test_training_continues_and_retries(tmp_path):
     faults = {
         "open": "EACCES",
         "pwrite": "ENOSPC",
@@ -123,7 +123,7 @@ def test_training_continues_and_retries(tmp_path: Path) -> None:
     assert record(tmp_path)["state"] == "completed"
 
 
-def test_out_of_memory_says_what_needs_less(tmp_path: Path) -> None:
+def test_out_of_memory_says_what_needs_less(tmp_path):
     """A layer of 256 TB, more than a process can address."""
     done = launch(tmp_path, *RUN, "model=mlp", "data=digits", "model.hidden_dim=1000000000000")
     assert done.returncode == 1 and "can't allocate memory" in done.output, done.output
@@ -132,7 +132,7 @@ def test_out_of_memory_says_what_needs_less(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on_signal", [False, True])
-def test_a_failure_at_the_end_is_in_the_exit_code(tmp_path: Path, on_signal: bool) -> None:
+def test_a_failure_at_the_end_is_in_the_exit_code(tmp_path, on_signal):
     stop = stop_at(33) if on_signal else []
     done = launch(tmp_path, *RUN, broken([33, 40], how="EIO"), *stop)
     assert done.returncode == 1, done.output
@@ -147,7 +147,7 @@ def test_a_failure_at_the_end_is_in_the_exit_code(tmp_path: Path, on_signal: boo
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """Four megabytes of tmpfs."""
     place = tmp_path / "small"
     place.mkdir()
@@ -160,15 +160,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_disk_without_room_is_noticed_before_the_first_byte(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_is_noticed_before_the_first_byte(small_disk, monkeypatch):
     monkeypatch.setattr(os, "pwrite", lambda *_: pytest.fail("it wrote"))
     with pytest.raises(OSError, match="No space left"):
         write_file(small_disk / "x", [b"1"], size=100 << 20)
 
 
-def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
+def test_disk_full(tmp_path, small_disk):
     """It fills up after the first checkpoint; when there is room again the next interval saves."""
     store = CheckpointStore(small_disk / "checkpoints")
     writer = saver(store)
@@ -187,7 +185,7 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
     assert store.resolve_link("latest") == 3 and store.steps() == [3]
 
 
-def test_a_disk_that_is_full_at_the_start(small_disk: Path) -> None:
+def test_a_disk_that_is_full_at_the_start(small_disk):
     free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
     (small_disk / "ballast").write_bytes(bytes(free - 4096))
     done = launch(small_disk / "outputs", *RUN)
@@ -202,7 +200,7 @@ def fill(disk: Path, **when: int) -> str:
     return f"+tracker.full={{_target_:support.broken_disk.FullDisk,file:{disk}/ballast,{options}}}"
 
 
-def test_a_disk_that_stays_full(small_disk: Path) -> None:
+def test_a_disk_that_stays_full(small_disk):
     """There is room for lines, but for no checkpoint: training continues to its end, and the run
     has failed."""
     filled = fill(small_disk, step=15, free=128 << 10)
@@ -216,7 +214,7 @@ def test_a_disk_that_stays_full(small_disk: Path) -> None:
     assert [line["step"] for line in metrics(small_disk / "outputs")] == list(range(41))
 
 
-def test_a_disk_that_is_full_for_a_while(small_disk: Path, whole: Path) -> None:
+def test_a_disk_that_is_full_for_a_while(small_disk, whole):
     """Nothing at all can be written from step 15 to step 35; what could not be is written when
     there is room again."""
     outputs = small_disk / "outputs"
@@ -228,7 +226,7 @@ def test_a_disk_that_is_full_for_a_while(small_disk: Path, whole: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------- hanging writers
-def test_a_writer_that_hangs_is_given_up(tmp_path: Path) -> None:
+def test_a_writer_that_hangs_is_given_up(tmp_path):
     """During training, training continues and waits for each later save; at the end, the hanging
     writer is a failure."""
     hang = (broken([10, 40], call="fsync", how="hang"), "hooks.checkpointing.write_timeout=4")
@@ -243,7 +241,7 @@ def test_a_writer_that_hangs_is_given_up(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------- signals and isolation
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """A run that nothing disturbs, and that waits for each save."""
     outputs = tmp_path_factory.mktemp("whole")
     done = launch(outputs, *RUN, WAITING, KEEP_ALL)
@@ -251,7 +249,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outputs
 
 
-def test_signals_during_a_save(tmp_path: Path, whole: Path) -> None:
+def test_signals_during_a_save(tmp_path, whole):
     """The disk takes its time: signals come while the checkpoint of step 10, and then that of step
     11, is written."""
     again = "{_target_:support.broken_disk.SignalInSave,step:11,signums:[SIGTERM,SIGUSR1]}"
@@ -267,7 +265,7 @@ def test_signals_during_a_save(tmp_path: Path, whole: Path) -> None:
     assert final_state(tmp_path) == final_state(whole)
 
 
-def test_a_snapshot_is_of_its_own_step(tmp_path: Path, whole: Path) -> None:
+def test_a_snapshot_is_of_its_own_step(tmp_path, whole):
     """Written slowly while training continues: on disk are weights and moments of step 10, not of a
     later one."""
     done = launch(tmp_path, *RUN, broken([10], how=0.05), "hooks.checkpointing.keep_previous=9")
@@ -279,7 +277,7 @@ def test_a_snapshot_is_of_its_own_step(tmp_path: Path, whole: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------ several ranks
-def test_ranks_agree(tmp_path: Path) -> None:
+def test_ranks_agree(tmp_path):
     """One rank's failure is all ranks', one rank's hanging writer is given up by all, and where to
     go on is for rank 0 to say: the other is never asked."""
     two = (*RUN, "strategy=ddp", "dispatch.nproc=2", "hooks.checkpointing.write_timeout=4")
@@ -298,7 +296,7 @@ def test_ranks_agree(tmp_path: Path) -> None:
     assert record(tmp_path)["attempts"][-1]["start_step"] == found[-1]
 
 
-def test_one_rank_is_killed_in_a_save(tmp_path: Path, two_whole: Path) -> None:
+def test_one_rank_is_killed_in_a_save(tmp_path, two_whole):
     """All end; the checkpoint before is whole, and the next attempt resumes from it."""
     killed = launch(tmp_path, *TWO, broken([20], how="kill", rank=1))
     assert killed.returncode == 1 and "Rank 1 of 2 failed" in killed.output, killed.output
@@ -315,7 +313,7 @@ TWO = (*RUN, "strategy=ddp", "dispatch.nproc=2", "hooks.checkpointing.asynchrono
 
 
 @pytest.fixture(scope="module")
-def two_whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_whole(tmp_path_factory):
     """Two ranks that nothing disturbs."""
     outputs = tmp_path_factory.mktemp("two")
     done = launch(outputs, *TWO)

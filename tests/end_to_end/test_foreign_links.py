@@ -27,7 +27,7 @@ OUTSIDE = b"a file of mine\n"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     done = launch(folder, *COMMAND)
     assert done.returncode == 0, done.output
@@ -55,9 +55,7 @@ READING = {"list", "show", "logs", "compare", "test", "watch", "replay"}
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in READING])
-def test_nothing_is_written_through_a_link_out_of_a_run(
-    trained: Path, tmp_path: Path, verb: str
-) -> None:
+def test_nothing_is_written_through_a_link_out_of_a_run(trained, tmp_path, verb):
     shutil.copytree(trained, tmp_path / "first", symlinks=True)
     run = run_folder(tmp_path / "first")
     before = files(run)

@@ -21,7 +21,7 @@ SHORT = [
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outputs(tmp_path_factory):
     """With one run, id `source`: 12 steps, checkpoints of 6 and 12."""
     folder = tmp_path_factory.mktemp("fork") / "outputs"
     done = runner.launch(folder, *SHORT, "run.id=source")
@@ -66,9 +66,7 @@ def losses(folder: Path) -> dict[int, float]:
     return {line["step"]: line["train/loss"] for line in lines(folder) if "train/loss" in line}
 
 
-def test_a_fork_without_changes_continues_as_its_source(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fork_without_changes_continues_as_its_source(outputs, capsys):
     source = outputs / "mlp-digits" / "source"
     copy = fork(outputs, "6", real=True)
     assert lines(copy) == [line for line in lines(source) if line["step"] >= 6]
@@ -80,7 +78,7 @@ def test_a_fork_without_changes_continues_as_its_source(
     assert "forked from  mlp-digits/source at step 6" in capsys.readouterr().out
 
 
-def test_a_fork_with_another_rate_has_that_rate_at_once(outputs: Path) -> None:
+def test_a_fork_with_another_rate_has_that_rate_at_once(outputs):
     source = outputs / "mlp-digits" / "source"
     changed = fork(outputs, "6", "optimizer.lr=0.02")
     before, now = losses(source), losses(changed)
@@ -94,7 +92,7 @@ def rates(folder: Path) -> dict[int, float]:
     return {line["step"]: line[key] for line in lines(folder) if line["step"] > 6 and key in line}
 
 
-def test_an_extension_and_a_fork_have_the_rates_of_a_run_of_their_length(tmp_path: Path) -> None:
+def test_an_extension_and_a_fork_have_the_rates_of_a_run_of_their_length(tmp_path):
     schedule = "{_target_:torch.optim.lr_scheduler.OneCycleLR,max_lr:0.1,"
     schedule += "total_steps:${trainer.max_steps}}"
     outputs = tmp_path / "outputs"
@@ -111,7 +109,7 @@ def test_an_extension_and_a_fork_have_the_rates_of_a_run_of_their_length(tmp_pat
     assert run("source", "trainer.max_steps=12") == straight
 
 
-def test_a_fork_takes_what_it_is_asked_to(outputs: Path) -> None:
+def test_a_fork_takes_what_it_is_asked_to(outputs):
     source = outputs / "mlp-digits" / "source"
     before = losses(source)
     fresh = fork(outputs, "6", "optimizer=sgd", "run.fork_without=[optimizer]")
@@ -121,7 +119,7 @@ def test_a_fork_takes_what_it_is_asked_to(outputs: Path) -> None:
     assert [line["samples"] for line in lines(other_data) if line["step"] == 7] == [32]
 
 
-def test_a_fork_that_was_stopped_resumes_itself(outputs: Path) -> None:
+def test_a_fork_that_was_stopped_resumes_itself(outputs):
     before = set(outputs.glob("*/*/run.json"))
     words = ["run.fork_from=source/6", "run.tag=stopped", *SHORT]
     stopped = runner.launch(outputs, *words, *runner.stop_at(9))
@@ -132,7 +130,7 @@ def test_a_fork_that_was_stopped_resumes_itself(outputs: Path) -> None:
     assert state(record.parent) == state(outputs / "mlp-digits" / "source")
 
 
-def test_bad_forks_are_rejected(outputs: Path, tmp_path: Path) -> None:
+def test_bad_forks_are_rejected(outputs, tmp_path):
     for words, sentence in (
         (["run.fork_from=source/7"], "run.fork_from='source/7': there is no such checkpoint"),
         (["run.fork_without=[data]"], "run.fork_without=['data']: "),
@@ -142,7 +140,7 @@ def test_bad_forks_are_rejected(outputs: Path, tmp_path: Path) -> None:
         assert done.returncode == 2 and sentence in done.output, done.output
 
 
-def test_a_run_that_stopped_early_is_forked_and_extended(tmp_path: Path) -> None:
+def test_a_run_that_stopped_early_is_forked_and_extended(tmp_path):
     """Neither its reason to stop nor its patience counts for another run, or for another
     configuration."""
     stopping = ["hooks=[default,early_stopping]"]
@@ -170,7 +168,7 @@ def test_a_run_that_stopped_early_is_forked_and_extended(tmp_path: Path) -> None
     assert [attempt["start_step"] for attempt in find_run("source", tmp_path).attempts] == [0, 3, 6]
 
 
-def test_a_fork_with_nothing_left_to_train_has_a_checkpoint(outputs: Path) -> None:
+def test_a_fork_with_nothing_left_to_train_has_a_checkpoint(outputs):
     copy = fork(outputs, "12", "run.tag=nothing")
     assert (copy / "checkpoints" / "latest").resolve().name == "step-00000012"
     assert json.loads((copy / "run.json").read_text())["checkpoint"] == 12

@@ -2,8 +2,6 @@
 
 import math
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,7 +35,7 @@ SIZES = (1, 2, 6)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def results(tmp_path_factory):
     """All of it on two ranks at once, by name."""
     folder = tmp_path_factory.mktemp("hooks")
     tasks: dict[str, Task] = {
@@ -53,9 +51,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
 
 
-def test_two_ranks_steered_by_their_own_metrics_stay_together(
-    results: dict[str, list[Any]],
-) -> None:
+def test_two_ranks_steered_by_their_own_metrics_stay_together(results):
     """Each logs another train/loss (`sync=false`); a decision of each on its own would leave one
     waiting forever."""
     first, second = results["steered"]
@@ -63,9 +59,7 @@ def test_two_ranks_steered_by_their_own_metrics_stay_together(
     assert first == second and 1 < first["step"] < 30 and "train/loss" in first["reason"]
 
 
-def test_held_out_metrics_depend_on_neither_ranks_nor_micro_batches(
-    results: dict[str, list[Any]],
-) -> None:
+def test_held_out_metrics_depend_on_neither_ranks_nor_micro_batches(results):
     expected = validated([*VALIDATED, "strategy=none"])
     for size in SIZES:
         first, second = results[f"validated {size}"]
@@ -78,21 +72,19 @@ def test_held_out_metrics_depend_on_neither_ranks_nor_micro_batches(
 
 
 @pytest.mark.skipif(find_spec("torchmetrics") is None, reason="needs torchmetrics")
-def test_metrics_of_torchmetrics_depend_on_neither_ranks_nor_batches(
-    results: dict[str, list[Any]],
-) -> None:
+def test_metrics_of_torchmetrics_depend_on_neither_ranks_nor_batches(results):
     expected = validated([*MEASURED, "strategy=none", "trainer.micro_batch_size=6"])
     assert 0 < expected["f1"] < 1 and 0 < expected["auc"] < 1
     first, second = results["measured"]
     assert first == second == pytest.approx(expected, rel=1e-6)
 
 
-def test_watchdog_reports_a_slow_step_on_the_ranks_that_wait(results: dict[str, list[Any]]) -> None:
+def test_watchdog_reports_a_slow_step_on_the_ranks_that_wait(results):
     for lines in results["stalled"]:
         assert any(line.startswith("Step 5 took") for line in lines)
 
 
-def test_skipped_updates_end_the_command_with_the_reason(tmp_path: Path) -> None:
+def test_skipped_updates_end_the_command_with_the_reason(tmp_path):
     command = ["model=mlp", "data=digits", "device=cpu", "optimizer.lr=1e30", "trainer.max_steps=8"]
     for attempt in (1, 2):
         done = launch(tmp_path, *command, "hooks.checkpointing.interval=1")

@@ -1,11 +1,9 @@
 """A new project trains at once, and passes its own tests."""
 
-from pathlib import Path
-
 from support import python
 
 
-def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
+def test_a_new_project_passes_its_own_tests(tmp_path):
     made = python.run("-m", "launcher", "init", "my_project", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     tests = python.run("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path / "my_project")
@@ -13,7 +11,7 @@ def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
     assert "2 passed" in tests.stdout
 
 
-def test_edited_code_is_named_when_a_run_resumes_and_when_it_is_complete(tmp_path: Path) -> None:
+def test_edited_code_is_named_when_a_run_resumes_and_when_it_is_complete(tmp_path):
     assert python.run("-m", "launcher", "init", "my_project", cwd=tmp_path).returncode == 0
     project = tmp_path / "my_project"
     words = ["experiment=first", "device=cpu", "trainer.max_steps=4", "scheduler=constant"]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 from shlex import split
 
 import pytest
@@ -20,7 +19,7 @@ COMMAND = split(
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     done = launch(folder, *COMMAND)
     assert done.returncode == 0, done.output
@@ -28,7 +27,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("checkpoint", ["latest", "8"])
-def test_evaluate_gives_what_training_logged(outputs: Path, checkpoint: str) -> None:
+def test_evaluate_gives_what_training_logged(outputs, checkpoint):
     folder = run_folder(outputs)
     if checkpoint == "8":
         words = ("evaluate", folder.name, "job.checkpoint=8", "--outputs", str(outputs))
@@ -46,14 +45,14 @@ def test_evaluate_gives_what_training_logged(outputs: Path, checkpoint: str) -> 
     assert json.loads(printed.splitlines()[-1]) == found
 
 
-def test_resume_runs_the_command_again(outputs: Path) -> None:
+def test_resume_runs_the_command_again(outputs):
     run = run_folder(outputs)
     done = python.run("-m", "launcher.runs", "resume", run.name, "--outputs", str(outputs))
     assert done.returncode == 0 and f"{run} is complete" in done.stdout + done.stderr, done.stderr
     assert f"python -m launcher {' '.join(COMMAND)} run.name=" in done.stderr
 
 
-def test_export_is_the_checkpoint(outputs: Path) -> None:
+def test_export_is_the_checkpoint(outputs):
     done = launch(outputs, *COMMAND, "job=export")
     assert done.returncode == 0, done.output
     exported = load_file(run_folder(outputs) / "export" / "model.safetensors")
@@ -72,7 +71,7 @@ def test_export_is_the_checkpoint(outputs: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["none", "fsdp"])
-def test_an_export_has_tied_weights_under_all_their_names(tmp_path: Path, strategy: str) -> None:
+def test_an_export_has_tied_weights_under_all_their_names(tmp_path, strategy):
     command = ("model=supervised", "model.module={_target_:support.modules.TiedLayers}")
     command += ("data=digits", "trainer.max_steps=2", f"strategy={strategy}", "device=cpu")
     for job in ("train", "export"):
@@ -88,7 +87,7 @@ def test_an_export_has_tied_weights_under_all_their_names(tmp_path: Path, strate
     assert all((tensor == copied[name]).all() for name, tensor in model.state_dict().items())
 
 
-def test_a_new_run_from_its_weights(outputs: Path, tmp_path: Path) -> None:
+def test_a_new_run_from_its_weights(outputs, tmp_path):
     run = run_folder(outputs)
     done = launch(tmp_path, *COMMAND, "seed=7", f"run.init_from={run}")
     assert done.returncode == 0, done.output
@@ -99,14 +98,14 @@ def test_a_new_run_from_its_weights(outputs: Path, tmp_path: Path) -> None:
     assert first["step"] == 0 and first["val/loss"] == pytest.approx(best, rel=1e-6)
 
 
-def test_job_without_a_checkpoint_is_one_message(tmp_path: Path) -> None:
+def test_job_without_a_checkpoint_is_one_message(tmp_path):
     done = launch(tmp_path / "outputs", *COMMAND, "job=evaluate")
     assert done.returncode == 2
     assert "job.checkpoint=latest" in done.output and "Traceback" not in done.output
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
-def test_the_configuration_is_the_checkpoints(outputs: Path) -> None:
+def test_the_configuration_is_the_checkpoints(outputs):
     """A command line without the run's sizes is enough; one that contradicts them is rejected."""
     folder = run_folder(outputs)
     short = ("model=mlp", "data=digits", "job=export", f"run.id={folder.name}")
@@ -121,9 +120,7 @@ def test_the_configuration_is_the_checkpoints(outputs: Path) -> None:
     assert "model.dropout" not in other.output, "which is equal"
 
 
-def test_a_copy_whose_links_are_lost_and_a_damaged_checkpoint(
-    outputs: Path, tmp_path: Path
-) -> None:
+def test_a_copy_whose_links_are_lost_and_a_damaged_checkpoint(outputs, tmp_path):
     shutil.copytree(outputs, tmp_path / "copy", symlinks=True)
     folder = run_folder(tmp_path / "copy")
     for link in ("latest", "best"):
@@ -137,7 +134,7 @@ def test_a_copy_whose_links_are_lost_and_a_damaged_checkpoint(
         assert "step-00000008 is damaged: state.json has 2 bytes" in rejected.output
 
 
-def test_the_average_in_place_of_the_weights(tmp_path: Path) -> None:
+def test_the_average_in_place_of_the_weights(tmp_path):
     command = [*COMMAND, "hooks=[default,ema]", "hooks.ema.decay=0.5", "hooks.ema.evaluate=true"]
     for job in ([], ["job=evaluate", "job.weights=ema"], ["job=export", "job.weights=ema"]):
         done = launch(tmp_path, *command, *job)
@@ -156,7 +153,7 @@ def test_the_average_in_place_of_the_weights(tmp_path: Path) -> None:
     assert "job.weights=mean" in rejected.output and "it has ema/0.5" in rejected.output
 
 
-def test_the_test_set_is_evaluated_only_when_it_is_chosen(tmp_path: Path) -> None:
+def test_the_test_set_is_evaluated_only_when_it_is_chosen(tmp_path):
     points = "support.modules.Points"
     command = split(
         "model=supervised model.loss=mse model.module._target_=torch.nn.Linear"

@@ -2,7 +2,6 @@
 
 import random
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -26,8 +25,6 @@ SECONDS = 6.0
     ],
     ids=str,
 )
-def test_killed_runs_are_completed_as_if_each_had_been_trained_alone(
-    tmp_path: Path, case: Case
-) -> None:
+def test_killed_runs_are_completed_as_if_each_had_been_trained_alone(tmp_path, case):
     expected = alone(case, tmp_path / "alone")
     check(case, tmp_path / "killed", expected, SECONDS, random.Random(str(case)))

@@ -4,7 +4,6 @@ import os
 import pty
 import signal
 import sys
-from pathlib import Path
 from shlex import split
 
 import pytest
@@ -27,7 +26,7 @@ ENDLESS = "trainer.max_steps=1000000"
         ("SIGTERM", ["asynchronous=false"], 128 + signal.SIGTERM),
     ],
 )
-def test_leaving(tmp_path: Path, signum: str, options: list[str], code: int) -> None:
+def test_leaving(tmp_path, signum, options, code):
     options = [f"hooks.checkpointing.{option}" for option in options]
     done = launch(tmp_path, *RUN, *options, *stop_at(13, signum=signum, group=False))
     assert done.returncode == code, done.output
@@ -39,14 +38,14 @@ def test_leaving(tmp_path: Path, signum: str, options: list[str], code: int) -> 
     )
 
 
-def test_unknown_signal_name_is_rejected(tmp_path: Path) -> None:
+def test_unknown_signal_name_is_rejected(tmp_path):
     done = launch(tmp_path / "outputs", *RUN, "hooks.checkpointing.exit_signals=[SIGNOSE]")
     assert done.returncode == 2
     assert "hooks.checkpointing.exit_signals='SIGNOSE': is not a signal" in done.output
     assert not (tmp_path / "outputs").exists()
 
 
-def test_a_closed_terminal_loses_no_step(tmp_path: Path) -> None:
+def test_a_closed_terminal_loses_no_step(tmp_path):
     """SIGHUP comes, and from then on nothing can be printed."""
     pid, terminal = pty.fork()
     if pid == 0:

@@ -44,7 +44,7 @@ class Late(TrainJob):
 """
 
 
-def test_rank_0_leaves_when_all_have_read_its_last_decision(tmp_path: Path) -> None:
+def test_rank_0_leaves_when_all_have_read_its_last_decision(tmp_path):
     (tmp_path / "late.py").write_text(LATE)
     words = (*TINY, *DDP, "job._target_=late.Late", "paths.outputs=outputs")
     done = python.run("-m", "launcher", *words, cwd=tmp_path)
@@ -52,7 +52,7 @@ def test_rank_0_leaves_when_all_have_read_its_last_decision(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("whom", ["the command", "the group"])
-def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path: Path, whom: str) -> None:
+def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path, whom):
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=2") as command:
         command.read_until("Step ")
         send = os.killpg if whom == "the group" else os.kill
@@ -68,7 +68,7 @@ def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path: Path, whom: str) -
     assert {"rank-00000.json", "rank-00001.json"} <= {entry["name"] for entry in manifest["files"]}
 
 
-def test_a_signal_to_one_rank_in_the_middle_of_a_step(tmp_path: Path) -> None:
+def test_a_signal_to_one_rank_in_the_middle_of_a_step(tmp_path):
     stop = (
         "+tracker.interrupter={_target_:support.interrupter.Interrupter,"
         "step:4,moment:optimizer,group:false,rank:1}"
@@ -96,9 +96,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def test_a_signal_to_one_rank_while_it_starts_slowly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_to_one_rank_while_it_starts_slowly(tmp_path, monkeypatch):
     """Its imports take longer than the grace, as on a busy machine; the other rank learns of the
     signal."""
     (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
@@ -111,7 +109,7 @@ def test_a_signal_to_one_rank_while_it_starts_slowly(
     assert "Training from" not in command.output, "nothing had begun"
 
 
-def test_an_interruption_leaves_no_trace(tmp_path: Path) -> None:
+def test_an_interruption_leaves_no_trace(tmp_path):
     overrides = (*TINY, "dispatch.nproc=2", "model.dropout=0.1", "trainer.max_steps=8")
     overrides += ("hooks.logging.interval=3", "data.num_val_samples=11")
     stop = (
@@ -137,7 +135,7 @@ def test_an_interruption_leaves_no_trace(tmp_path: Path) -> None:
     assert (run_folder(tmp_path / "whole") / "export" / "model.safetensors").exists()
 
 
-def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path: Path) -> None:
+def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path):
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP) as command:
         command.read_until("Step ")
         os.kill(command.pid, signal.SIGKILL)
@@ -154,9 +152,7 @@ def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path: Path) -> None:
         (0, "killed", 1, "was killed by signal 9"),
     ],
 )
-def test_a_failing_rank_ends_all(
-    tmp_path: Path, rank: int, act: str, code: int, reason: str
-) -> None:
+def test_a_failing_rank_ends_all(tmp_path, rank, act, code, reason):
     sabotage = SABOTEUR.format(rank=rank, step=3, act=act)
     words = (f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=1", sabotage)
     with Command(*words) as command:
@@ -176,7 +172,7 @@ def test_a_failing_rank_ends_all(
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_hang_after_a_signal_ends_by_force(tmp_path: Path, ranks: int) -> None:
+def test_a_hang_after_a_signal_ends_by_force(tmp_path, ranks):
     """One process sleeps in a step; of two ranks one is stopped, and the other waits for it in a
     collective."""
     asleep = SABOTEUR.format(rank=0, step=30, act="sleep")
@@ -198,7 +194,7 @@ def test_a_hang_after_a_signal_ends_by_force(tmp_path: Path, ranks: int) -> None
     verify((run_folder(tmp_path) / "checkpoints" / "latest").resolve())
 
 
-def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path: Path) -> None:
+def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path):
     silent = ("strategy=fsdp", "dispatch.nproc=2", "model._target_=support.saboteur.Silent")
     with Command(f"paths.outputs={tmp_path}", *LONG, *silent) as command:
         assert command.wait() == 1, command.output
@@ -206,7 +202,7 @@ def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path: Path) -> 
     assert "forward returned no loss on rank 1" in command.output.splitlines()[-1]
 
 
-def test_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
+def test_error_of_all_ranks_is_printed_once(tmp_path):
     words = (f"paths.outputs={tmp_path / 'none'}", *LONG, "strategy=none", "dispatch.nproc=2")
     with Command(*words) as rejected:
         assert rejected.wait() == 2
@@ -215,7 +211,7 @@ def test_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_error_of_rank_0_is_printed_once(tmp_path: Path) -> None:
+def test_error_of_rank_0_is_printed_once(tmp_path):
     """Next to a command and ranks that are new interpreters; a signal to that command ends them."""
     # Leaves the cores to the second command.
     slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"
@@ -238,16 +234,14 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
 
 
 @pytest.fixture
-def forked_by_torchrun(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def forked_by_torchrun(tmp_path_factory, monkeypatch):
     """Its ranks are processes that have imported torch."""
     interpreter = python.command(tmp_path_factory.mktemp("bin"))
     monkeypatch.setitem(ENVIRONMENT, "PYTHON_EXEC", str(interpreter))
 
 
 @pytest.mark.usefixtures("forked_by_torchrun")
-def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None:
+def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path):
     with Command(f"paths.outputs={tmp_path}", *LONG, "strategy=ddp", start=TORCHRUN) as command:
         command.read_until("Step ")
         os.kill(command.pid, signal.SIGTERM)
@@ -259,7 +253,7 @@ def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("forked_by_torchrun")
-def test_launcher_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
+def test_launcher_joins_the_ranks_that_torchrun_started(tmp_path):
     words = (f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4")
     with Command(*words, start=TORCHRUN) as command:
         assert command.wait() == 0, command.output

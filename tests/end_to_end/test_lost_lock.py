@@ -24,7 +24,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in paths}
 
 
-def test_a_run_that_another_machine_completed_is_left_alone(tmp_path: Path) -> None:
+def test_a_run_that_another_machine_completed_is_left_alone(tmp_path):
     """The first process is suspended, loses the run, and wakes up when it is complete."""
     with Command(f"paths.outputs={tmp_path}", *RUN, *PACE) as first:
         first.read_until("checkpoint copied")
@@ -53,7 +53,7 @@ def test_a_run_that_another_machine_completed_is_left_alone(tmp_path: Path) -> N
     assert [line["step"] for line in metrics(tmp_path)] == list(range(601))
 
 
-def test_a_lock_that_was_removed_is_put_back(tmp_path: Path) -> None:
+def test_a_lock_that_was_removed_is_put_back(tmp_path):
     """Unless another process was quicker: then that one has the run."""
     with Command(f"paths.outputs={tmp_path}", *RUN, *PACE) as first:
         first.read_until("checkpoint copied")

@@ -4,7 +4,6 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from shlex import split
 from typing import Any
@@ -25,7 +24,7 @@ BEFORE = re.compile(r"```py\n(.*?)```", re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(tmp_path_factory):
     """The files of the page, whose modules can be imported."""
     folder = tmp_path_factory.mktemp("migrate")
     for name, text in FILE.findall(PAGE):
@@ -60,9 +59,7 @@ def command(option: str) -> str:
     return str(words)
 
 
-def test_plain_loop_and_its_command_have_equal_losses(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plain_loop_and_its_command_have_equal_losses(project, monkeypatch):
     plain = importlib.import_module("plain")
     model = plain.Net(width=64)
     losses = after(command("optimizer=sgd"), model, project, monkeypatch)
@@ -79,9 +76,7 @@ def test_plain_loop_and_its_command_have_equal_losses(
     assert losses == pytest.approx(expected, rel=1e-6)
 
 
-def test_lightning_module_and_its_command_have_equal_losses(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lightning_module_and_its_command_have_equal_losses(project, monkeypatch):
     lightning = pytest.importorskip("pytorch_lightning")
     (before,) = [code for code in BEFORE.findall(PAGE) if "LightningModule" in code]
     expected = []
@@ -105,9 +100,7 @@ def test_lightning_module_and_its_command_have_equal_losses(
     assert len(losses) == 60 and losses == pytest.approx(expected, rel=1e-6)
 
 
-def test_trainer_of_transformers_and_its_preset_have_equal_losses(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trainer_of_transformers_and_its_preset_have_equal_losses(project, monkeypatch):
     from transformers import Trainer, TrainingArguments
 
     rows = importlib.import_module("plain").Rows(960)

@@ -31,7 +31,7 @@ def environment(monkeypatch):
 
 
 @pytest.fixture
-def run(tmp_path: Path):
+def run(tmp_path):
     copy_database(tmp_path / "mlflow.db")
     run = WrittenRun(
         tmp_path / "name" / "abcd1234",
@@ -256,7 +256,7 @@ def test_a_run_that_waits_in_a_queue(run, client):
 
 @settings(max_examples=50)
 @given(st.lists(st.text(alphabet="a./_ (é\n", max_size=9) | st.text(max_size=260), unique=True))
-def test_each_name_is_accepted_and_no_two_are_one(names: list[str]) -> None:
+def test_each_name_is_accepted_and_no_two_are_one(names):
     name = Names(clean, {})
     sent = [name(each) for each in names]
     assert len(set(sent)) == len(names) and [name(each) for each in names] == sent

@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import signal
-from pathlib import Path
 from shlex import split
 
 import nbformat
@@ -21,7 +20,7 @@ RUN = split(
 )
 
 
-def test_runs_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_a_program(tmp_path, monkeypatch):
     """Interrupted, resumed, after other runs in the process: the numbers of the command line."""
     monkeypatch.chdir(tmp_path)
     handler, level = signal.getsignal(signal.SIGINT), logging.getLogger().level
@@ -75,9 +74,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_sentences(
-    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_sentences(mistake, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     act, said = MISTAKES[mistake]
     with pytest.raises(launcher.ConfigError, match=re.escape(said)):
@@ -85,7 +82,7 @@ def test_mistakes_are_sentences(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_notebook_of_the_page(tmp_path: Path) -> None:
+def test_the_notebook_of_the_page(tmp_path):
     """Executed again, its cells return what it shows.
 
     The client of its kernel has threads and sockets of its own, which stay in a process of theirs.

@@ -46,7 +46,7 @@ def trained(outputs: Path, *overrides: str) -> Outcome:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_resume_changes_nothing(tmp_path: Path, case: str) -> None:
+def test_a_resume_changes_nothing(tmp_path, case):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     warnings = trained(whole, *CASES[case]).output
     trained(parts, *CASES[case], "trainer.pause_at=5")
@@ -86,7 +86,7 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("case", REJECTED)
-def test_what_cannot_be_stored_is_rejected_in_the_first_step(tmp_path: Path, case: str) -> None:
+def test_what_cannot_be_stored_is_rejected_in_the_first_step(tmp_path, case):
     overrides, sentence = REJECTED[case]
     outcome = launch(tmp_path, *COMMON, *overrides)
     assert outcome.returncode == 2 and sentence in outcome.output, outcome.output

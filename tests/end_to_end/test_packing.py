@@ -1,7 +1,6 @@
 """Packed rows of documents, and models that do or do not separate the documents."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ MODELS = APART | MIXING
 
 
 @pytest.mark.parametrize("model_type", MODELS)
-def test_models_of_transformers_are_measured(model_type: str) -> None:
+def test_models_of_transformers_are_measured(model_type):
     torch.manual_seed(0)
     config = MODELS[model_type] | {"model_type": model_type}
     model = HuggingFaceModel(vocab_size=64, config=config).eval()
@@ -44,7 +43,7 @@ def test_models_of_transformers_are_measured(model_type: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def overrides(tmp_path_factory):
     """A run of documents, whose model is still to be chosen."""
     folder = tmp_path_factory.mktemp("packing")
     write_tokenizer(folder)
@@ -65,9 +64,7 @@ def model_of(model_type: str) -> list[str]:
     ]
 
 
-def test_packed_documents_are_rejected_for_a_model_that_mixes_them(
-    overrides: list[str], tmp_path: Path
-) -> None:
+def test_packed_documents_are_rejected_for_a_model_that_mixes_them(overrides, tmp_path):
     config = composed([*overrides, *model_of("opt")])
     sentence = (
         r"^data\.pack=true: in OPTForCausalLM the documents of a row see each other.*"
@@ -78,7 +75,7 @@ def test_packed_documents_are_rejected_for_a_model_that_mixes_them(
     build_trainer(run_of([*overrides, *model_of("opt"), "data.pack=false"]), RunFolder(tmp_path))
 
 
-def test_a_measurement_leaves_the_training_as_it_is(overrides: list[str], tmp_path: Path) -> None:
+def test_a_measurement_leaves_the_training_as_it_is(overrides, tmp_path):
     states = []
     for pack in ("true", "false"):
         config = composed([*overrides, *model_of("llama"), f"data.pack={pack}"])

@@ -49,9 +49,7 @@ def numbers(outputs: Path) -> dict[str, list[dict[str, Any]]]:
     return {folder.name: runner.metrics_of(folder) for folder in folders}
 
 
-def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(
-    tmp_path: Path,
-) -> None:
+def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(tmp_path):
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     words = ("trainer.max_steps=200", "seed=0,1,2")
     command = sweep(parts, *words, "dispatch.parallel=2")
@@ -75,7 +73,7 @@ def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_failed_job_of_a_queue_does_not_stop_the_others(tmp_path: Path, parallel: int) -> None:
+def test_failed_job_of_a_queue_does_not_stop_the_others(tmp_path, parallel):
     words = ("trainer.max_steps=60", "optimizer=sgd", "optimizer.lr=1e30,0.1,0.2")
     command = sweep(tmp_path / "outputs", *words, f"dispatch.parallel={parallel}")
     code, output = run(command, tmp_path)
@@ -108,7 +106,7 @@ class Net(nn.Linear):
 """
 
 
-def test_what_a_job_prints_is_in_its_run_or_on_the_terminal(tmp_path: Path) -> None:
+def test_what_a_job_prints_is_in_its_run_or_on_the_terminal(tmp_path):
     (tmp_path / "printing_package.py").write_text(PRINTS)
     (tmp_path / "conf" / "model").mkdir(parents=True)
     option = "_target_: printing_package.Net\nend: trains\n"

@@ -34,7 +34,7 @@ def write(path: Path, has_target: bool) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def trained(tmp_path_factory):
     """A run of two ranks, and the command of its predictions."""
     folder = tmp_path_factory.mktemp("trained")
     ranks = ("strategy=ddp", "dispatch.nproc=2")
@@ -45,9 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder, [*train, "job=predict", f"data.predict={new}", "job.batch_size=1"]
 
 
-def test_a_killed_one_starts_again_on_another_number_of_ranks(
-    trained: tuple[Path, list[str]],
-) -> None:
+def test_a_killed_one_starts_again_on_another_number_of_ranks(trained):
     folder, command = trained
     outputs, straight, killed = folder / "outputs", folder / "a.jsonl", folder / "b.jsonl"
     done = launch(outputs, *command, f"job.file={straight}")
@@ -79,7 +77,7 @@ def test_a_killed_one_starts_again_on_another_number_of_ranks(
 
 
 @pytest.mark.parametrize("size", [7, COUNT + 1])
-def test_uneven_shares_make_the_same_file(trained: tuple[Path, list[str]], size: int) -> None:
+def test_uneven_shares_make_the_same_file(trained, size):
     """Batches: 29 (14 and 15 on two ranks), and 1, of which a rank has none."""
     folder, command = trained
     files = [folder / f"{size}-one.jsonl", folder / f"{size}-two.jsonl"]
@@ -93,9 +91,7 @@ def test_uneven_shares_make_the_same_file(trained: tuple[Path, list[str]], size:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_another_process_is_named_and_a_signal_leaves_nothing(
-    trained: tuple[Path, list[str]],
-) -> None:
+def test_another_process_is_named_and_a_signal_leaves_nothing(trained):
     folder, command = trained
     file = folder / "c.jsonl"
     parts = file.with_name(f".{file.name}.parts")
@@ -115,7 +111,7 @@ def test_another_process_is_named_and_a_signal_leaves_nothing(
     assert not parts.exists() and file.exists() == (process.returncode == 0)
 
 
-def test_columns_are_chosen(trained: tuple[Path, list[str]]) -> None:
+def test_columns_are_chosen(trained):
     folder, command = trained
     outputs = folder / "outputs"
     wanted = f"data.predict={folder / 'train.csv'}", "job.columns=[targets,index]"
@@ -140,7 +136,7 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("message", REJECTED)
-def test_what_is_rejected(message: str) -> None:
+def test_what_is_rejected(message):
     words = REJECTED[message]
     rest = TRAIN if "data=digits" not in words else ("model=mlp",)
     files = [] if "data=digits" in words else ["data.files=gone.csv"]

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,16 +52,14 @@ LEAVE = {
 
 
 @pytest.fixture(params=["-c", "script", "-m"])
-def words(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+def words(request, tmp_path):
     """Both processes get the same program."""
     (tmp_path / "program.py").write_text(PROGRAM)
     return {"-c": ["-c", PROGRAM], "script": ["program.py"], "-m": ["-m", "program"]}[request.param]
 
 
 @pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
-def test_forked_process_starts_in_the_state_of_an_interpreter(
-    words: list[str], tmp_path: Path
-) -> None:
+def test_forked_process_starts_in_the_state_of_an_interpreter(words, tmp_path):
     env = ENVIRONMENT | {"A": "1"}
     del env["PYTHONUNBUFFERED"]
     forked, real = (
@@ -75,9 +72,7 @@ def test_forked_process_starts_in_the_state_of_an_interpreter(
 
 
 @pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
-def test_command_of_a_shell_starts_in_the_state_of_an_interpreter(
-    words: list[str], tmp_path: Path
-) -> None:
+def test_command_of_a_shell_starts_in_the_state_of_an_interpreter(words, tmp_path):
     env = ENVIRONMENT | {"A": "1"}
     (tmp_path / "bin").mkdir()
     command = str(python.command(tmp_path / "bin"))
@@ -102,9 +97,7 @@ time.sleep(1000)
 
 @pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGXCPU, 7), (signal.SIGKILL, -9)])
-def test_signals_of_a_command_reach_the_forked_process(
-    tmp_path: Path, signum: int, code: int
-) -> None:
+def test_signals_of_a_command_reach_the_forked_process(tmp_path, signum, code):
     command = [python.command(tmp_path), "-c", WAITING]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -138,7 +131,7 @@ print(killed.wait())
 
 
 @pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
-def test_children_of_a_forked_process_start_and_end_as_new_interpreters(tmp_path: Path) -> None:
+def test_children_of_a_forked_process_start_and_end_as_new_interpreters(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "failing.py").write_text("import sys; print('fails'); sys.exit(3)")
     (tmp_path / "sleeping.py").write_text("import time; time.sleep(100)")
@@ -154,7 +147,7 @@ def test_children_of_a_forked_process_start_and_end_as_new_interpreters(tmp_path
 
 
 @pytest.mark.parametrize("how", LEAVE)
-def test_forked_process_ends_as_an_interpreter(how: str) -> None:
+def test_forked_process_ends_as_an_interpreter(how):
     act, code = LEAVE[how]
     program = (
         "import atexit, os, signal, sys; atexit.register(print, 'at exit'); print('begun',"
@@ -165,7 +158,7 @@ def test_forked_process_ends_as_an_interpreter(how: str) -> None:
     assert forked.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
 
 
-def test_a_time_limit_ends_all_of_it(tmp_path: Path) -> None:
+def test_a_time_limit_ends_all_of_it(tmp_path):
     program = "import os, time; os.fork(); open(f'{os.getpid()}.pid', 'w'); time.sleep(1000)"
     with pytest.raises(subprocess.TimeoutExpired):
         python.run("-c", program, cwd=tmp_path, timeout=10)

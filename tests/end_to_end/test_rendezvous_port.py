@@ -37,7 +37,7 @@ def met(env: dict[str, str], of_rank: Callable[[str], dict[str, str]]) -> list[s
     return [text.split()[0] for text in texts]
 
 
-def test_tasks_of_a_step_meet() -> None:
+def test_tasks_of_a_step_meet():
     assert met(STEP, task_of_step) == ["1", "0"]
 
 
@@ -45,7 +45,7 @@ def task_of_step(rank: str) -> dict[str, str]:
     return {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}
 
 
-def test_ranks_of_torchrun_in_a_job_meet_at_their_own_port() -> None:
+def test_ranks_of_torchrun_in_a_job_meet_at_their_own_port():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -53,7 +53,7 @@ def test_ranks_of_torchrun_in_a_job_meet_at_their_own_port() -> None:
     assert met(env | inherited, lambda rank: {"RANK": rank}) == ["1", "0"]
 
 
-def test_rank_0_whose_port_is_in_use_says_so() -> None:
+def test_rank_0_whose_port_is_in_use_says_so():
     port = port_of(f" {JOB} used 0")
     with socket.create_server(("", port)):
         env = STEP | task_of_step("0") | {"SLURM_JOB_ID": f"{JOB} used", "SLURM_STEP_ID": "0"}

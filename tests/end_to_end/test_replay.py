@@ -31,7 +31,7 @@ def files(outputs: Path) -> dict[str, int]:
     }
 
 
-def test_replay_repeats_a_run_of_two_attempts(tmp_path: Path) -> None:
+def test_replay_repeats_a_run_of_two_attempts(tmp_path):
     attempts = [
         ("dispatch.nproc=2", "trainer.pause_at=8"),
         ("dispatch.nproc=1", "trainer.micro_batch_size=4", "data.num_workers=1"),

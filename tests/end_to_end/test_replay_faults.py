@@ -94,7 +94,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
 }
 
 
-def test_what_changed_after_a_run_is_named(tmp_path: Path) -> None:
+def test_what_changed_after_a_run_is_named(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     code, output = run(tmp_path, "launcher", *RUN, *MLP)
     assert code == 0, output

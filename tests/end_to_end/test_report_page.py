@@ -133,7 +133,7 @@ document.body.dataset.result = JSON.stringify(result);
 
 
 @needs_browser
-def test_the_page_in_a_browser(tmp_path: Path) -> None:
+def test_the_page_in_a_browser(tmp_path):
     """It is narrow, then wide, then used. The search is one of other runs."""
     outputs, file = tmp_path / "outputs", tmp_path / "outputs" / "report.html"
     write_runs(outputs)

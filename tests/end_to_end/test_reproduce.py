@@ -32,7 +32,7 @@ def run(cwd: Path, *words: str) -> str:
     return output
 
 
-def test_the_code_of_a_run_with_uncommitted_changes_is_restored(tmp_path: Path) -> None:
+def test_the_code_of_a_run_with_uncommitted_changes_is_restored(tmp_path):
     (tmp_path / ".gitignore").write_text("outputs/\n")
     (tmp_path / "mine.py").write_text(HOOK)
     for words in (

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-from pathlib import Path
 from shlex import split
 
 import pytest
@@ -46,9 +45,7 @@ SCALER = (*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=30", "precisi
     ],
     ids=["gpt-workers-accumulation", "digits-accumulation-fp16-scaler"],
 )
-def test_interruptions_leave_no_trace(
-    tmp_path: Path, overrides: tuple[str, ...], stops: list[tuple[int, str]]
-) -> None:
+def test_interruptions_leave_no_trace(tmp_path, overrides, stops):
     whole = launch(tmp_path / "whole", *COMMON, *overrides)
     assert whole.returncode == 0, whole.output
     parts = tmp_path / "parts"
@@ -79,9 +76,7 @@ PREEMPTED = "preempted", "preempted"
         (60, "after_train", 0),
     ],
 )
-def test_a_signal_at_any_moment_is_honoured(
-    tmp_path: Path, step: int, moment: str, code: int
-) -> None:
+def test_a_signal_at_any_moment_is_honoured(tmp_path, step, moment, code):
     stopped = launch(tmp_path, *COMMON, *DIGITS, *stop_at(step, moment, group=False))
     assert stopped.returncode == code, stopped.output
     now = record(tmp_path)
@@ -107,7 +102,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def test_a_signal_while_torch_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_while_torch_is_imported(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
     path = f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"
     monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", path)
@@ -118,7 +113,7 @@ def test_a_signal_while_torch_is_imported(tmp_path: Path, monkeypatch: pytest.Mo
     assert (now["state"], now["step"]) == ("preempted", 0)
 
 
-def test_a_signal_from_outside(tmp_path: Path) -> None:
+def test_a_signal_from_outside(tmp_path):
     command = (*DIGITS, "trainer.max_steps=100000", "hooks.progress.interval=5")
     stopped = interrupt(tmp_path, *command, at="Step     20/", signum=signal.SIGINT)
     assert stopped.returncode == 130, stopped.output
@@ -128,7 +123,7 @@ def test_a_signal_from_outside(tmp_path: Path) -> None:
     assert "Resuming from" in again.output
 
 
-def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path) -> None:
+def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path):
     wait = tmp_path / "wait"
     command = split(
         "data=custom data.dataset._target_=support.interrupter.Stalling +data.dataset.at=200"
@@ -148,9 +143,7 @@ def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pause", [[], ["trainer.pause_at=4"]], ids=["completed", "paused"])
-def test_changed_data_are_rejected_whether_or_not_a_run_is_complete(
-    tmp_path: Path, pause: list[str]
-) -> None:
+def test_changed_data_are_rejected_whether_or_not_a_run_is_complete(tmp_path, pause):
     table = tmp_path / "a.csv"
     rows = [f"{number},{number % 7},{number % 3}" for number in range(60)]
     table.write_text("\n".join(["a,b,y", *rows]) + "\n")
@@ -174,7 +167,7 @@ def test_changed_data_are_rejected_whether_or_not_a_run_is_complete(
     assert (run_folder(outputs) / "run.json").read_bytes() == before
 
 
-def test_a_completed_run(tmp_path: Path) -> None:
+def test_a_completed_run(tmp_path):
     """It is left alone; what has changed since is reported; asked for more steps it trains."""
     command = (*DIGITS, "trainer.max_steps=3", "hooks.evaluation.interval=0")
     assert launch(tmp_path, *command).returncode == 0
@@ -196,7 +189,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
     assert ends == [(0, 3), (3, 5)]
 
 
-def test_a_completed_run_of_epochs_has_not_changed(tmp_path: Path) -> None:
+def test_a_completed_run_of_epochs_has_not_changed(tmp_path):
     """Its command has no number of steps, and its checkpoint has one."""
     command = (*DIGITS, "hooks.evaluation.interval=0", "trainer.max_steps=null", "run.id=a")
     for epochs, is_changed in ((1, False), (0.5, True)):
@@ -208,7 +201,7 @@ def test_a_completed_run_of_epochs_has_not_changed(tmp_path: Path) -> None:
         assert "max_steps" not in done.output
 
 
-def test_an_earlier_command_does_not_end_an_extension(tmp_path: Path) -> None:
+def test_an_earlier_command_does_not_end_an_extension(tmp_path):
     """It was killed, so run.json does not have its last step."""
     saved = "hooks.checkpointing={asynchronous:false,interval:2,keep_previous:9}"
     command = (*DIGITS, "run.id=a", "hooks.evaluation.interval=0", saved)
@@ -246,9 +239,7 @@ finally:
 @pytest.mark.parametrize(
     "where", [(), ("dispatch.nproc=2",), ("-m",)], ids=["run", "ranks", "sweep"]
 )
-def test_a_completed_run_asked_for_again_loads_no_torch(
-    completed: Path, where: tuple[str, ...]
-) -> None:
+def test_a_completed_run_asked_for_again_loads_no_torch(completed, where):
     words = (f"paths.outputs={completed}", *ONE_STEP, *where)
     again = python.run("-c", WHETHER_TORCH, *words, env=ENVIRONMENT, real=True)
     assert again.returncode == 0, again.stderr
@@ -257,9 +248,7 @@ def test_a_completed_run_asked_for_again_loads_no_torch(
     assert again.stdout.splitlines()[-1] == "False"
 
 
-def test_a_tracker_added_to_a_completed_run_is_copied_by_the_command_that_it_names(
-    completed: Path,
-) -> None:
+def test_a_tracker_added_to_a_completed_run_is_copied_by_the_command_that_it_names(completed):
     again = launch(completed, *ONE_STEP, "tracker=[tensorboard]")
     (command,) = re.findall(r"To copy the run to it: python -m launcher\.runs (.*)", again.output)
     words = split(command)
@@ -270,14 +259,14 @@ def test_a_tracker_added_to_a_completed_run_is_copied_by_the_command_that_it_nam
 
 
 @pytest.fixture(scope="module")
-def completed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def completed(tmp_path_factory):
     outputs = tmp_path_factory.mktemp("completed")
     done = launch(outputs, *ONE_STEP)
     assert done.returncode == 0, done.output
     return outputs
 
 
-def test_a_run_without_checkpoints_trains_again_and_says_so(tmp_path: Path) -> None:
+def test_a_run_without_checkpoints_trains_again_and_says_so(tmp_path):
     command = (
         *DIGITS,
         "trainer.max_steps=4",
@@ -306,7 +295,7 @@ def test_a_run_without_checkpoints_trains_again_and_says_so(tmp_path: Path) -> N
     assert "cannot resume its checkpoint of step 4" in longer.output
 
 
-def test_lost_checkpoints_are_not_a_silent_start_over(tmp_path: Path) -> None:
+def test_lost_checkpoints_are_not_a_silent_start_over(tmp_path):
     command = (
         *DIGITS,
         "hooks.evaluation.interval=0",
@@ -326,7 +315,7 @@ def test_lost_checkpoints_are_not_a_silent_start_over(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_runs(tmp_path_factory):
     """A run that is paused, and one that is complete."""
     outputs = tmp_path_factory.mktemp("two")
     for name, more in (("paused", "trainer.pause_at=20"), ("complete", "trainer.max_steps=20")):
@@ -351,9 +340,7 @@ OTHER = ("seed=7", "optimizer.lr=1", "trainer.max_steps=60")
     ],
     ids=str,
 )
-def test_a_rejected_command_leaves_a_run_as_it_was(
-    two_runs: Path, name: str, overrides: list[str], sentence: str
-) -> None:
+def test_a_rejected_command_leaves_a_run_as_it_was(two_runs, name, overrides, sentence):
     def content() -> dict[str, bytes | None]:
         paths = sorted(two_runs.rglob("*"))
         return {str(path): path.read_bytes() if path.is_file() else None for path in paths}
@@ -366,7 +353,7 @@ def test_a_rejected_command_leaves_a_run_as_it_was(
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """The outputs of a run that nothing has stopped."""
     outputs = tmp_path_factory.mktemp("whole")
     done = launch(outputs, *COMMON, *DIGITS)
@@ -374,7 +361,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outputs
 
 
-def test_kill_9_loses_an_interval_at_most(tmp_path: Path, whole: Path) -> None:
+def test_kill_9_loses_an_interval_at_most(tmp_path, whole):
     # Else a slow disk may still be at the one before.
     durable = "hooks.checkpointing.asynchronous=false"
     stop = stop_at(44, "forward", "SIGKILL")
@@ -392,9 +379,7 @@ def test_kill_9_loses_an_interval_at_most(tmp_path: Path, whole: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["evaluation", "close"])
-def test_run_json_agrees_with_the_metrics_after_a_kill(
-    tmp_path: Path, whole: Path, moment: str
-) -> None:
+def test_run_json_agrees_with_the_metrics_after_a_kill(tmp_path, whole, moment):
     """Its summary is read from metrics.jsonl again, at the next start and at the end."""
     killed = launch(tmp_path, *COMMON, *DIGITS, *stop_at(60, moment, "SIGKILL"))
     assert killed.returncode == -signal.SIGKILL, killed.output
@@ -410,7 +395,7 @@ def test_run_json_agrees_with_the_metrics_after_a_kill(
     assert newest["train/loss"][0] == ours["loss"]
 
 
-def test_resume_modes(tmp_path: Path) -> None:
+def test_resume_modes(tmp_path):
     command, outputs = (*DIGITS, *COMMON), tmp_path / "outputs"
     none_yet = launch(outputs, *command, "run.resume=must")
     assert none_yet.returncode == 2
@@ -430,7 +415,7 @@ def test_resume_modes(tmp_path: Path) -> None:
     assert max(rates) <= 0.003, "it does"
 
 
-def test_pauses_leave_no_trace(tmp_path: Path, whole: Path) -> None:
+def test_pauses_leave_no_trace(tmp_path, whole):
     """`trainer.pause_at` is not part of the identity, and may be any step."""
     parts = tmp_path / "parts"
     for pause_at, step in (("13", 13), ("30", 30), ("8", 30)):

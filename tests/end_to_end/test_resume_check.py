@@ -1,7 +1,6 @@
 """job=resume_check as a user starts it: exit codes, ranks, and that no run is touched."""
 
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from support.runner import launch
 DIGITS = ("model=mlp", "data=digits", "device=cpu", "trainer.max_steps=20", "job=resume_check")
 
 
-def test_two_ranks_resume_with_equal_bits(tmp_path: Path) -> None:
+def test_two_ranks_resume_with_equal_bits(tmp_path):
     words = ("strategy=fsdp", "dispatch.nproc=2", "job.steps=2")
     done = launch(tmp_path / "outputs", *DIGITS, *words, f"job.scratch={tmp_path}")
     assert done.returncode == 0, done.output
@@ -20,7 +19,7 @@ def test_two_ranks_resume_with_equal_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("torchao") is None, reason="needs the extra fp8")
-def test_a_run_in_fp8_resumes_with_equal_bits(tmp_path: Path) -> None:
+def test_a_run_in_fp8_resumes_with_equal_bits(tmp_path):
     words = ["model=gpt", "model.num_layers=1", "data=synthetic", "data.seq_len=16"]
     words += ["data.batch_size=4", "precision=fp8", "precision.emulate=true", "tracker=[]"]
     words += ["model.logits_chunk=20", "hooks=[default,ema]", "job=resume_check", "job.steps=2"]
@@ -28,7 +27,7 @@ def test_a_run_in_fp8_resumes_with_equal_bits(tmp_path: Path) -> None:
     assert done.returncode == 0 and "Bitwise identical" in done.output, done.output
 
 
-def test_a_hook_without_state_is_named(tmp_path: Path) -> None:
+def test_a_hook_without_state_is_named(tmp_path):
     words = ("+hooks.warmup._target_=support.forgetful.Warmup", "job.steps=2")
     done = launch(tmp_path / "outputs", *DIGITS, *words)
     assert done.returncode == 1, done.output
@@ -45,9 +44,7 @@ def test_a_hook_without_state_is_named(tmp_path: Path) -> None:
         (["job.scratch=/dev/null/x"], "job=resume_check: /dev/null/x cannot be used"),
     ],
 )
-def test_a_run_that_cannot_be_checked_is_rejected(
-    tmp_path: Path, words: list[str], message: str
-) -> None:
+def test_a_run_that_cannot_be_checked_is_rejected(tmp_path, words, message):
     done = launch(tmp_path / "outputs", *DIGITS, *words)
     assert done.returncode == 2 and message in done.output, done.output
     assert "Traceback" not in done.output and not list(tmp_path.rglob("*"))

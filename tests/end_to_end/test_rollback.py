@@ -25,7 +25,7 @@ def roll_back(outputs: Path, step: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_rolled_back_run_ends_bit_exact(tmp_path: Path, way: str) -> None:
+def test_a_rolled_back_run_ends_bit_exact(tmp_path, way):
     command = (*COMMAND, *WAYS[way])
     done = launch(tmp_path, *command)
     assert done.returncode == 0, done.output
@@ -42,7 +42,7 @@ def test_a_rolled_back_run_ends_bit_exact(tmp_path: Path, way: str) -> None:
     assert metrics(tmp_path) == lines and record(tmp_path)["best"] == best
 
 
-def test_a_killed_run_is_rolled_back(tmp_path: Path) -> None:
+def test_a_killed_run_is_rolled_back(tmp_path):
     durable = "hooks.checkpointing.asynchronous=false"
     killed = launch(tmp_path, *COMMAND, durable, *stop_at(13, signum="SIGKILL"))
     assert killed.returncode < 0, killed.output

@@ -68,8 +68,8 @@ def has_open_files(folder: Path) -> bool:
 
 @ON_LINUX
 def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_that_never_paused(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     outputs = tmp_path / "outputs"
     killed = start(outputs, "hpo.parallel=2")
     for line in killed.stdout:
@@ -123,9 +123,7 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
 
 
 @ON_LINUX
-def test_a_search_that_is_killed_at_random_moments_has_the_runs_of_an_undisturbed_one(
-    tmp_path: Path,
-) -> None:
+def test_a_search_that_is_killed_at_random_moments_has_the_runs_of_an_undisturbed_one(tmp_path):
     words = ("hpo.n_trials=3", "+hpo.sampler_options.n_startup_trials=1", "hpo.max_failures=9")
     outputs, undisturbed, moments = tmp_path / "a", tmp_path / "b", random.Random(3)
     whole = start(undisturbed, *words)
@@ -160,9 +158,7 @@ def open_attempts(outputs: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(("act", "code"), [("terminate", 143), ("close", 128 + signal.SIGPIPE)])
-def test_a_signal_and_a_closed_pipe_save_the_trials_of_a_search(
-    tmp_path: Path, act: str, code: int
-) -> None:
+def test_a_signal_and_a_closed_pipe_save_the_trials_of_a_search(tmp_path, act, code):
     """`| head` closes the pipe: the next line cannot be printed, here the one of the first
     pause."""
     outputs = tmp_path / "outputs"

@@ -146,7 +146,7 @@ def assert_equal(shared: Path, alone: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def trunks(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def trunks(tmp_path_factory):
     """Folders of runs with the run `shared/trunk`, by its overrides."""
 
     @cache
@@ -160,7 +160,7 @@ def trunks(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def one_run(trunks: Any) -> Path:
+def one_run(trunks):
     """Its best checkpoint at step 12 is that of step 12."""
     return trunks(*DEFAULT)
 
@@ -173,14 +173,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("both", "first", "second", "step"), CASES)
-def test_a_shared_run_equals_the_run_trained_alone(
-    trunks: Any,
-    tmp_path: Path,
-    both: tuple[str, ...],
-    first: list[str],
-    second: list[str],
-    step: int,
-) -> None:
+def test_a_shared_run_equals_the_run_trained_alone(trunks, tmp_path, both, first, second, step):
     # The id of a run does not have the hooks that only observe.
     name, outputs = "run.name=shared", tmp_path / "shared"
     shutil.copytree(trunks(*both, *first), outputs, symlinks=True)
@@ -211,7 +204,7 @@ def declared() -> Iterator[str]:
             yield f"{path}.{key}"
 
 
-def test_each_declared_key_is_compared() -> None:
+def test_each_declared_key_is_compared():
     compared = {*MATTERS} - {"observing"} | {f"hooks.{name}.*" for name in OBSERVING}
     assert {*declared()} == compared
 
@@ -227,7 +220,7 @@ main(sys.argv[1:])
 """
 
 
-def test_a_wrong_declaration_is_found(tmp_path: Path) -> None:
+def test_a_wrong_declaration_is_found(tmp_path):
     """The comparison above fails if a key is said not to matter, and does."""
     other = "trainer.max_grad_norm=0.01"
     train(tmp_path / "shared", *DEFAULT)
@@ -293,9 +286,7 @@ def has_lost_its_best(folder: Path) -> None:
         (has_lost_its_weights, [], "New run. Shares steps 0 to 8"),
     ],
 )
-def test_what_is_not_the_same_is_not_shared(
-    one_run: Path, tmp_path: Path, change: Any, words: list[str], said: str | None
-) -> None:
+def test_what_is_not_the_same_is_not_shared(one_run, tmp_path, change, words, said):
     leaf, output = leave(one_run, tmp_path / "outputs", *words, change=change)
     shared = re.search(r"New run. Shares steps 0 to (\d+)", output)
     assert trained(leaf) == 20 - (int(shared[1]) if shared else 0)
@@ -315,7 +306,7 @@ COOLDOWNS = ("-m", "seed=0,1", "scheduler.decay_ratio=0.08,0.24")
 
 
 @pytest.fixture(scope="module")
-def trained_alone(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def trained_alone(tmp_path_factory):
     outputs = tmp_path_factory.mktemp("cooldowns")
     done = runner.launch(outputs, *GPT, *COOLDOWNS)
     assert done.returncode == 0, done.output
@@ -329,9 +320,7 @@ def assert_all_equal(outputs: Path, trained_alone: list[Path]) -> int:
     return sum(trained(outputs / alone.parent.name / alone.name) for alone in trained_alone)
 
 
-def test_cooldowns_of_two_seeds_train_what_they_have_in_common_once(
-    tmp_path: Path, trained_alone: list[Path]
-) -> None:
+def test_cooldowns_of_two_seeds_train_what_they_have_in_common_once(tmp_path, trained_alone):
     words = (*GPT, *COOLDOWNS, "run.share_prefix=true", "dispatch.parallel=2")
     done = runner.launch(tmp_path, *words, jobs=4)
     assert done.returncode == 0, done.output
@@ -343,7 +332,7 @@ def test_cooldowns_of_two_seeds_train_what_they_have_in_common_once(
         assert len(steps) <= 3 and max(steps) == 100
 
 
-def test_a_trunk_that_is_killed_costs_only_time(tmp_path: Path, trained_alone: list[Path]) -> None:
+def test_a_trunk_that_is_killed_costs_only_time(tmp_path, trained_alone):
     words = [f"paths.outputs={tmp_path}", *GPT, *COOLDOWNS, "run.share_prefix=true"]
     words += ["dispatch.parallel=2", "+tracker.pace._target_=support.pacer.Pacer"]
     first = runner.start("-m", "launcher", *words, "+tracker.pace.seconds=0.02", jobs=4)
@@ -369,9 +358,7 @@ def wait_for(find: Any) -> Any:
     raise AssertionError("waited in vain")
 
 
-def test_shared_steps_are_shared_further_where_they_were_compared(
-    one_run: Path, tmp_path: Path
-) -> None:
+def test_shared_steps_are_shared_further_where_they_were_compared(one_run, tmp_path):
     leaf, _ = leave(one_run, tmp_path / "outputs")
     shutil.rmtree(leaf.parent / "trunk")
     words = (*DEFAULT, "run.name=shared", "run.share_prefix=true", "scheduler.decay_ratio=0.35")

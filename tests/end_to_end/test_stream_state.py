@@ -1,8 +1,6 @@
 """A user's stream with `state_dict` and `load_state_dict`: killed, and resumed by other ranks and
 workers, it reads nothing again."""
 
-from pathlib import Path
-
 from support.runner import launch, metrics, steps, stop_at
 
 RUN = (
@@ -14,7 +12,7 @@ RUN = (
 TWO = ("strategy=ddp", "dispatch.nproc=2")
 
 
-def test_killed_and_resumed_it_reads_nothing_again(tmp_path: Path) -> None:
+def test_killed_and_resumed_it_reads_nothing_again(tmp_path):
     def attempt(name: str, *words: str) -> tuple[int, str, list[list[int]]]:
         """The exit code, the output, and what each process has read."""
         noted = tmp_path / "read" / name

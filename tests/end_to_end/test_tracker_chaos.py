@@ -94,7 +94,7 @@ def server(monkeypatch):
         yield server
 
 
-def test_every_step_once_in_every_tracker(tmp_path: Path, server: WandbServer) -> None:
+def test_every_step_once_in_every_tracker(tmp_path, server):
     # Here: each worker collects all tests, and it takes two CPU-seconds.
     from mlflow.tracking import MlflowClient
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -24,13 +24,13 @@ def tracked(outputs: Path) -> list[dict]:
     ]
 
 
-def test_a_run_that_is_stopped_and_resumed_is_mirrored_once(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_and_resumed_is_mirrored_once(tmp_path):
     stopped = launch(tmp_path, *TINY, FILES, *stop_at(9))
     assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
     check_complete(tmp_path, launch(tmp_path, *TINY, FILES))
 
 
-def test_one_of_two_ranks_starts_the_follower(tmp_path: Path) -> None:
+def test_one_of_two_ranks_starts_the_follower(tmp_path):
     check_complete(tmp_path, launch(tmp_path, *TINY, FILES, "dispatch.nproc=2", "strategy=ddp"))
     assert (run_folder(tmp_path) / "logs" / "tracker.log").read_text().count("of attempt 1") == 1
 
@@ -42,7 +42,7 @@ def check_complete(outputs: Path, done: runner.Outcome) -> None:
     assert (run_folder(outputs) / "tracked.state").read_text() == "completed"
 
 
-def test_a_missing_library_rejects_the_run(tmp_path: Path) -> None:
+def test_a_missing_library_rejects_the_run(tmp_path):
     rejected = launch(tmp_path, *TINY, FILES.replace("}", ",needs:no_such_library}"))
     assert rejected.returncode == 2
     last = rejected.output.strip().splitlines()[-1]
@@ -50,7 +50,7 @@ def test_a_missing_library_rejects_the_run(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("run.json"))
 
 
-def test_the_follower_of_a_killed_run_marks_it_as_killed(tmp_path: Path) -> None:
+def test_the_follower_of_a_killed_run_marks_it_as_killed(tmp_path):
     command = ("-m", "launcher", f"paths.outputs={tmp_path}", *TINY, FILES)
     stop = stop_at(9, signum="SIGKILL", group=False)
     process = runner.start(*command, *stop, env=runner.ENVIRONMENT)

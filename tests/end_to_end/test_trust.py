@@ -36,7 +36,7 @@ MODULE = {"_target_": "outputs.theirs.foreign.evil.Net"}
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     done = python.run("-m", "launcher", *WORDS, "run.name=theirs", "run.id=foreign", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -112,9 +112,7 @@ def without_trust(words: tuple[str, ...]) -> list[str]:
     [*((door, PICKLE) for door in DOORS), ("load_model", MODULE), ("sync", MODULE)],
     ids=lambda value: value if isinstance(value, str) else value["_target_"],
 )
-def test_code_of_a_foreign_run_does_not_run(
-    project: Path, tmp_path: Path, door: str, node: dict[str, Any]
-) -> None:
+def test_code_of_a_foreign_run_does_not_run(project, tmp_path, door, node):
     folder = foreign(project, tmp_path, node)
     before = content(folder)
     done = python.run(*without_trust(DOORS[door]), cwd=folder)
@@ -128,7 +126,7 @@ def test_code_of_a_foreign_run_does_not_run(
         assert (folder / MARKER).exists(), "it would have run"
 
 
-def test_an_export_reads_the_model_alone(project: Path, tmp_path: Path) -> None:
+def test_an_export_reads_the_model_alone(project, tmp_path):
     """Other nodes of the checkpoint are neither checked nor built."""
     folder = foreign(project, tmp_path, PICKLE, model=False)
     done = python.run(*BY_HAND, "job=export", cwd=folder)
@@ -136,9 +134,7 @@ def test_an_export_reads_the_model_alone(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["run.fork_from", "run.init_from"])
-def test_a_start_from_a_foreign_checkpoint_reads_tensors_only(
-    project: Path, tmp_path: Path, key: str
-) -> None:
+def test_a_start_from_a_foreign_checkpoint_reads_tensors_only(project, tmp_path, key):
     folder = foreign(project, tmp_path, PICKLE)
     source = f"{RUN}/checkpoints/step-00000002"
     words = (*WORDS, "trainer.max_steps=3", f"{key}={source}")
@@ -147,7 +143,7 @@ def test_a_start_from_a_foreign_checkpoint_reads_tensors_only(
     assert not (folder / MARKER).exists()
 
 
-def test_listings_build_nothing(project: Path, tmp_path: Path) -> None:
+def test_listings_build_nothing(project, tmp_path):
     folder = foreign(project, tmp_path, PICKLE)
     for words in (["list"], ["show", "foreign"], ["checkpoints"]):
         assert python.run(*RUNS, *words, cwd=folder).returncode == 0
@@ -155,7 +151,7 @@ def test_listings_build_nothing(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own(tmp_path_factory):
     """A project with a class of its own, a metric that was typed, and a run."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "mine.py").write_text("import torch\n\n\nclass Net(torch.nn.Linear):\n    pass\n")
@@ -185,9 +181,7 @@ OWN_DOORS = {
 
 
 @pytest.mark.parametrize("door", OWN_DOORS)
-def test_the_own_runs_need_no_trust_and_those_of_another_key_do(
-    own: Path, tmp_path: Path, door: str
-) -> None:
+def test_the_own_runs_need_no_trust_and_those_of_another_key_do(own, tmp_path, door):
     folder = Path(shutil.copytree(own, tmp_path / "project", symlinks=True))
     if door in ("evaluate", "load_model"):
         before = content(folder)
@@ -200,7 +194,7 @@ def test_the_own_runs_need_no_trust_and_those_of_another_key_do(
     assert done.returncode == 0, done.stderr
 
 
-def test_an_export_is_signed_if_its_checkpoint_is(own: Path, tmp_path: Path) -> None:
+def test_an_export_is_signed_if_its_checkpoint_is(own, tmp_path):
     folder = Path(shutil.copytree(own, tmp_path / "project", symlinks=True))
     assert python.run(*RUNS, "export", "first", cwd=folder).returncode == 0
     load = "from launcher import load_model; load_model('outputs/own/first/export')"
@@ -212,7 +206,7 @@ def test_an_export_is_signed_if_its_checkpoint_is(own: Path, tmp_path: Path) -> 
     assert "_target_=other.Net: only the stored configuration" in changed.stderr, changed.stderr
 
 
-def test_a_run_of_stock_parts_needs_no_trust(project: Path, tmp_path: Path) -> None:
+def test_a_run_of_stock_parts_needs_no_trust(project, tmp_path):
     folder = Path(shutil.copytree(project, tmp_path / "project", symlinks=True))
     other = {**os.environ, "LAUNCHER_KEY": str(tmp_path / "key")}
     for words in (
@@ -224,7 +218,7 @@ def test_a_run_of_stock_parts_needs_no_trust(project: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("verb", ["resume", "evaluate", "fork", "export"])
-def test_a_stored_command_that_was_changed(project: Path, tmp_path: Path, verb: str) -> None:
+def test_a_stored_command_that_was_changed(project, tmp_path, verb):
     """tests/unit/runs/act/test_repeat_command.py has further overrides."""
     word = "+hooks.x={_target_:torch.load,f:evil.pt,weights_only:false}"
     folder = Path(shutil.copytree(project, tmp_path / "project", symlinks=True))

@@ -41,7 +41,7 @@ def environment(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(tmp_path: Path):
+def run(tmp_path):
     run = WrittenRun(
         tmp_path / "name" / "abcd1234",
         seed=3,

@@ -1,12 +1,10 @@
 """A working directory outside of the repository."""
 
-from pathlib import Path
-
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def outside_of_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def outside_of_the_repository(tmp_path, monkeypatch):
     """Each attempt records git's state, and there is none here: git need not say so each time."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("launcher.rundir.record.git_state", lambda folder: None)

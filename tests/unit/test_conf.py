@@ -71,7 +71,7 @@ def targets(node: Any) -> set[str]:
     return set()
 
 
-def test_every_file_is_an_option_of_a_group() -> None:
+def test_every_file_is_an_option_of_a_group():
     files = {path.relative_to(FOLDER) for path in FOLDER.rglob("*.yaml")}
     options = {Path(group, f"{option}.yaml") for group, option in OPTIONS}
     others = {"config.yaml", "hydra/plugins/launcher.yaml", "hydra/help/launcher.yaml"}
@@ -80,7 +80,7 @@ def test_every_file_is_an_option_of_a_group() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "option"), CHOICES)
-def test_every_option_is_valid_and_matches_its_class(group: str, option: str) -> None:
+def test_every_option_is_valid_and_matches_its_class(group, option):
     """The signature read from source is the one that Python sees, and each part that is not a
     partial can be built."""
     config = chosen(group, option)

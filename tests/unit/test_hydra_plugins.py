@@ -11,7 +11,7 @@ from hydra_plugins import launcher_dispatch
 from support.paths import ROOT
 
 
-def test_each_plugin_is_an_entry_point() -> None:
+def test_each_plugin_is_an_entry_point():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     listed = project["entry-points"]["hydra.plugins"]
     named = {EntryPoint(name, value, "hydra.plugins").load() for name, value in listed.items()}

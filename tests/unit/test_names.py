@@ -12,27 +12,27 @@ from launcher.hooks.records import key_average
 from support.paths import ROOT
 
 
-def test_trainloops_utilities() -> None:
+def test_trainloops_utilities():
     assert utils.key_average is key_average
 
 
-def test_names_of_the_package_are_those_of_its_api() -> None:
+def test_names_of_the_package_are_those_of_its_api():
     assert dir(launcher) == sorted(name for name in vars(api) if not name.startswith("_"))
     assert "torch" not in dir(launcher)
     for name in dir(launcher):
         assert getattr(launcher, name) is getattr(api, name)
 
 
-def test_each_public_name_is_on_the_api_page() -> None:
+def test_each_public_name_is_on_the_api_page():
     page = (ROOT / "docs" / "api.md").read_text()
     assert [name for name in dir(launcher) if not re.search(rf"\b{name}\b", page)] == []
 
 
-def test_version_is_that_of_the_distribution() -> None:
+def test_version_is_that_of_the_distribution():
     assert launcher.__version__ == metadata.version("torch-launcher")
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nothing"):
         launcher.nothing  # noqa: B018
 
@@ -41,11 +41,11 @@ def test_unknown_name_is_an_attribute_error() -> None:
     "name",
     ["EmaHook", "EMAHook", "CudaMaxMemoryHook", "ImageFileLoggerHook", "WandbHook", "key_average"],
 )
-def test_trainloops_names(name: str) -> None:
+def test_trainloops_names(name):
     assert callable(getattr(launcher, name))
 
 
-def test_distributed_join_and_leave_work_for_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distributed_join_and_leave_work_for_one_process(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     me = distributed.Ranks.from_env()

@@ -75,11 +75,11 @@ def foreign_names(source: str, own: set[str]) -> Iterator[str]:
         ("import os\nos._exit(1)\nself._mine\nconfig._target_\nx.__dict__", []),
     ],
 )
-def test_private_names_of_others_are_seen(source: str, names: list[str]) -> None:
+def test_private_names_of_others_are_seen(source, names):
     assert list(foreign_names(source, {"_mine"})) == names
 
 
-def test_private_names_of_other_libraries_are_those_of_the_list() -> None:
+def test_private_names_of_other_libraries_are_those_of_the_list():
     sources = {path.relative_to(SRC).as_posix(): path.read_text() for path in SRC.rglob("*.py")}
     own = {name for source in sources.values() for name in own_names(ast.parse(source))}
     assert {

@@ -95,14 +95,14 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deepspeed")
     (folder / "ds.json").write_text(json.dumps(FILE))
     return folder
 
 
 @pytest.fixture(scope="module")
-def pair(root: Path) -> dict[str, list[Any]]:
+def pair(root):
     """Results of two ranks, by name."""
     tasks: dict[str, Task] = {}
     for n, overrides in STAGES.items():
@@ -153,7 +153,7 @@ def readings(root: Path, reader: str) -> dict[str, Task]:
 
 
 @pytest.fixture(scope="module")
-def alone(root: Path, pair: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def alone(root, pair):
     """Results of one rank, by name."""
     tasks: dict[str, Task] = {"weights": ("initial_weights", {"overrides": ["strategy=none"]})}
     for i, (name, (_, more)) in enumerate(PARTS.items()):
@@ -165,7 +165,7 @@ def alone(root: Path, pair: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def read(root: Path, alone: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def read(root, alone):
     """State that each rank of each reader had from each writer."""
     tasks = readings(root, "three ranks")
     return alone | dict(zip(tasks, together(3, root / "three", list(tasks.values())), strict=True))
@@ -175,7 +175,7 @@ def read(root: Path, alone: dict[str, list[Any]]) -> dict[str, list[Any]]:
     ("name", "plain"),
     [("compiled", "eager"), *((name, f"stage {stage}") for name, (stage, _) in SAME.items())],
 )
-def test_options_that_change_no_number(pair: dict[str, list[Any]], name: str, plain: str) -> None:
+def test_options_that_change_no_number(pair, name, plain):
     for mine, expected in zip(pair[name], pair[plain], strict=True):
         assert mine["losses"] == expected["losses"]
         # Summed in another order.
@@ -183,9 +183,7 @@ def test_options_that_change_no_number(pair: dict[str, list[Any]], name: str, pl
 
 
 @pytest.mark.parametrize("name", OVERFLOW)
-def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(
-    pair: dict[str, list[Any]], name: str
-) -> None:
+def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(pair, name):
     first, second = pair[name]
     for key in ("skipped", "samples", "losses"):
         assert str(first[key]) == str(second[key])
@@ -196,9 +194,7 @@ def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_other_parts_agree_with_none(
-    pair: dict[str, list[Any]], alone: dict[str, list[Any]], name: str
-) -> None:
+def test_other_parts_agree_with_none(pair, alone, name):
     # Muon's own arithmetic is in bf16.
     close = 2e-2 if "bf16" in name else 1e-3 if name == "muon" else 1e-5
     for mine in pair[f"part {name}"]:
@@ -206,16 +202,14 @@ def test_other_parts_agree_with_none(
         assert mine["norms"] == pytest.approx(alone[name][0]["norms"], rel=close)
 
 
-def test_the_initial_weights_are_those_of_none(
-    pair: dict[str, list[Any]], alone: dict[str, list[Any]]
-) -> None:
+def test_the_initial_weights_are_those_of_none(pair, alone):
     for name in ("weights", "weights, bf16"):
         main, other = pair[name]
         assert main["weights"] == alone["weights"][0]["weights"]
         assert main["next"] == alone["weights"][0]["next"] != other["next"]
 
 
-def test_ranks_with_unequal_numbers_of_held_out_batches(pair: dict[str, list[Any]]) -> None:
+def test_ranks_with_unequal_numbers_of_held_out_batches(pair):
     for rank in pair["uneven"]:
         assert rank["passes"] == 4
         assert rank["metrics"]["loss"] == pytest.approx(rank["expected"], rel=1e-6)
@@ -225,21 +219,19 @@ def test_ranks_with_unequal_numbers_of_held_out_batches(pair: dict[str, list[Any
     ("name", "share"),
     [("stage 0", 1), ("stage 1", 10 / 12), ("stage 2", 10 / 12), ("none kept gathered", 8 / 12)],
 )
-def test_bytes_of_a_rank(pair: dict[str, list[Any]], name: str, share: float) -> None:
+def test_bytes_of_a_rank(pair, name, share):
     """4 for a weight, 4 for its master (none at stage 0), 8 for its moments; what is in pieces is
     halved."""
     for rank in pair[name]:
         assert rank["bytes"]["here"] == pytest.approx(rank["bytes"]["all"] * share, rel=0.02)
 
 
-def test_deepspeed_leaves_torch_unpatched_for_the_next_run(pair: dict[str, list[Any]]) -> None:
+def test_deepspeed_leaves_torch_unpatched_for_the_next_run(pair):
     assert pair["after"][0]["linear"] == "torch"
     assert pair["stage 3"][0]["linear"] == "torch"
 
 
-def test_all_ranks_take_the_checkpoint_before_a_damaged_one(
-    pair: dict[str, list[Any]],
-) -> None:
+def test_all_ranks_take_the_checkpoint_before_a_damaged_one(pair):
     for rank in pair["damaged"]:
         assert "corrupt-step-00000006" in rank["folders"]
         assert rank["again"]["losses"] == rank["whole"]["losses"][3:]
@@ -247,7 +239,7 @@ def test_all_ranks_take_the_checkpoint_before_a_damaged_one(
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_every_value_is_written_once(root: Path, pair: dict[str, list[Any]], writer: str) -> None:
+def test_every_value_is_written_once(root, pair, writer):
     files = stored(str(place(root, writer)))
     assert files["written"] == files["numel"]
     assert any(name.endswith("exp_avg") for name in files["numel"])
@@ -256,9 +248,7 @@ def test_every_value_is_written_once(root: Path, pair: dict[str, list[Any]], wri
 @pytest.mark.parametrize(
     ("reader", "writer"), [(reader, writer) for reader in READ for writer in READ[reader]]
 )
-def test_tensors_are_equal_to_the_bit(
-    root: Path, read: dict[str, list[Any]], reader: str, writer: str
-) -> None:
+def test_tensors_are_equal_to_the_bit(root, read, reader, writer):
     step = 3 if reader == "one rank" else 4
     expected = stored(str(source(root, reader, writer)))["tensors"]
     results = read[f"{reader} {writer}"]
@@ -269,8 +259,6 @@ def test_tensors_are_equal_to_the_bit(
 
 
 @pytest.mark.parametrize("sentence", REFUSED)
-def test_unsupported_combination_with_deepspeed_is_rejected(
-    alone: dict[str, list[Any]], sentence: str
-) -> None:
+def test_unsupported_combination_with_deepspeed_is_rejected(alone, sentence):
     (sentences,) = alone["rejected"][0][list(REFUSED).index(sentence)]
     assert sentences.startswith(sentence)

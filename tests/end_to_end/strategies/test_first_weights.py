@@ -28,7 +28,7 @@ def modules(layout: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str, str], list[Any]]:
+def results(tmp_path_factory):
     """By number of ranks, name of a layout, and model."""
     folder = tmp_path_factory.mktemp("weights")
     results: dict[tuple[int, str, str], list[Any]] = {}
@@ -62,9 +62,7 @@ def first_step(folder: Path, overrides: list[str], module: str) -> Task:
 
 
 @pytest.mark.parametrize("model", ["gpt", "mlp"])
-def test_weights_set_by_init_weights(
-    results: dict[tuple[int, str, str], list[Any]], model: str
-) -> None:
+def test_weights_set_by_init_weights(results, model):
     expected = results[1, "none", model][0]
     for ranks, name in [(2, "ddp"), (2, "fsdp"), (2, "host")]:
         main, *others = results[ranks, name, model]
@@ -75,9 +73,7 @@ def test_weights_set_by_init_weights(
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_weights_set_by_a_constructor(
-    results: dict[tuple[int, str, str], list[Any]], module: str
-) -> None:
+def test_weights_set_by_a_constructor(results, module):
     expected = results[1, "none", module][0]
     for ranks, layouts in LAYOUTS.items():
         for name in (name for name in layouts if module in modules(name)):

@@ -55,7 +55,7 @@ def overrides(strategy: str, names: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("averages")
 
     @cache
@@ -94,9 +94,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("strategy", INTERRUPTED)
-def test_an_interruption_the_order_and_observing_hooks_leave_no_trace(
-    results: Any, strategy: str
-) -> None:
+def test_an_interruption_the_order_and_observing_hooks_leave_no_trace(results, strategy):
     """A training with the hooks that steer, and one with all of them in another order that is
     interrupted."""
     for of_rank in results(STRATEGIES[strategy])[strategy]:
@@ -104,7 +102,7 @@ def test_an_interruption_the_order_and_observing_hooks_leave_no_trace(
         assert of_rank["second"]["digest"] == of_rank["whole"]["digest"]
 
 
-def test_nan_reports_under_every_strategy(results: Any) -> None:
+def test_nan_reports_under_every_strategy(results):
     for strategy, world_size in STRATEGIES.items():
         for of_rank in results(world_size)[f"{strategy} broken"]:
             (line,) = of_rank
@@ -114,7 +112,7 @@ def test_nan_reports_under_every_strategy(results: Any) -> None:
             )
 
 
-def test_averages_load_under_another_strategy(results: Any) -> None:
+def test_averages_load_under_another_strategy(results):
     stored, _ = results(2)["stored"]
     values = [*results(2)["ddp averages"], *results(1)["none averages"]]
     expected = {

@@ -3,7 +3,6 @@ and resumed."""
 
 import json
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ LLAMA = {
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("huggingface")
     HuggingFaceModel(vocab_size=SIZE, config=LLAMA).model.save_pretrained(folder / "base")
     write_tokenizer(folder / "base")
@@ -56,14 +55,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"one": one[0], "ddp": ddp, "fsdp": fsdp}
 
 
-def test_ranks_and_micro_batches_do_not_change_the_numbers(results: dict[str, Any]) -> None:
+def test_ranks_and_micro_batches_do_not_change_the_numbers(results):
     (expected,) = results["one"]
     for whole in (*results["ddp"], *(of_rank["whole"] for of_rank in results["fsdp"])):
         assert whole["losses"] == pytest.approx(expected["losses"], rel=1e-4)
         assert whole["norms"] == pytest.approx(expected["norms"], rel=1e-3)
 
 
-def test_a_resumed_training_equals_an_uninterrupted_one(results: dict[str, Any]) -> None:
+def test_a_resumed_training_equals_an_uninterrupted_one(results):
     for of_rank in results["fsdp"]:
         whole, first, second = (of_rank[name] for name in ("whole", "first", "second"))
         assert (

@@ -100,7 +100,7 @@ def numbers(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
+def found(tmp_path_factory):
     """Tensors of the checkpoint and numbers of metrics.jsonl, by run and layout or chain."""
     root = tmp_path_factory.mktemp("lanes")
     left = {(run, "none"): [("none", STEPS)] for run in RUNS}
@@ -130,9 +130,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any
 
 
 @pytest.mark.parametrize(("run", "name"), CASES)
-def test_every_layout_gives_the_same_bits(
-    found: dict[tuple[str, str], Any], run: str, name: str
-) -> None:
+def test_every_layout_gives_the_same_bits(found, run, name):
     expected, actual = found[run, "none"], found[run, name]
     assert len(expected["tensors"]) > 4 and len(expected["numbers"]) > 3
     assert actual["tensors"] == expected["tensors"]
@@ -143,7 +141,7 @@ def test_every_layout_gives_the_same_bits(
         assert rank["rng"] == straight["rng"] and rank["skipped"] == straight["skipped"]
 
 
-def test_the_runs_do_what_their_rows_say(found: dict[tuple[str, str], Any]) -> None:
+def test_the_runs_do_what_their_rows_say(found):
     hooks = found["mlp, hooks", "none"]["numbers"]
     assert any(row.get("spikes/skipped") for row in hooks), "no update was skipped"
     assert any(key.startswith("gradients/") for row in hooks for key in row)

@@ -67,7 +67,7 @@ def overrides(row: Row, setting: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def results(tmp_path_factory):
     """`results(row, setting)`: what each rank found. All rows of one number of ranks are done at
     once."""
 
@@ -88,7 +88,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(("row", "setting"), CASES)
-def test_strategies_agree(results: Any, row: str, setting: str) -> None:
+def test_strategies_agree(results, row, setting):
     expected = results("none", setting)[0]["whole"]
     close = TOLERANCE[setting.split()[0]]
     assert len(expected["losses"]) == 6
@@ -102,7 +102,7 @@ def test_strategies_agree(results: Any, row: str, setting: str) -> None:
 
 
 @pytest.mark.parametrize(("row", "setting"), CASES)
-def test_an_interruption_leaves_no_trace(results: Any, row: str, setting: str) -> None:
+def test_an_interruption_leaves_no_trace(results, row, setting):
     for found in results(row, setting):
         whole, first, second = found["whole"], found["first"], found["second"]
         assert first["stopped"] == 15
@@ -117,12 +117,12 @@ def test_an_interruption_leaves_no_trace(results: Any, row: str, setting: str) -
 @pytest.mark.parametrize(
     ("row", "share"), [("none", 1), ("ddp x2", 1), ("hybrid 2x2", 2), ("fsdp x2", 2)]
 )
-def test_sharding_really_shards(results: Any, row: str, share: int) -> None:
+def test_sharding_really_shards(results, row, share):
     for found in results(row, OWN[row][0]):
         held = found["whole"]["bytes"]
         assert held["here"] == pytest.approx(held["all"] / share, rel=0.02)
 
 
-def test_all_ranks_stop_at_the_same_step(results: Any) -> None:
+def test_all_ranks_stop_at_the_same_step(results):
     for row in ("ddp x2", "fsdp x2"):
         assert len({found["first"]["step"] for found in results(row, "fp32 accumulation 1")}) == 1

@@ -41,9 +41,7 @@ def tensors(outputs: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_with_auto_is_bitwise_identical_with_one_where_the_size_is_set(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_run_with_auto_is_bitwise_identical_with_one_where_the_size_is_set(tmp_path, name):
     ranks, model, size, why = CASES[name]
     auto = trained(tmp_path / "auto", *ranks, *model, AUTO)
     assert f"{AUTO}: {size} (" in auto.output and why in auto.output, auto.output
@@ -54,7 +52,7 @@ def test_a_run_with_auto_is_bitwise_identical_with_one_where_the_size_is_set(
     assert tensors(tmp_path / "auto") == tensors(tmp_path / "fixed")
 
 
-def test_one_sample_that_does_not_fit_fails_with_the_error_of_torch(tmp_path: Path) -> None:
+def test_one_sample_that_does_not_fit_fails_with_the_error_of_torch(tmp_path):
     done = launch(tmp_path, *HUNGRY, *RANKS["ddp"], "+model.rank=1", "+model.most=0", AUTO)
     assert done.returncode == 1, done.output
     assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB." in done.output
@@ -64,7 +62,7 @@ def test_one_sample_that_does_not_fit_fails_with_the_error_of_torch(tmp_path: Pa
     assert attempt["micro_batch_size"] is None
 
 
-def test_a_resume_keeps_the_size_unless_it_ran_out_of_memory(tmp_path: Path) -> None:
+def test_a_resume_keeps_the_size_unless_it_ran_out_of_memory(tmp_path):
     straight = trained(tmp_path / "straight", "+model.most=20", AUTO)
     assert f"{AUTO}: 15 (2 steps" in straight.output
     other = tmp_path / "other"

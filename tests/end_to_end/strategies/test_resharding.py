@@ -57,7 +57,7 @@ CHAIN = ("fsdp x2", "none", "ddp x3")
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     return tmp_path_factory.mktemp("resharding")
 
 
@@ -67,7 +67,7 @@ def place(root: Path, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
+def read(root):
     """State that each rank of each reader had from each writer's checkpoint."""
     found: dict[tuple[str, ...], list[Any]] = {}
     for number, (count, acts) in enumerate(PHASES):
@@ -96,9 +96,7 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
     return found
 
 
-def test_a_changed_model_or_optimizer_is_rejected_on_all_ranks(
-    read: dict[tuple[str, ...], list[Any]],
-) -> None:
+def test_a_changed_model_or_optimizer_is_rejected_on_all_ranks(read):
     for sentences in read["misfits", REJECTING]:
         assert sentences == read["misfits", REJECTING][0]
         for change, why in MISFITS.items():
@@ -109,25 +107,21 @@ def test_a_changed_model_or_optimizer_is_rejected_on_all_ranks(
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_every_value_is_written_once(
-    root: Path, read: dict[tuple[str, ...], list[Any]], writer: str
-) -> None:
+def test_every_value_is_written_once(root, read, writer):
     found = stored(place(root, writer))
     assert found["written"] == found["numel"]
     assert any(name.endswith("exp_avg") for name in found["numel"])
 
 
 @pytest.mark.parametrize(("writer", "reader"), PAIRS)
-def test_tensors_are_equal_to_the_bit(
-    root: Path, read: dict[tuple[str, ...], list[Any]], writer: str, reader: str
-) -> None:
+def test_tensors_are_equal_to_the_bit(root, read, writer, reader):
     expected = stored(place(root, writer))["tensors"]
     for rank in read[writer, reader]:
         assert rank["tensors"] == expected
         assert (rank["step"], rank["samples"], rank["last"]) == (STEPS, STEPS * 12, STEPS + 1)
 
 
-def test_all_resume_with_the_same_samples(read: dict[tuple[str, ...], list[Any]]) -> None:
+def test_all_resume_with_the_same_samples(read):
     """Each sample of the whole batch belongs to one rank, once, before and after the number of
     ranks changes."""
     sets = {
@@ -142,7 +136,7 @@ def test_all_resume_with_the_same_samples(read: dict[tuple[str, ...], list[Any]]
     assert len(set(last)) == 12 and not set(last) & set(expected), "the chain continues behind them"
 
 
-def test_two_ranks_then_one_then_three(root: Path, read: dict[tuple[str, ...], list[Any]]) -> None:
+def test_two_ranks_then_one_then_three(root, read):
     between = stored(place(root, f"{CHAIN[0]}-{CHAIN[1]}"))["tensors"]
     assert between != stored(place(root, CHAIN[0]))["tensors"], "the one rank has trained"
     for rank in read[CHAIN]:
@@ -154,7 +148,7 @@ def test_two_ranks_then_one_then_three(root: Path, read: dict[tuple[str, ...], l
         )
 
 
-def test_each_rank_has_random_numbers_of_its_own(read: dict[tuple[str, ...], list[Any]]) -> None:
+def test_each_rank_has_random_numbers_of_its_own(read):
     same, more = read["fsdp x2", "fsdp x2"], read["fsdp x2", "fsdp x3"]
     assert [rank["rng"] for rank in more[:2]] == [rank["rng"] for rank in same]
     assert len({rank["rng"] for rank in more}) == 3

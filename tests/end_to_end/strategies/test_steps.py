@@ -77,7 +77,7 @@ DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3", FEW]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def found(tmp_path_factory):
     """All of it on two ranks at once, by name."""
     folder = tmp_path_factory.mktemp("steps")
     tasks: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -106,7 +106,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
     tasks = {
         "plain": ("train", {"folder": str(folder / "a"), "overrides": [*NONE, *DROPOUT]}),
@@ -140,7 +140,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_options_that_change_no_number(found: dict[str, list[Any]], name: str) -> None:
+def test_options_that_change_no_number(found, name):
     plain = "fsdp digits" if name == "compiled" else "fsdp"
     for mine, expected in zip(found[name], found[plain], strict=True):
         assert mine["losses"] == expected["losses"]
@@ -149,7 +149,7 @@ def test_options_that_change_no_number(found: dict[str, list[Any]], name: str) -
 
 
 @pytest.mark.parametrize("name", CLOSE)
-def test_options_that_round_differently(found: dict[str, list[Any]], name: str) -> None:
+def test_options_that_round_differently(found, name):
     plain = "ddp digits" if name == "ddp compiled" else "ddp"
     for mine, expected in zip(found[name], found[plain], strict=True):
         assert mine["losses"] == pytest.approx(expected["losses"], rel=1e-3)
@@ -157,9 +157,7 @@ def test_options_that_round_differently(found: dict[str, list[Any]], name: str) 
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_other_parts_agree_too(
-    found: dict[str, list[Any]], alone: dict[str, Any], name: str
-) -> None:
+def test_other_parts_agree_too(found, alone, name):
     expected = alone[f"part {name}"]
     for mine in found[f"part {name}"]:
         assert mine["losses"] == pytest.approx(expected["losses"], rel=2e-5)
@@ -168,17 +166,13 @@ def test_other_parts_agree_too(
 
 
 @pytest.mark.parametrize("name", ["recompute", "compiled"])
-def test_recomputing_and_compiling_change_no_number_on_one_rank(
-    alone: dict[str, Any], name: str
-) -> None:
+def test_recomputing_and_compiling_change_no_number_on_one_rank(alone, name):
     for key in ("losses", "norms", "digest"):
         assert alone[name][key] == alone["plain"][key]
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_unusual_steps_resume_to_the_bit(
-    found: dict[str, list[Any]], alone: dict[str, Any], name: str
-) -> None:
+def test_unusual_steps_resume_to_the_bit(found, alone, name):
     for result in [alone[name], *found[name]]:
         whole, first, second = result["whole"], result["first"], result["second"]
         assert (first["stopped"], second["step"]) == (15, 6)
@@ -189,18 +183,14 @@ def test_unusual_steps_resume_to_the_bit(
 
 
 @pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
-def test_incompatible_options_of_strategies_are_rejected(
-    alone: dict[str, Any], overrides: list[str]
-) -> None:
+def test_incompatible_options_of_strategies_are_rejected(alone, overrides):
     (sentence,) = alone["rejected"][REFUSED.index(overrides)]
     assert sentence.startswith(overrides[-1].removeprefix("+"))
     assert re.search("; (take|use|remove) ", sentence)
 
 
 @pytest.mark.parametrize("name", OVERFLOW)
-def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(
-    found: dict[str, list[Any]], name: str
-) -> None:
+def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(found, name):
     first, second = found[name]
     for key in ("skipped", "samples", "scale", "losses"):
         assert str(first[key]) == str(second[key])
@@ -210,7 +200,7 @@ def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(
     assert first["scale"] == (512 if name.endswith("scaler") else 1)
 
 
-def test_a_model_that_the_user_has_wrapped(found: dict[str, list[Any]]) -> None:
+def test_a_model_that_the_user_has_wrapped(found):
     for rank in found["wrapped"]:
         assert rank["ddp parts"] == rank["ddp whole"]
         assert rank["fsdp parts"] == rank["fsdp whole"]
@@ -222,11 +212,11 @@ def test_a_model_that_the_user_has_wrapped(found: dict[str, list[Any]]) -> None:
     assert names == ["model/0.weight", "model/0.bias", "model/2.weight", "model/2.bias"]
 
 
-def test_no_loss_on_one_rank_of_ddp_is_bounded(found: dict[str, list[Any]]) -> None:
+def test_no_loss_on_one_rank_of_ddp_is_bounded(found):
     assert [rank["step"] for rank in found["none loss"]] == [6, 6]
 
 
-def test_ranks_with_unequal_numbers_of_held_out_batches(found: dict[str, list[Any]]) -> None:
+def test_ranks_with_unequal_numbers_of_held_out_batches(found):
     for rank in found["uneven"]:
         assert rank["passes"] == 4
         assert rank["metrics"]["loss"] == pytest.approx(rank["expected"], rel=1e-6)

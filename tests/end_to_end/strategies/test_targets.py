@@ -21,7 +21,7 @@ CASES += [(ranks, name, 1) for ranks, layouts in LAYOUTS.items() for name in lay
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str, int], Any]:
+def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("targets")
     results: dict[tuple[int, str, int], Any] = {}
     for ranks, layouts in LAYOUTS.items():
@@ -42,9 +42,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str, in
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_each_target_counts_once(
-    results: dict[tuple[int, str, int], Any], case: tuple[int, str, int]
-) -> None:
+def test_each_target_counts_once(results, case):
     expected = results[1, "none", 12][0]
     for mine in results[case]:
         assert mine["losses"] == pytest.approx(expected["losses"], rel=1e-5)
@@ -52,9 +50,7 @@ def test_each_target_counts_once(
         assert mine["val"] == pytest.approx(expected["val"], rel=1e-5)
 
 
-def test_the_held_out_loss_is_the_mean_over_targets(
-    results: dict[tuple[int, str, int], Any],
-) -> None:
+def test_the_held_out_loss_is_the_mean_over_targets(results):
     found = results[1, "none", 1][0]
     model = GPT(19, 12, dim=16, num_layers=2, num_heads=2)
     model.load_state_dict({name: torch.tensor(values) for name, values in found["weights"].items()})

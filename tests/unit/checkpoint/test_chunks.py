@@ -4,7 +4,6 @@ back."""
 import errno
 import fcntl
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ SIZES = (3, 400_001, 1, 199_999)
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK", 1 << 16)
     monkeypatch.setattr(chunks, "READ_BYTES", 1 << 17)
     monkeypatch.setattr(chunks, "MIN_DIRECT_BYTES", 1 << 18)
@@ -30,7 +29,7 @@ def pieces() -> list[bytes]:
 @pytest.mark.parametrize(
     "direct", ["wanted", "rejected by open", "rejected by write", "short writes"]
 )
-def test_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: str) -> None:
+def test_bytes_arrive(tmp_path, monkeypatch, direct):
     real_write, real_fcntl = os.pwrite, fcntl.fcntl
 
     def write(fd: int, view: Any, start: int) -> int:
@@ -59,7 +58,7 @@ def test_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: s
 
 
 @pytest.mark.parametrize("at", [1, 4])
-def test_errors_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def test_errors_come_back(tmp_path, monkeypatch, at):
     real, count = os.pwrite, 0
 
     def write(fd: int, view: Any, start: int) -> int:
@@ -75,16 +74,14 @@ def test_errors_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: i
 
 
 @pytest.mark.parametrize("size", [400 << 10, sum(SIZES) + 5000])
-def test_a_size_that_is_only_about_right(tmp_path: Path, size: int) -> None:
+def test_a_size_that_is_only_about_right(tmp_path, size):
     data = pieces()
     write_file(tmp_path / "x", data, size=size)
     assert (tmp_path / "x").read_bytes() == b"".join(data)
 
 
 @pytest.mark.parametrize("supported", [True, False])
-def test_space_is_reserved_where_the_file_system_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supported
-) -> None:
+def test_space_is_reserved_where_the_file_system_can(tmp_path, monkeypatch, supported):
     if not supported:
         monkeypatch.setattr(chunks.ctypes, "CDLL", lambda *_, **__: object())
     with open(tmp_path / "x", "wb") as file:
@@ -93,7 +90,7 @@ def test_space_is_reserved_where_the_file_system_can(
 
 
 @pytest.mark.parametrize("most", [None, 4096])
-def test_parts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
+def test_parts_are_read(tmp_path, monkeypatch, most):
     """Wherever they begin and end, also at the file's end, and never more than there is.
 
     Args:

@@ -1,9 +1,7 @@
 """Files are written, hashed and fsynced in one go, and hashed again to compare."""
 
 import os
-from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,9 +10,7 @@ from launcher.checkpoint.durable_files import hash_file, write_file, write_json
 
 @settings(max_examples=30)
 @given(st.lists(st.binary(max_size=50), max_size=6))
-def test_a_written_file_has_its_entry(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
-) -> None:
+def test_a_written_file_has_its_entry(tmp_path_factory, pieces):
     path = tmp_path_factory.mktemp("files") / "x"
     entry = write_file(path, pieces)
     assert path.read_bytes() == b"".join(pieces)
@@ -24,9 +20,7 @@ def test_a_written_file_has_its_entry(
 
 @settings(max_examples=30)
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=4), st.data())
-def test_any_other_byte_is_noticed(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], data: st.DataObject
-) -> None:
+def test_any_other_byte_is_noticed(tmp_path_factory, pieces, data):
     path = tmp_path_factory.mktemp("files") / "x"
     entry = write_file(path, pieces)
     content = bytearray(path.read_bytes())
@@ -36,7 +30,7 @@ def test_any_other_byte_is_noticed(
         assert hash_file(path, pieces=entry.pieces) != entry
 
 
-def test_written_file_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_written_file_is_fsynced(tmp_path, monkeypatch):
     synced, real = [], os.fsync
     monkeypatch.setattr(
         os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1]
@@ -45,7 +39,7 @@ def test_written_file_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert synced == [str(tmp_path / "x")]
 
 
-def test_a_group_that_the_umask_admits_may_write_it(tmp_path: Path) -> None:
+def test_a_group_that_the_umask_admits_may_write_it(tmp_path):
     before = os.umask(0o002)
     try:
         write_file(tmp_path / "x", [b"x"])

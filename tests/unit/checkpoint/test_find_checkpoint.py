@@ -12,7 +12,7 @@ from support.stores import change_manifest, save
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> CheckpointStore:
+def store(tmp_path):
     store = CheckpointStore(tmp_path / "run" / "checkpoints")
     for step in (5, 10, 1400):
         save(store, step, best=step == 10)
@@ -30,12 +30,12 @@ def store(tmp_path: Path) -> CheckpointStore:
         ("checkpoints/step-00000005", 5),
     ],
 )
-def test_ways_to_name_one(store: CheckpointStore, which: str | int, step: int) -> None:
+def test_ways_to_name_one(store, which, step):
     (store.root / "latest").unlink()  # the links are not needed
     assert find_checkpoint(store.root, which, "key") == store.path(step)
 
 
-def test_by_path(store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_path(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in (store.path(5), Path("run/checkpoints/step-00000005"), store.root / "best"):
         step = 10 if path.name == "best" else 5
@@ -46,9 +46,7 @@ def test_by_path(store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("which", ["latest", "best", "7", "lastest", "/no/where"])
-def test_find_reports_a_checkpoint_that_does_not_exist(
-    store: CheckpointStore, tmp_path: Path, which: str
-) -> None:
+def test_find_reports_a_checkpoint_that_does_not_exist(store, tmp_path, which):
     with pytest.raises(ConfigError, match=f"^key={which}: .*empty has no checkpoint"):
         find_checkpoint(tmp_path / "empty" / "checkpoints", which, "key")
     if which not in ("latest", "best"):
@@ -59,9 +57,7 @@ def test_find_reports_a_checkpoint_that_does_not_exist(
 @pytest.mark.parametrize(
     "damage", ["missing file", "no manifest", "manifest is a folder", "changed byte", "newer"]
 )
-def test_find_reports_a_damaged_checkpoint_in_one_message(
-    store: CheckpointStore, damage: str
-) -> None:
+def test_find_reports_a_damaged_checkpoint_in_one_message(store, damage):
     folder = store.path(1400)
     if damage == "missing file":
         (folder / "state.json").unlink()

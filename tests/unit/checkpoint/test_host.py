@@ -5,7 +5,7 @@ import torch
 from launcher.checkpoint.host import HostBuffers
 
 
-def test_a_copy_is_of_its_moment_in_buffers_that_are_used_again() -> None:
+def test_a_copy_is_of_its_moment_in_buffers_that_are_used_again():
     buffers = HostBuffers()
     tensors = {
         "a": torch.ones(3),

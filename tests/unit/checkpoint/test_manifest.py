@@ -1,7 +1,6 @@
 """Changes that the manifest detects: of itself, of each file, and a name outside its folder."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from launcher.checkpoint.store import CheckpointStore
 from support.stores import change_manifest, save
 
 
-def test_any_flipped_bit_of_the_manifest_shows(tmp_path: Path) -> None:
+def test_any_flipped_bit_of_the_manifest_shows(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 5)
     file = store.path(5) / "manifest.json"
@@ -23,7 +22,7 @@ def test_any_flipped_bit_of_the_manifest_shows(tmp_path: Path) -> None:
                 Manifest.read(store.path(5))
 
 
-def test_each_fault_is_named_also_where_no_file_is_read(tmp_path: Path) -> None:
+def test_each_fault_is_named_also_where_no_file_is_read(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 5)
     (store.path(5) / "rank-00000.json").unlink()
@@ -40,7 +39,7 @@ def test_each_fault_is_named_also_where_no_file_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_a_checkpoint_of_a_newer_version_is_not_damaged(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_newer_version_is_not_damaged(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 4)
     save(store, 5)
@@ -53,7 +52,7 @@ def test_a_checkpoint_of_a_newer_version_is_not_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parent", ["absolute", ".."])
-def test_a_manifest_names_no_file_outside_its_folder(tmp_path: Path, parent: str) -> None:
+def test_a_manifest_names_no_file_outside_its_folder(tmp_path, parent):
     store = CheckpointStore(tmp_path)
     save(store, 5)
     outside = write_file(tmp_path / "outside", [b"x"])

@@ -19,13 +19,8 @@ FEW_STEPS = st.frozensets(STEPS, max_size=2)
     protected=FEW_STEPS,
 )
 def test_retention_keeps_the_newest_the_best_and_the_intervals(
-    steps: set[int],
-    newest: int,
-    keep_previous: int,
-    keep_interval: int,
-    keep_steps: frozenset[int],
-    protected: frozenset[int],
-) -> None:
+    steps, newest, keep_previous, keep_interval, keep_steps, protected
+):
     retention = Retention(keep_previous, keep_interval, keep_steps)
     removed = retention.to_remove(steps, newest, protected)
     for step in steps:

@@ -3,7 +3,6 @@
 import os
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ def saver(store: CheckpointStore, keep: int = 0, patience: float = 600.0) -> Sav
 
 
 @pytest.fixture
-def wake(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def wake(monkeypatch):
     """The first fsync of a writer hangs until this is set."""
     wake, real, first = threading.Event(), os.fsync, threading.Lock()
 
@@ -38,9 +37,7 @@ def wake(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return wake
 
 
-def test_training_may_change_its_tensors_once_they_are_copied(
-    tmp_path: Path, wake: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_may_change_its_tensors_once_they_are_copied(tmp_path, wake, monkeypatch):
     """And waiting for the writer counts as progress."""
     monkeypatch.setattr(module, "progress", wake.set)
     live = torch.ones(3)
@@ -56,7 +53,7 @@ def test_training_may_change_its_tensors_once_they_are_copied(
     assert all(torch.equal(copy, torch.ones(3)) for copy in copies)
 
 
-def test_a_failure_is_raised_once(tmp_path: Path) -> None:
+def test_a_failure_is_raised_once(tmp_path):
     writer, broken = (
         saver(CheckpointStore(tmp_path)),
         replace(payload(2), texts={"no/such/folder": ""}),
@@ -71,9 +68,7 @@ def test_a_failure_is_raised_once(tmp_path: Path) -> None:
     assert CheckpointStore(tmp_path).steps() == [3] and not writer.must_wait
 
 
-def test_a_writer_that_wakes_up_again_commits_nothing(
-    tmp_path: Path, wake: threading.Event
-) -> None:
+def test_a_writer_that_wakes_up_again_commits_nothing(tmp_path, wake):
     writer = saver(CheckpointStore(tmp_path), patience=0.2)
     writer.save(payload(1), wait=False)
     sleeper = writer._writing.thread  # type: ignore[union-attr]
@@ -91,9 +86,7 @@ def test_a_writer_that_wakes_up_again_commits_nothing(
     assert sorted(os.listdir(tmp_path)) == ["latest", "step-00000001"]
 
 
-def test_a_run_that_ends_waits_for_a_hanging_writer_only_so_long(
-    tmp_path: Path, wake: threading.Event
-) -> None:
+def test_a_run_that_ends_waits_for_a_hanging_writer_only_so_long(tmp_path, wake):
     writer = saver(CheckpointStore(tmp_path), patience=0.2)
     writer.save(payload(1), wait=False)
     sleeper = writer._writing.thread  # type: ignore[union-attr]
@@ -105,7 +98,7 @@ def test_a_run_that_ends_waits_for_a_hanging_writer_only_so_long(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path: Path) -> None:
+def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path):
     store = CheckpointStore(tmp_path)
     writer = saver(store, keep=1)
     for step in (1, 2, 3):
@@ -127,9 +120,7 @@ def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path: Path) -> None:
         (torch.empty(2, dtype=torch.uint4), "dtype uint4"),
     ],
 )
-def test_saver_rejects_a_state_that_cannot_be_stored_before_training(
-    tensor: torch.Tensor, reason: str
-) -> None:
+def test_saver_rejects_a_state_that_cannot_be_stored_before_training(tensor, reason):
     with pytest.raises(
         ConfigError, match=f"^model: layer.weight has {reason}, which a checkpoint cannot store"
     ):

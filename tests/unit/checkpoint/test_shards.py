@@ -2,7 +2,6 @@ import re
 from contextlib import nullcontext
 from itertools import pairwise
 from math import prod
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from launcher.checkpoint.shards import DTYPES, ShardReader, why_not_stored, writ
 from launcher.strategies.base import ShardSpec
 
 
-def test_any_safetensors_library_reads_it(tmp_path: Path) -> None:
+def test_any_safetensors_library_reads_it(tmp_path):
     tensors = {
         str(dtype): torch.arange(6).reshape(2, 3).to(dtype)
         for dtype in DTYPES
@@ -36,7 +35,7 @@ def test_any_safetensors_library_reads_it(tmp_path: Path) -> None:
         assert torch.equal(theirs[name], tensor) and torch.equal(ours.read(name), tensor), name
 
 
-def test_every_dtype_comes_back_or_is_rejected(tmp_path: Path) -> None:
+def test_every_dtype_comes_back_or_is_rejected(tmp_path):
     every = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     rejected = {dtype for dtype in every if why_not_stored(torch.empty(2, dtype=dtype))}
     assert rejected <= {d for d in every if re.search(r"torch\.(q?u?int[1-7]$|q)", str(d))}
@@ -68,13 +67,7 @@ def cut(whole: torch.Tensor, slices: tuple[slice, ...]) -> torch.Tensor:
 
 @settings(deadline=None, max_examples=40)
 @given(st.data(), st.lists(st.integers(1, 5), max_size=3).map(tuple), st.booleans(), st.booleans())
-def test_any_cut_fits_any_other(
-    tmp_path_factory: pytest.TempPathFactory,
-    data: st.DataObject,
-    shape: tuple[int, ...],
-    are_verified: bool,
-    is_concurrent: bool,
-) -> None:
+def test_any_cut_fits_any_other(tmp_path_factory, data, shape, are_verified, is_concurrent):
     """Pieces are boxes along one dimension or runs, in a file each; any box or run is read, into
     any memory layout."""
     dtype = data.draw(st.sampled_from([torch.float32, torch.int64, torch.bfloat16]))
@@ -109,7 +102,7 @@ def test_any_cut_fits_any_other(
     assert all(torch.equal(target.to(dtype), expected) for target, expected in targets)
 
 
-def test_a_missing_piece_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_piece_is_an_error(tmp_path):
     write_tensors(
         tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, {"w": ShardSpec((4, 2), (0, 0))}
     )
@@ -127,7 +120,7 @@ def test_a_missing_piece_is_an_error(tmp_path: Path) -> None:
         reader.read_into("w", torch.empty(6), (0,))
 
 
-def test_a_flipped_byte_is_found_on_the_way(tmp_path: Path) -> None:
+def test_a_flipped_byte_is_found_on_the_way(tmp_path):
     """Whole tensors, parts of them, and the header; what is not read is not looked at."""
     file = tmp_path / "shard-00000.safetensors"
     entry = write_tensors(file, {"a": torch.arange(6.0).reshape(3, 2), "b": torch.ones(4)})

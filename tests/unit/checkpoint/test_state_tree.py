@@ -32,13 +32,13 @@ from launcher.checkpoint.state_tree import decode, encode
         math.inf,
     ],
 )
-def test_round_trip(value: Any) -> None:
+def test_round_trip(value):
     tensors: dict[str, torch.Tensor] = {}
     back = decode(json.loads(json.dumps(encode(value, tensors), allow_nan=False)), tensors)
     assert back == value and type(back) is type(value)
 
 
-def test_tensors_and_arrays() -> None:
+def test_tensors_and_arrays():
     tensors: dict[str, torch.Tensor] = {}
     value = {
         "x": [torch.arange(3), np.eye(2)],
@@ -60,7 +60,7 @@ def test_tensors_and_arrays() -> None:
 @pytest.mark.parametrize(
     "value", [{"a/b": 1, "a": {"b": 2}}, {1: 1, "1": 2}, {"a/0": 1, "a": [2, 3]}]
 )
-def test_tensors_of_the_same_path_are_kept_apart(value: dict[Any, Any]) -> None:
+def test_tensors_of_the_same_path_are_kept_apart(value):
     def as_tensors(obj: Any) -> Any:
         if isinstance(obj, dict):
             return {key: as_tensors(item) for key, item in obj.items()}
@@ -70,6 +70,6 @@ def test_tensors_of_the_same_path_are_kept_apart(value: dict[Any, Any]) -> None:
     assert decode(json.loads(json.dumps(encode(as_tensors(value), tensors))), tensors) == value
 
 
-def test_tree_names_a_value_that_cannot_be_stored() -> None:
+def test_tree_names_a_value_that_cannot_be_stored():
     with pytest.raises(TypeError, match="hooks/mine/1 is a object"):
         encode({"hooks": {"mine": [1, object()]}}, {})

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from launcher.strategies.base import ShardSpec
 from support.stores import change_manifest, save
 
 
-def test_save_and_read(tmp_path: Path) -> None:
+def test_save_and_read(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 5, best=True)
     save(store, 10)
@@ -41,7 +40,7 @@ def test_save_and_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["shard-00000.safetensors", "rank-00000.json", "state.json", "manifest.json"]
 )
-def test_damage_is_found_named_and_set_aside(tmp_path: Path, damage: str, name: str) -> None:
+def test_damage_is_found_named_and_set_aside(tmp_path, damage, name):
     store = CheckpointStore(tmp_path)
     save(store, 5)
     save(store, 10)
@@ -64,7 +63,7 @@ def test_damage_is_found_named_and_set_aside(tmp_path: Path, damage: str, name: 
         assert (tmp_path / "corrupt-step-00000010").is_dir() and store.resolve_link("latest") == 5
 
 
-def test_store_ignores_files_that_the_manifest_does_not_list(tmp_path: Path) -> None:
+def test_store_ignores_files_that_the_manifest_does_not_list(tmp_path):
     """A checkpoint that was copied over another save of its step, by more ranks, has that one's
     files too."""
     store = CheckpointStore(tmp_path)
@@ -82,7 +81,7 @@ def test_store_ignores_files_that_the_manifest_does_not_list(tmp_path: Path) -> 
     assert torch.equal(last, torch.full((3,), 5.0)) and stored.rank_state(1) is None
 
 
-def test_store_without_a_valid_checkpoint_is_an_error(tmp_path: Path) -> None:
+def test_store_without_a_valid_checkpoint_is_an_error(tmp_path):
     store = CheckpointStore(tmp_path)
     assert store.newest_valid() is None
     save(store, 5)
@@ -94,7 +93,7 @@ def test_store_without_a_valid_checkpoint_is_an_error(tmp_path: Path) -> None:
         assert os.listdir(tmp_path) == ["corrupt-step-00000005"]
 
 
-def test_saving_a_step_again(tmp_path: Path) -> None:
+def test_saving_a_step_again(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 5, value=1.0)
     # Could not be deleted after an earlier save.
@@ -104,7 +103,7 @@ def test_saving_a_step_again(tmp_path: Path) -> None:
     assert torch.equal(StoredCheckpoint(store.path(5)).read("model/w"), torch.full((4,), 2.0))
 
 
-def test_a_step_whose_second_save_fails_keeps_its_first(tmp_path: Path) -> None:
+def test_a_step_whose_second_save_fails_keeps_its_first(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 5, value=1.0)
     manifest, folder = verify(store.path(5)), store.begin(5)
@@ -115,7 +114,7 @@ def test_a_step_whose_second_save_fails_keeps_its_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", ["between the two renames", "after them"])
-def test_recovery_after_a_writer_that_died(tmp_path: Path, killed: str) -> None:
+def test_recovery_after_a_writer_that_died(tmp_path, killed):
     store = CheckpointStore(tmp_path)
     save(store, 5)
     if killed == "after them":
@@ -129,7 +128,7 @@ def test_recovery_after_a_writer_that_died(tmp_path: Path, killed: str) -> None:
     verify(store.path(5))
 
 
-def test_pruning_spares_the_best(tmp_path: Path) -> None:
+def test_pruning_spares_the_best(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 1, best=True, keep=1)
     for step in (2, 3, 4):
@@ -141,9 +140,7 @@ def test_pruning_spares_the_best(tmp_path: Path) -> None:
     ]
 
 
-def test_retention_deletes_nothing_for_a_checkpoint_that_has_lost_a_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_retention_deletes_nothing_for_a_checkpoint_that_has_lost_a_file(tmp_path, caplog):
     store = CheckpointStore(tmp_path)
     save(store, 1)
     save(store, 2)
@@ -153,7 +150,7 @@ def test_retention_deletes_nothing_for_a_checkpoint_that_has_lost_a_file(
 
 
 @pytest.mark.parametrize("folder", ["exists", "was removed"])
-def test_a_run_that_was_taken_over_writes_nothing(tmp_path: Path, folder: str) -> None:
+def test_a_run_that_was_taken_over_writes_nothing(tmp_path, folder):
     def taken_over() -> None:
         raise OSError("another process has the run")
 
@@ -168,7 +165,7 @@ def test_a_run_that_was_taken_over_writes_nothing(tmp_path: Path, folder: str) -
     )
 
 
-def test_checkpoint_set_aside_is_taken_back_once_it_is_valid(tmp_path: Path) -> None:
+def test_checkpoint_set_aside_is_taken_back_once_it_is_valid(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 5)
     save(store, 10)
@@ -182,9 +179,7 @@ def test_checkpoint_set_aside_is_taken_back_once_it_is_valid(tmp_path: Path) -> 
     assert newest is not None and newest[0] == store.path(10) and store.resolve_link("latest") == 10
 
 
-def test_checkpoint_that_cannot_be_loaded_is_not_taken_back_by_the_same_process(
-    tmp_path: Path,
-) -> None:
+def test_checkpoint_that_cannot_be_loaded_is_not_taken_back_by_the_same_process(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 5)
     save(store, 10)
@@ -193,7 +188,7 @@ def test_checkpoint_that_cannot_be_loaded_is_not_taken_back_by_the_same_process(
     assert newest is not None and newest[1].step == 5
 
 
-def test_all_files_of_one_that_was_set_aside_are_verified(tmp_path: Path) -> None:
+def test_all_files_of_one_that_was_set_aside_are_verified(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 5)
     save(store, 10)
@@ -205,7 +200,7 @@ def test_all_files_of_one_that_was_set_aside_are_verified(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("damage", [{"format_version": "1"}, {"files": [1]}, "deep", "[]"])
-def test_a_manifest_of_wrong_types_is_damage(tmp_path: Path, damage: dict | str) -> None:
+def test_a_manifest_of_wrong_types_is_damage(tmp_path, damage):
     store = CheckpointStore(tmp_path)
     save(store, 5)
     save(store, 10)
@@ -218,7 +213,7 @@ def test_a_manifest_of_wrong_types_is_damage(tmp_path: Path, damage: dict | str)
     assert (tmp_path / "corrupt-step-00000010").is_dir()
 
 
-def test_a_copy_in_which_links_became_folders(tmp_path: Path) -> None:
+def test_a_copy_in_which_links_became_folders(tmp_path):
     """`cp -rL` and `scp -r` do that."""
     store = CheckpointStore(tmp_path / "here")
     for step in (5, 10, 15):
@@ -236,7 +231,7 @@ def test_a_copy_in_which_links_became_folders(tmp_path: Path) -> None:
     assert copy.resolve_link("latest") == 20
 
 
-def test_the_only_checkpoint_is_a_copy_under_the_name_of_a_link(tmp_path: Path) -> None:
+def test_the_only_checkpoint_is_a_copy_under_the_name_of_a_link(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 5)
     (tmp_path / "latest").unlink()
@@ -246,7 +241,7 @@ def test_the_only_checkpoint_is_a_copy_under_the_name_of_a_link(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("wrong", ["missing", "dangling", "a file", "a folder", "an older one"])
-def test_links_are_rebuilt(tmp_path: Path, wrong: str) -> None:
+def test_links_are_rebuilt(tmp_path, wrong):
     """`best` from what the newest checkpoint remembers."""
     store = CheckpointStore(tmp_path)
     for step in (5, 10, 15):
@@ -271,7 +266,7 @@ def test_links_are_rebuilt(tmp_path: Path, wrong: str) -> None:
     assert store.best() == 5
 
 
-def test_the_link_counts_more_than_what_a_checkpoint_remembers(tmp_path: Path) -> None:
+def test_the_link_counts_more_than_what_a_checkpoint_remembers(tmp_path):
     """An evaluation after the save may have made it the best."""
     store = CheckpointStore(tmp_path)
     save(store, 5, best=True)
@@ -281,7 +276,7 @@ def test_the_link_counts_more_than_what_a_checkpoint_remembers(tmp_path: Path) -
     assert store.best() == 10
 
 
-def test_rolling_back_sets_later_ones_aside(tmp_path: Path) -> None:
+def test_rolling_back_sets_later_ones_aside(tmp_path):
     store = CheckpointStore(tmp_path)
     for step in (5, 10, 15, 20):
         save(store, step, best=step == 15)
@@ -297,7 +292,7 @@ def test_rolling_back_sets_later_ones_aside(tmp_path: Path) -> None:
     assert store.abandon(5) == ["abandoned-step-00000010.2"]
 
 
-def test_a_removed_folder_is_created_again_for_the_next_save(tmp_path: Path) -> None:
+def test_a_removed_folder_is_created_again_for_the_next_save(tmp_path):
     store = CheckpointStore(tmp_path / "checkpoints")
     save(store, 1)
     shutil.rmtree(store.root)

@@ -30,7 +30,7 @@ WEIGHTS = {
 }
 
 
-def test_the_digest_is_of_the_weights_alone(tmp_path: Path) -> None:
+def test_the_digest_is_of_the_weights_alone(tmp_path):
     digest = weights_digest(save(tmp_path / "a", WEIGHTS))
     same = dict(reversed(WEIGHTS.items())) | {"optimizer/a/exp_avg": torch.ones(2)}
     assert weights_digest(save(tmp_path / "b", same)) == digest

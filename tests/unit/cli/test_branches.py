@@ -24,7 +24,7 @@ def run(steps: int, ratio: float, seed: int = 0, warmup: int = 5) -> dict[str, A
 RUNS = [run(steps, ratio) for steps in (100, 200) for ratio in (0.1, 0.2, 0.4)]
 
 
-def test_the_plan_of_a_sweep() -> None:
+def test_the_plan_of_a_sweep():
     branches = plan(RUNS)
     starts = {branch.index: (branch.trunk, branch.start) for branch in branches}
     # Of 200 steps, the decays begin at 180, 160 and 120; of 100 steps at 90, 80 and 60.
@@ -35,13 +35,13 @@ def test_the_plan_of_a_sweep() -> None:
     assert describe_branches(branches) == "6 runs, 900 steps; shared: 385 are trained"
 
 
-def test_the_plan_of_the_page() -> None:
+def test_the_plan_of_the_page():
     runs = [run(steps, ratio, warmup=50) for ratio in (0.1, 0.2, 0.4) for steps in (1000, 2000)]
     assert describe_branches(plan(runs)) in (ROOT / "docs" / "configuration.md").read_text()
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_each_tree_trains_the_fewest_steps(order: int) -> None:
+def test_each_tree_trains_the_fewest_steps(order):
     """It is a maximum spanning tree, and a trunk starts before its leaves."""
     runs = [*RUNS, *(run(steps, 0.2, seed=1) for steps in (50, 100))][::order]
     branches = plan(runs)
@@ -66,7 +66,7 @@ def test_each_tree_trains_the_fewest_steps(order: int) -> None:
     assert sum(branch.start for branch in branches) == total
 
 
-def test_each_run_is_compared_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_run_is_compared_with_few(monkeypatch):
     """Runs of other seeds are not compared, and of one seed only those at a fork."""
     counts: Counter[str] = Counter()
     original = common_steps
@@ -81,7 +81,7 @@ def test_each_run_is_compared_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(counts) == {"same"} and counts["same"] <= 4 * len(runs)
 
 
-def test_runs_with_nothing_in_common_are_in_their_order() -> None:
+def test_runs_with_nothing_in_common_are_in_their_order():
     branches = plan([run(50, 0.2, seed) for seed in range(3)])
     assert [(branch.index, branch.trunk, branch.leaves) for branch in branches] == [
         (index, None, {}) for index in range(3)

@@ -136,7 +136,7 @@ ConfigStore.instance().store(
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     enter_project(tmp_path, FILES, monkeypatch)
     monkeypatch.setattr(sys, "argv", ["launcher"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
@@ -152,7 +152,7 @@ def said(project: Path, *words: str, code: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def test_a_users_class_reads_the_state_of_hydra(project: Path) -> None:
+def test_a_users_class_reads_the_state_of_hydra(project):
     (one,) = said(project, "seed=3", "job=where")
     folder = project / "outputs" / "net-text" / one["id"]
     assert one["cwd"] == str(project) and one["mode"] == "RUN" and one["choice"] == "net"
@@ -171,16 +171,14 @@ def test_a_users_class_reads_the_state_of_hydra(project: Path) -> None:
 @pytest.mark.parametrize("words", [
     [], ["-m", "hydra/launcher=basic"], ["-m", "dispatch.parallel=2", "seed=0,1"],
 ])  # fmt: skip
-def test_variables_of_the_job_are_set_and_restored(project: Path, words: list[str]) -> None:
+def test_variables_of_the_job_are_set_and_restored(project, words):
     jobs = said(project, "+hydra.job.env_set.MY_FLAG=n-${hydra:job.num}", *words)
     number = "n-0" if words else "n-"
     assert jobs[0]["flag"].startswith(number[:2]) and "MY_FLAG" not in os.environ
     assert {job["flag"] for job in jobs} == ({"n-0", "n-1"} if len(jobs) > 1 else {jobs[0]["flag"]})
 
 
-def test_a_copied_variable_of_this_machine_is_set_where_the_job_runs(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copied_variable_of_this_machine_is_set_where_the_job_runs(project, monkeypatch):
     monkeypatch.setenv("MY_FLAG", "here")
     word = "hydra.job.env_copy=[MY_FLAG]"
     config = run_of([word])
@@ -192,9 +190,7 @@ def test_a_copied_variable_of_this_machine_is_set_where_the_job_runs(
     assert {job["flag"] for job in said(project, "-m", word, "seed=1,2")} == {"here"}
 
 
-def test_a_configuration_may_be_in_another_folder(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_configuration_may_be_in_another_folder(project, capsys):
     """`--config-path` takes the place of Launcher's own options."""
     shutil.copytree(main_folder(), project / "whole")
     file = project / "whole" / "config.yaml"
@@ -211,7 +207,7 @@ def test_a_configuration_may_be_in_another_folder(
 @pytest.mark.parametrize("choice", [
     "hydra/callbacks=mine", "+hydra.callbacks.mine._target_=hydra_users.Mine",
 ])  # fmt: skip
-def test_callbacks_are_called_around_runs_and_jobs(project: Path, choice: str) -> None:
+def test_callbacks_are_called_around_runs_and_jobs(project, choice):
     lines = [line for line in said(project, choice) if "event" in line]
     assert [(line["event"], line["status"]) for line in lines] == [
         ("on_run_start", None),
@@ -239,7 +235,7 @@ def test_callbacks_are_called_around_runs_and_jobs(project: Path, choice: str) -
     ["--config-dir", "conf", "--config-name", "own", "seed=1"],
     ["hydra/launcher=basic", "model.width=5", "optimizer=sgd,muon", "optimizer.momentum=0.5"],
 ])  # fmt: skip
-def test_jobs_of_hydras_own_launcher_are_the_same_runs(project: Path, words: list[str]) -> None:
+def test_jobs_of_hydras_own_launcher_are_the_same_runs(project, words):
     rest = [word for word in words if not word.startswith("hydra/")]
     ours = said(project, "-m", *rest, "hydra/launcher=dispatch")
     theirs = said(project, "-m", *words)
@@ -248,9 +244,7 @@ def test_jobs_of_hydras_own_launcher_are_the_same_runs(project: Path, words: lis
 
 
 @pytest.mark.parametrize("launcher", ["dispatch", "basic"])
-def test_a_sweeper_of_another_package_gets_the_values_of_its_jobs(
-    project: Path, launcher: str
-) -> None:
+def test_a_sweeper_of_another_package_gets_the_values_of_its_jobs(project, launcher):
     words = ("hydra/sweeper=halving", f"hydra/launcher={launcher}", "model.width=5")
     jobs = said(project, "-m", *words)
     assert [job["seed"] for job in jobs] == [8, 4, 2]
@@ -258,9 +252,7 @@ def test_a_sweeper_of_another_package_gets_the_values_of_its_jobs(
     assert said(project, "-m", *words, "model.widht=5", code=2) == []
 
 
-def test_a_mistake_is_reported_before_another_launcher_starts_a_job(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_reported_before_another_launcher_starts_a_job(project, capsys):
     words = ("-m", "hydra/launcher=basic", "seed=1,x", "model.widht=3")
     assert said(project, *words, code=2) == []
     assert capsys.readouterr().err.splitlines() == [
@@ -275,7 +267,7 @@ def test_a_mistake_is_reported_before_another_launcher_starts_a_job(
     ["hydra.searchpath=[file://{folder}/more]", "model=more"],
     ["-cd", "more", "model=more", "hydra.searchpath=[file://{folder}/conf]"],
 ])  # fmt: skip
-def test_configurations_are_found_where_hydra_finds_them(project: Path, words: list[str]) -> None:
+def test_configurations_are_found_where_hydra_finds_them(project, words):
     words = [word.format(folder=project) for word in words]
     (job,) = said(project, *words)
     assert job["model"].get("width", 4) == (9 if "model=more" in words else 4)
@@ -291,9 +283,7 @@ def test_configurations_are_found_where_hydra_finds_them(project: Path, words: l
     (["-c", "job", "-p", "model"], "_target_", "hydra_users.Net"),
     (["-c", "job", "--package", "_global_"], "seed", 4),
 ])  # fmt: skip
-def test_the_configuration_is_printed(
-    words: list[str], key: str, value: Any, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_configuration_is_printed(words, key, value, project, capsys):
     assert said(project, "seed=4", "model.width=3", *words) == []
     printed = capsys.readouterr()
     tree = yaml.safe_load(printed.out)
@@ -304,16 +294,14 @@ def test_the_configuration_is_printed(
 
 
 @pytest.mark.parametrize("what", ["all", "defaults-tree", "searchpath"])
-def test_hydra_describes_the_composition(
-    what: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hydra_describes_the_composition(what, project, capsys):
     assert said(project, "model.width=3", "--info", what) == []
     assert ("net" in capsys.readouterr().out) == (what != "searchpath")
     if what == "searchpath":
         assert said(project, "model.widht=3", "--info", what, code=2) == []
 
 
-def test_jobs_of_submitit_are_the_same_runs(project: Path) -> None:
+def test_jobs_of_submitit_are_the_same_runs(project):
     """The launcher sends the task to another process."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     (ours,) = said(project, "-m", "seed=1", "model.width=4")

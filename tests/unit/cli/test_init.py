@@ -11,9 +11,7 @@ from launcher.cli.main import with_own_folder
 from launcher.errors import ConfigError
 
 
-def test_the_files_are_named_after_the_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_files_are_named_after_the_folder(tmp_path, capsys):
     main([str(tmp_path / "My-Net")])
     assert "python -m launcher experiment=first" in capsys.readouterr().out
     files = {
@@ -35,9 +33,7 @@ def test_the_files_are_named_after_the_folder(
     ]
 
 
-def test_an_empty_folder_that_exists_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_folder_that_exists_is_used(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
     Path("my_net").mkdir()
@@ -56,7 +52,7 @@ def test_an_empty_folder_that_exists_is_used(
         ("file/sub_project", "cannot be written: Not a directory."),
     ],
 )
-def test_a_folder_that_is_rejected(tmp_path: Path, name: str, sentence: str) -> None:
+def test_a_folder_that_is_rejected(tmp_path, name, sentence):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.py").touch()
     (tmp_path / "file").touch()
@@ -67,7 +63,7 @@ def test_a_folder_that_is_rejected(tmp_path: Path, name: str, sentence: str) -> 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_current_folders_conf_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folders_conf_is_used(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert with_own_folder(["seed=1"]) == ["seed=1"]
     os.makedirs("conf/something")

@@ -3,7 +3,6 @@
 import sys
 import zlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ hydra_1_3 = pytest.mark.skipif(
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """An empty current folder, and a command line that may be changed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["launcher"])
@@ -47,7 +46,7 @@ def imported(*arguments: str, cwd: Path) -> tuple[int, set[str]]:
     return done.returncode, {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
 
 
-def test_help_lists_the_groups_and_imports_nothing_heavy(tmp_path: Path) -> None:
+def test_help_lists_the_groups_and_imports_nothing_heavy(tmp_path):
     done = launcher("--help", cwd=tmp_path)
     assert done.returncode == 0 and done.stderr == ""
     for line in ("model: ", "precision: bf16, fp16, fp32, fp8, tf32", "--multirun", "Exit codes"):
@@ -56,21 +55,19 @@ def test_help_lists_the_groups_and_imports_nothing_heavy(tmp_path: Path) -> None
     assert code == 0 and not modules & set(HEAVY)
 
 
-def test_a_bad_configuration_ends_with_two_and_imports_no_torch(tmp_path: Path) -> None:
+def test_a_bad_configuration_ends_with_two_and_imports_no_torch(tmp_path):
     code, modules = imported("optimizer.lr=abc", cwd=tmp_path)
     assert code == 2 and "hydra" in modules and "torch" not in modules
 
 
-def test_an_invalid_configuration_is_printed_with_its_faults(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_configuration_is_printed_with_its_faults(folder, capsys):
     assert exit_code("trainer.max_steps=0", "--cfg", "job", "-p", "trainer.max_steps") == 2
     printed = capsys.readouterr()
     assert printed.out == "0\n"
     assert printed.err == "trainer.max_steps=0: should be a whole number greater than 0 or null.\n"
 
 
-def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:
+def test_a_completed_run_returns_its_metrics_again(folder):
     words = ["model=mlp", "data=digits", "device=cpu", "trainer.max_steps=1", "hooks=[evaluation]"]
     config = run_of(words)
     first = start_run(config)
@@ -79,7 +76,7 @@ def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:
     assert start_run(config.replace({"job.objective": "val/loss"})) == first["val/loss"]
 
 
-def test_the_help_of_hydra_is_printed(folder: Path) -> None:
+def test_the_help_of_hydra_is_printed(folder):
     assert exit_code("--hydra-help") == 0 and list(folder.iterdir()) == []
 
 
@@ -149,9 +146,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("command", BAD)
-def test_bad_input_is_one_sentence_for_each_fault_and_nothing_is_written(
-    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_sentence_for_each_fault_and_nothing_is_written(command, folder, capsys):
     assert exit_code(*command.split()) == 2
     printed = capsys.readouterr()
     for line, beginning in zip(printed.err.splitlines(), BAD[command], strict=True):
@@ -160,7 +155,7 @@ def test_bad_input_is_one_sentence_for_each_fault_and_nothing_is_written(
     assert list(folder.iterdir()) == []
 
 
-def test_the_users_broken_yaml_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_users_broken_yaml_is_named(folder, capsys):
     (folder / "conf" / "model").mkdir(parents=True)
     (folder / "conf" / "model" / "broken.yaml").write_text("a: [1,\n")
     assert exit_code("--config-dir", "conf", "model=broken") == 2
@@ -168,7 +163,7 @@ def test_the_users_broken_yaml_is_named(folder: Path, capsys: pytest.CaptureFixt
     assert "broken.yaml" in error and "Traceback" not in error
 
 
-def test_flags_may_be_among_the_overrides() -> None:
+def test_flags_may_be_among_the_overrides():
     arguments = read(["seed=1", "-m", "model=gpt,mlp", "--config-dir", "conf", "device=cpu"])
     assert arguments.multirun and arguments.config_dir == "conf"
     assert arguments.overrides == ["seed=1", "model=gpt,mlp", "device=cpu"]
@@ -193,14 +188,7 @@ def test_flags_may_be_among_the_overrides() -> None:
         (["job.outcome=is stopped"], 143, []),
     ],
 )
-def test_the_exit_code_is_how_a_task_ends(
-    overrides: list[str],
-    code: int,
-    lines: list[str],
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_exit_code_is_how_a_task_ends(overrides, code, lines, folder, capsys, monkeypatch):
     write_project(folder, package="cli_package")
     monkeypatch.syspath_prepend(folder)
     assert exit_code("--config-dir", "conf", "job=mine", "model=mine", *overrides) == code
@@ -221,13 +209,7 @@ HALF += "    def forward(self, batch): ...\n"
         ("# first\ndef broken(:" + NET, "line 2: invalid syntax."),
     ],
 )
-def test_broken_code_of_a_user_is_one_message(
-    code: str,
-    why: str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_broken_code_of_a_user_is_one_message(code, why, folder, capsys, monkeypatch):
     # Another name for each case, since Python imports a name once.
     package = f"package_{zlib.crc32(code.encode())}"
     write_project(folder, package=package)
@@ -248,9 +230,7 @@ def test_broken_code_of_a_user_is_one_message(
         ("exits", "RuntimeError: the code of the run called sys.exit(1)"),
     ],
 )
-def test_a_crash_is_a_traceback_and_exit_code_one(
-    outcome: str, message: str, tmp_path: Path
-) -> None:
+def test_a_crash_is_a_traceback_and_exit_code_one(outcome, message, tmp_path):
     write_project(tmp_path)
     done = launcher(
         "--config-dir", "conf", "job=mine", "model=mine", f"job.outcome={outcome}", cwd=tmp_path
@@ -261,16 +241,14 @@ def test_a_crash_is_a_traceback_and_exit_code_one(
     assert frames and all("my_package" in line for line in frames), "the user's frames only"
 
 
-def test_an_id_of_digits_stays_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_of_digits_stays_text(folder, monkeypatch):
     write_project(folder, package="cli_package")
     monkeypatch.syspath_prepend(folder)
     assert exit_code("--config-dir", "conf", "job=mine", "run.id=12345e67", "run.name=7") == 0
     assert (folder / "outputs" / "7" / "12345e67").is_dir()
 
 
-def test_the_configuration_of_the_wheel_composes_in_the_same_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_configuration_of_the_wheel_composes_in_the_same_way(tmp_path, monkeypatch):
     """Installed, `conf/` is a package inside `launcher`; here a copy of it stands for that."""
     import shutil
 
@@ -289,7 +267,7 @@ RUN = ("model=mlp", "data=digits", "device=cpu")
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def jobs(monkeypatch):
     """Seed and steps of the jobs that would run."""
     jobs: list[tuple[int, int]] = []
 
@@ -307,9 +285,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         pytest.param(["trainer.max_steps=3,4"], [(1, 3), (1, 4), (2, 3), (2, 4)], marks=hydra_1_3),
     ],
 )
-def test_a_file_may_make_a_sweep(
-    folder: Path, jobs: list[Any], words: list[str], expected: list[Any]
-) -> None:
+def test_a_file_may_make_a_sweep(folder, jobs, words, expected):
     """`hydra.mode` of a YAML file counts as `-m` does."""
     (folder / "conf" / "experiment").mkdir(parents=True)
     (folder / "conf" / "experiment" / "seeds.yaml").write_text(MODE)
@@ -326,15 +302,13 @@ def test_a_file_may_make_a_sweep(
         (["-m", "seed=3", "precision.init_scale=3,4"], [(3, 7), (3, 7)]),
     ],
 )
-def test_the_mode_of_the_command_line(
-    folder: Path, jobs: list[Any], words: list[str], expected: list[Any]
-) -> None:
+def test_the_mode_of_the_command_line(folder, jobs, words, expected):
     main([*RUN, "trainer.max_steps=7", *words])
     assert jobs == expected
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_only_a_log_that_has_the_traceback_is_named(writable: bool, tmp_path: Path) -> None:
+def test_only_a_log_that_has_the_traceback_is_named(writable, tmp_path):
     folder = RunFolder(tmp_path).create()
     if not writable:
         folder.log_path().mkdir()
@@ -348,9 +322,7 @@ def test_only_a_log_that_has_the_traceback_is_named(writable: bool, tmp_path: Pa
     assert not writable or "ValueError: the cause" in folder.log_path().read_text()
 
 
-def test_a_start_resumes_the_run_of_an_equivalent_configuration(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_start_resumes_the_run_of_an_equivalent_configuration(folder, capsys):
     words = ("model=mlp", "data=digits", "device=cpu", "hooks=[checkpointing]")
     assert exit_code(*words, "~model.dropout", "trainer.max_steps=2", "trainer.pause_at=1") == 0
     (run,) = (folder / "outputs" / "mlp-digits").iterdir()

@@ -4,7 +4,6 @@ rejects."""
 import json
 from fnmatch import fnmatch
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ def errors(name: str, text: str) -> list[str]:
     return [error.message for error in validators()[name].iter_errors(yaml.safe_load(text))]
 
 
-def test_all_of_conf_is_valid() -> None:
+def test_all_of_conf_is_valid():
     for validator in validators().values():
         Draft7Validator.check_schema(validator.schema)
     assert len(CONF) > 60
@@ -59,13 +58,13 @@ CASES: dict[str, tuple[str, str, str | None]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_an_editor_marks(case: str) -> None:
+def test_what_an_editor_marks(case):
     name, text, said = CASES[case]
     found = errors(name, text)
     assert found == [] if said is None else said in found[0]
 
 
-def test_a_new_project_has_them(tmp_path: Path) -> None:
+def test_a_new_project_has_them(tmp_path):
     project = tmp_path / "its_project"
     init([str(project)])
     settings: dict[str, Any] = json.loads((project / CODE).read_text())

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     write_project(tmp_path, package="sweep_package")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -32,9 +32,7 @@ def sweep(*overrides: str) -> int:
     return exit_code("--config-dir", "conf", "job=mine", "-m", *overrides)
 
 
-def test_every_combination_runs_in_a_folder_of_its_own(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_combination_runs_in_a_folder_of_its_own(project, capsys):
     assert sweep("seed=1,2", "optimizer.lr=0.1,0.2") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("job")]
     assert len(lines) == 8
@@ -46,9 +44,7 @@ def test_every_combination_runs_in_a_folder_of_its_own(
     assert [path.name for path in (project / "outputs").iterdir()] == ["gpt-text"]
 
 
-def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(project, capsys):
     identity_exclude = "run.identity_exclude=[run,hydra]"
     assert sweep("job.outcome=crashes,exits,rejects,completes", identity_exclude) == 1
     printed = capsys.readouterr()
@@ -63,9 +59,7 @@ def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
     assert "rejected: data.files='x': is empty." in table[3]
 
 
-def test_the_line_of_a_failed_job_has_its_cause(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_line_of_a_failed_job_has_its_cause(project, capsys):
     assert sweep("model=mine", "job.outcome=cannot build") == 1
     assert "failed: RuntimeError: built" in capsys.readouterr().out.splitlines()[-1]
 
@@ -84,9 +78,7 @@ class Job:
 
 
 @pytest.mark.parametrize(("metric", "order"), [("val/loss", "bac"), ("val/accuracy", "abc")])
-def test_the_runs_of_a_sweep_are_ranked(
-    metric: str, order: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_runs_of_a_sweep_are_ranked(metric, order, tmp_path, capsys):
     jobs: Any = [
         Job(tmp_path / "gpt" / "a", 0.5, "completed", metric),
         Job(tmp_path / "gpt" / "b", 0.25, "completed", metric),
@@ -111,12 +103,8 @@ def test_the_runs_of_a_sweep_are_ranked(
     ],
 )
 def test_no_job_starts_for_a_complete_run_unless_somebody_looks(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    more: list[str],
-    starts_them: bool,
-) -> None:
+    project, monkeypatch, capsys, more, starts_them
+):
     words = ["model=mlp", "data=digits", "trainer.max_steps=1", "-m", "seed=1,2", *more]
     started: list[Any] = []
     monkeypatch.setattr(sweep_queue, "start_run", started.append)
@@ -140,12 +128,12 @@ def test_no_job_starts_for_a_complete_run_unless_somebody_looks(
     assert lines == (["starts", "completed"] if starts_them else ["completed"]) * 2
 
 
-def test_a_rank_that_failed_elsewhere_gives_its_reason(tmp_path: Path) -> None:
+def test_a_rank_that_failed_elsewhere_gives_its_reason(tmp_path):
     job: Any = Job(tmp_path / "a", None, "failed")
     assert reason(job, JobResult(error=SystemExit(1))) == "failed: it failed"
 
 
-def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_stops_the_sweep(project, capsys):
     outcomes = ["job.outcome=completes,'is stopped',exits", "run.identity_exclude=[run,hydra]"]
     assert sweep(*outcomes) == 143
     lines = capsys.readouterr().out.splitlines()
@@ -166,9 +154,7 @@ def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[s
         (["model=mine,gpt", "+model.depth=3"], "takes no depth (job 2: model=gpt).\n"),
     ],
 )
-def test_sweep_starts_no_job_if_any_is_invalid(
-    overrides: list[str], sentence: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sweep_starts_no_job_if_any_is_invalid(overrides, sentence, project, capsys):
     assert sweep(*overrides) == 2
     printed = capsys.readouterr()
     assert sentence in printed.err and "running" not in printed.out

@@ -10,7 +10,6 @@ from launcher.cli.sweep import check_jobs
 from launcher.config.compose import composer
 from launcher.config.compose.composer import command, sweep_name
 from launcher.config.run_config import replace_values
-from launcher.dispatch.jobs import Job
 
 pytestmark = pytest.mark.slow
 
@@ -29,13 +28,13 @@ JOBS = [
 
 
 @pytest.fixture(scope="module")
-def jobs() -> list[Job]:
+def jobs():
     with command([], mode=RunMode.MULTIRUN) as words:
         return check_jobs(words, JOBS)
 
 
 @pytest.mark.parametrize("index", range(len(JOBS)), ids=lambda index: " ".join(JOBS[index]))
-def test_a_job_equals_its_overrides_alone(jobs: list[Job], index: int) -> None:
+def test_a_job_equals_its_overrides_alone(jobs, index):
     config = jobs[index].config
     with command(JOBS[index]) as words:
         alone = words.run()
@@ -49,7 +48,7 @@ def test_a_job_equals_its_overrides_alone(jobs: list[Job], index: int) -> None:
     assert (config.hydra["mode"], alone.hydra and alone.hydra["mode"]) == ("MULTIRUN", "RUN")
 
 
-def test_many_jobs_share_one_composition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_jobs_share_one_composition(monkeypatch):
     overrides = [
         ["model=mlp", "data=digits", f"seed={seed}", f"optimizer.lr={rate}"]
         for seed in range(10)
@@ -69,7 +68,7 @@ def test_many_jobs_share_one_composition(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len({job.run for job in jobs}) == 20
 
 
-def test_the_jobs_of_a_sweep_have_its_name(jobs: list[Job]) -> None:
+def test_the_jobs_of_a_sweep_have_its_name(jobs):
     names = {job.plain["run"]["sweep"] for job in jobs}
     assert len(names) == 1 and names.pop().startswith("sweep-")
 
@@ -78,5 +77,5 @@ def test_the_jobs_of_a_sweep_have_its_name(jobs: list[Job]) -> None:
     (["lr=1,2", "seed=1,2", "tracker=[]", "dispatch.nproc=1"], True),
     (["seed=1,2,3", "lr=1,2"], False),
 ])  # fmt: skip
-def test_a_sweep_is_named_by_its_overrides(words: list[str], is_same: bool) -> None:
+def test_a_sweep_is_named_by_its_overrides(words, is_same):
     assert (sweep_name(["seed=1,2", "lr=1,2"]) == sweep_name(words)) is is_same

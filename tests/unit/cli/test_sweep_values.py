@@ -1,8 +1,5 @@
 """Each job of a sweep has the values that were typed, or the command is rejected."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 from hydra.types import RunMode
 
@@ -51,7 +48,7 @@ FILES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def project(tmp_path_factory):
     with pytest.MonkeyPatch.context() as monkeypatch:
         enter_project(tmp_path_factory.mktemp("project"), FILES, monkeypatch)
         yield
@@ -79,7 +76,7 @@ def jobs_of(words: str) -> list[Job]:
     ("experiment=basic seed=1,2", "seed", [1, 2]),
     ("model=chosen optimizer=sgd,muon", "model.choice", ["sgd", "muon"]),
 ])  # fmt: skip
-def test_each_job_has_the_values_of_the_command(words: str, key: str, expected: list[Any]) -> None:
+def test_each_job_has_the_values_of_the_command(words, key, expected):
     assert [get(job.plain, key) for job in jobs_of(words)] == expected
 
 
@@ -88,7 +85,7 @@ def test_each_job_has_the_values_of_the_command(words: str, key: str, expected: 
     ("range(0.9,0,-0.3)", "0.9 0.6 0.3"), ("range(1e-4,4e-4,1e-4)", "0.0001 0.0002 0.0003"),
     ("range(1,6,2)", "1 3 5"),
 ])  # fmt: skip
-def test_the_numbers_of_a_range_are_those_that_are_typed(values: str, expected: str) -> None:
+def test_the_numbers_of_a_range_are_those_that_are_typed(values, expected):
     assert list_values(parse(f"seed={values}")) == expected.split()
 
 
@@ -103,7 +100,7 @@ def test_the_numbers_of_a_range_are_those_that_are_typed(values: str, expected: 
     ("experiment=search,a", "hydra/sweeper=optuna: an option that is swept cannot choose it"),
     ("optimizer.lr=interval(1,2)", "has no list of values"),
 ])  # fmt: skip
-def test_a_sweep_that_would_drop_values_is_rejected(words: str, sentence: str) -> None:
+def test_a_sweep_that_would_drop_values_is_rejected(words, sentence):
     with pytest.raises(ConfigError) as caught:
         jobs_of(words)
     assert any(sentence in message for message in caught.value.messages)

@@ -1,7 +1,5 @@
 """`--help optimizer` and its kin, read from the YAML files and the signatures."""
 
-from pathlib import Path
-
 import pytest
 
 from launcher.cli.help import print_help
@@ -12,7 +10,7 @@ from launcher.errors import ConfigError
 FOLDERS = [main_folder()]
 
 
-def test_an_option_has_its_class_and_each_key_its_default_comment_and_type() -> None:
+def test_an_option_has_its_class_and_each_key_its_default_comment_and_type():
     assert topic_text("optimizer=sgd", FOLDERS).startswith(
         "optimizer=sgd   launcher.optim.optimizers.sgd\n"
         "  optimizer.lr=0.1\n"
@@ -38,7 +36,7 @@ def test_an_option_has_its_class_and_each_key_its_default_comment_and_type() -> 
         ("~hooks", "hooks=early_stopping"),
     ],
 )
-def test_topics(topic: str, expected: str) -> None:
+def test_topics(topic, expected):
     assert expected in topic_text(topic, FOLDERS)
 
 
@@ -50,19 +48,19 @@ def test_topics(topic: str, expected: str) -> None:
         ("trainer.max_stps", "trainer.max_steps"),
     ],
 )
-def test_an_unknown_topic(topic: str, meant: str) -> None:
+def test_an_unknown_topic(topic, meant):
     with pytest.raises(ConfigError, match=rf"^--help {topic}: .*did you mean {meant}\?"):
         print_help(["--help", topic])
 
 
 @pytest.mark.parametrize("width", [40, 120])
-def test_every_group_is_shown_within_the_width(width: int) -> None:
+def test_every_group_is_shown_within_the_width(width):
     for group in groups(FOLDERS):
         lines = topic_text(group, FOLDERS, width).splitlines()
         assert all(len(line) <= width for line in lines if line.startswith("      "))
 
 
-def test_a_folder_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_the_users(tmp_path, capsys):
     (tmp_path / "optimizer").mkdir()
     (tmp_path / "optimizer" / "mine.yaml").write_text(
         "# For us.\n_target_: torch.optim.SGD\nlr: 0.5  # large\n"

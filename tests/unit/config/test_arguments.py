@@ -36,13 +36,13 @@ COUNT = "should be a whole number greater than 0."
     ),
     (partial(BaseTrainer, 1, device="gpu"), "device='gpu': should be a device of torch: 'cpu', "),
 ])  # fmt: skip
-def test_a_number_out_of_bounds_is_a_sentence(call: partial[object], sentence: str) -> None:
+def test_a_number_out_of_bounds_is_a_sentence(call, sentence):
     with pytest.raises(ValueError) as raised:
         call()
     assert str(raised.value).startswith(sentence)
 
 
-def test_other_values_are_passed_on() -> None:
+def test_other_values_are_passed_on():
     assert Own("soon").wait == "soon" and Own(0.5).wait == 0.5 and Derived().wait == 1.0
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         Own(waits=0)  # type: ignore[call-arg]

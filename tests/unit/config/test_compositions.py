@@ -1,6 +1,5 @@
 """Values that are applied to a copy of composed groups give what Hydra composes."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ def flags(node: Any) -> Any:
     ["seed=1", "+more=mine"],
     ["~optimizer.lr", "++optimizer.lr=3", "~hpo.space", "~optimizer.betas"],
 ])  # fmt: skip
-def test_composition_equals_hydras(words: list[str], tmp_path: Path) -> None:
+def test_composition_equals_hydras(words, tmp_path):
     """Twice: what was composed first is used again, and has not changed."""
     for group in ("model", "more"):
         (tmp_path / group).mkdir()
@@ -68,7 +67,7 @@ def test_composition_equals_hydras(words: list[str], tmp_path: Path) -> None:
     ["seed@more=3"],
     ["hydra.nothing=1", "seed=1"],
 ])  # fmt: skip
-def test_override_that_hydra_rejects_is_rejected(words: list[str]) -> None:
+def test_override_that_hydra_rejects_is_rejected(words):
     with session(None):
         with pytest.raises(HydraException):
             compose(words)
@@ -76,7 +75,7 @@ def test_override_that_hydra_rejects_is_rejected(words: list[str]) -> None:
             Composer().compose(list(map(parse, words)))
 
 
-def test_value_replaces_one_that_does_not_resolve(tmp_path: Path) -> None:
+def test_value_replaces_one_that_does_not_resolve(tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "broken.yaml").write_text(
         "# @package _global_\nmodel:\n  dim: ${nothing.here}\n"
@@ -94,7 +93,7 @@ def test_value_replaces_one_that_does_not_resolve(tmp_path: Path) -> None:
     ["data=digits", "model=supervised", "model.module._target_=torch.nn.ReLU",
      "model.loss._target_=torch.nn.SmoothL1Loss", "model.loss.beta=0.5"],
 ])  # fmt: skip
-def test_an_argument_of_the_constructor_needs_no_plus(words: list[str]) -> None:
+def test_an_argument_of_the_constructor_needs_no_plus(words):
     explicit = [
         f"++{word}" if not word.startswith(("data=", "model=", "~")) else word for word in words
     ]

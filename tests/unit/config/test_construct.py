@@ -16,9 +16,7 @@ from launcher.config.run_config import resolve_node
 from launcher.config.secrets import config_to_store
 
 
-def test_stored_settings_get_the_environment_and_keep_shell_variables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stored_settings_get_the_environment_and_keep_shell_variables(monkeypatch):
     monkeypatch.setenv("MINE", "short")
     dispatch = {
         "_target_": "launcher.dispatch.slurm.SlurmDispatch",
@@ -59,7 +57,7 @@ INNER, OUTER = f"{__name__}.Inner", f"{__name__}.Outer"
     ({"_target_": OUTER, "value": [{"_target_": INNER}]}, Outer([Inner()])),
 ])  # fmt: skip
 @pytest.mark.parametrize("more", [{}, {"_partial_": True}])
-def test_classes_get_plain_containers_and_objects(value: Any, expected: Any, more: Any) -> None:
+def test_classes_get_plain_containers_and_objects(value, expected, more):
     built = instantiate({"_target_": OUTER, "value": value, **more})
     got = built().value if more else built.value
     assert got == expected and "Config" not in str(types(got))
@@ -70,14 +68,14 @@ def types(value: Any) -> Any:
     return type(value), [types(item) for item in items]
 
 
-def test_a_node_that_is_not_built_is_plain() -> None:
+def test_a_node_that_is_not_built_is_plain():
     node = {"_target_": OUTER, "_recursive_": False, "value": {"_target_": INNER}, "other": [1]}
     built = instantiate(node)
     assert (type(built.value), type(built.other)) == (dict, list)
     assert instantiate(built.value, "data.dataset") == Inner()
 
 
-def test_another_conversion_may_be_chosen() -> None:
+def test_another_conversion_may_be_chosen():
     node = {"_target_": OUTER, "_convert_": "none", "value": [1], "other": {"a": 1}}
     built = instantiate(node)
     assert (type(built.value), type(built.other)) == (ListConfig, DictConfig)
@@ -89,13 +87,13 @@ def test_another_conversion_may_be_chosen() -> None:
 
 @pytest.mark.parametrize("text", ["${HOME}", "\\${HOME}", "a\\\\${x}", "${oc.env}", "$x {y}"])
 @pytest.mark.parametrize("convert", ["object", "all", "partial"])
-def test_a_text_that_looks_like_an_interpolation_stays(text: str, convert: str) -> None:
+def test_a_text_that_looks_like_an_interpolation_stays(text, convert):
     inner = {"_target_": OUTER, "value": text}
     node = {"_target_": OUTER, "_convert_": convert, "value": [text, inner], "other": {"a": text}}
     built = instantiate(node)
     assert (built.value[0], built.value[1].value, built.other["a"]) == (text, text, text)
 
 
-def test_the_message_has_the_path_of_the_part() -> None:
+def test_the_message_has_the_path_of_the_part():
     with pytest.raises(InstantiationException, match=r"full_key: data\.sources\.web"):
         instantiate({"_target_": "no_such_module.Rows"}, "data.sources.web")

@@ -18,7 +18,7 @@ STORED = "outputs/run/1a2b"
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path, monkeypatch):
     """The file of a stored configuration in a project, with a module next to it."""
     monkeypatch.chdir(write_project(tmp_path / "project", "trusted_package"))
     monkeypatch.syspath_prepend(str(tmp_path / "project"))
@@ -50,11 +50,11 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("node", ALLOWED.values(), ids=ALLOWED)
-def test_allowed(file: Path, node: dict[str, Any]) -> None:
+def test_allowed(file, node):
     assert checked(file, node) == {"model": node}
 
 
-def test_the_targets_of_comments_are_not_launchers_own() -> None:
+def test_the_targets_of_comments_are_not_launchers_own():
     assert "launcher.models.mlp.MLP" in own_targets()
     assert all(target.startswith(("launcher.", "torch.optim.")) for target in own_targets())
 
@@ -78,7 +78,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_a_target_that_is_not_allowed(file: Path, target: Any) -> None:
+def test_a_target_that_is_not_allowed(file, target):
     with pytest.raises(ConfigError) as rejected:
         checked(file, {"_target_": target, "_args_": ["touch marker"]})
     (message,) = rejected.value.messages
@@ -116,7 +116,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("node", PLACES.values(), ids=PLACES)
-def test_where_code_may_hide(file: Path, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_code_may_hide(file, node, monkeypatch):
     monkeypatch.setenv("EVIL", "builtins.eval")
     others = {"name": "builtins.eval", "part": "eval", "evil": EVAL}
     with pytest.raises(
@@ -139,7 +139,7 @@ SHELL = {
 
 
 @pytest.mark.parametrize("key", SHELL)
-def test_the_lines_of_a_job(key: str) -> None:
+def test_the_lines_of_a_job(key):
     slurm = {
         "_target_": "launcher.dispatch.slurm.SlurmDispatch",
         "partition": "gpu[1-3]",
@@ -163,7 +163,7 @@ def test_the_lines_of_a_job(key: str) -> None:
         {"tracker": {"wandb": {"notes": "${oc.env:HOME}"}}},
     ],
 )
-def test_other_values_that_run_or_read_something(tree: Any) -> None:
+def test_other_values_that_run_or_read_something(tree):
     with pytest.raises(ConfigError, match="only the stored configuration"):
         check_code(tree, Path("x"))
 
@@ -173,11 +173,11 @@ def test_other_values_that_run_or_read_something(tree: Any) -> None:
     "run.note='a text, and more'", "trainer.compile=true", "hooks.checkpointing={interval:3}",
     "run.id=12345e67",
 ])  # fmt: skip
-def test_overrides_that_run_nothing(word: str) -> None:
+def test_overrides_that_run_nothing(word):
     check_overrides([word], None, Path("x"))
 
 
-def test_a_file_that_has_no_configuration(file: Path) -> None:
+def test_a_file_that_has_no_configuration(file):
     file.write_text("[1]")
     with pytest.raises(ConfigError, match=r"config\.yaml: is not a configuration\."):
         read_config(file, True)

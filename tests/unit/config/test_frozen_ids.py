@@ -32,14 +32,12 @@ def id_of(config: dict[str, Any]) -> str:
     return unresolved
 
 
-def test_the_frozen_ids_are_those_of_this_version() -> None:
+def test_the_frozen_ids_are_those_of_this_version():
     assert FROZEN["version"] == IDENTITY_VERSION and len(FROZEN["cases"]) == 40
 
 
 @pytest.mark.parametrize("case", FROZEN["cases"], ids=lambda case: case["what"])
-def test_an_id_changes_only_with_the_version_of_the_identity(
-    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_id_changes_only_with_the_version_of_the_identity(case, monkeypatch):
     monkeypatch.setenv("FROZEN_ROOT", "/data/set")
     assert id_of(case["config"]) == case["id"]
 
@@ -66,6 +64,6 @@ def normal(value: Any) -> Any:
 
 @settings(max_examples=25)
 @given(one=VALUES, other=VALUES)
-def test_configurations_have_one_id_only_if_their_values_are_equal(one: Any, other: Any) -> None:
+def test_configurations_have_one_id_only_if_their_values_are_equal(one, other):
     first, second = (config_to_store({}, {"own": value}) for value in (one, other))
     assert (id_of(first) == id_of(second)) == (normal(one) == normal(other))

@@ -24,11 +24,11 @@ from support.composition import mistakes
     (None, "null"), (True, "true"), ("abc", "'abc'"), (0.1, "0.1"), ([1, "a"], "[1,'a']"),
     ({"a": None}, "{a:null}"),
 ])  # fmt: skip
-def test_values_are_shown_as_on_a_command_line(value: Any, text: str) -> None:
+def test_values_are_shown_as_on_a_command_line(value, text):
     assert show(value) == text
 
 
-def test_long_values_are_cut() -> None:
+def test_long_values_are_cut():
     shown = show(list(range(100)))
     assert len(shown) <= 62 and shown.endswith("]")
 
@@ -54,12 +54,12 @@ def test_long_values_are_cut() -> None:
         (Any, [None, object()], []),
     ],
 )
-def test_types_are_strict(annotation: Any, good: list[Any], bad: list[Any]) -> None:
+def test_types_are_strict(annotation, good, bad):
     assert [value for value in good if not fits(value, annotation)] == []
     assert [value for value in bad if fits(value, annotation)] == []
 
 
-def test_the_nearest_name_is_similar_or_contains_the_other() -> None:
+def test_the_nearest_name_is_similar_or_contains_the_other():
     names = ["max_steps", "micro_batch_size", "lr"]
     assert closest_name("max_step", names) == "max_steps"
     assert closest_name("batch_size", names) == "micro_batch_size"
@@ -73,7 +73,7 @@ OURS = {name: ours for ours, names in ELSEWHERE.items() for name in names.split(
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "trainer.", "+trainer."])
-def test_a_name_of_another_trainer_names_ours(prefix: str) -> None:
+def test_a_name_of_another_trainer_names_ours(prefix):
     found = {message.lstrip("+") for message in mistakes([f"{prefix}{name}=1" for name in OURS])}
     key = prefix.lstrip("+")
     assert found == {
@@ -81,7 +81,7 @@ def test_a_name_of_another_trainer_names_ours(prefix: str) -> None:
     }
 
 
-def test_ours_exist() -> None:
+def test_ours_exist():
     config = compose([])
     for ours in ELSEWHERE:
         assert OmegaConf.select(config, ours.partition(",")[0], default="absent") != "absent"

@@ -131,12 +131,10 @@ def rows() -> dict[str, bool]:
     return {case: same == "the same" for case, same in found}
 
 
-def test_each_case_of_the_table_has_a_test() -> None:
+def test_each_case_of_the_table_has_a_test():
     assert rows().keys() == CASES.keys()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_table_of_cases_is_true(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_of_cases_is_true(case, tmp_path, monkeypatch):
     assert CASES[case](Case(tmp_path, monkeypatch)) == rows()[case]

@@ -2,7 +2,6 @@
 
 import itertools
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def package(tmp_path, monkeypatch):
     """The name of an installed package with `model=line` in conf/, in a folder that tests may
     change. Importing it fails. Each test has a package of its own, since places of modules are
     cached."""
@@ -36,7 +35,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_a_package_brings_options(package: str, tmp_path: Path) -> None:
+def test_a_package_brings_options(package, tmp_path):
     assert find_installed() == {f"{package}.conf": tmp_path / package / "conf"}
     config = compose(["model=line", "model.out_features=4"])
     validate(config)
@@ -45,7 +44,7 @@ def test_a_package_brings_options(package: str, tmp_path: Path) -> None:
     assert package not in sys.modules
 
 
-def test_a_folder_that_does_not_exist_is_named(package: str, tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist_is_named(package, tmp_path):
     (tmp_path / f"{package}-1.0.dist-info/entry_points.txt").write_text(
         f"[launcher.conf]\nit = {package}x.conf\n"
     )

@@ -1,6 +1,5 @@
 """Stored forms of values from the environment, and rejected secrets."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ KEPT = [
 @pytest.mark.parametrize("tree", KEPT)
 def test_values_of_the_environment_are_stored_as_written_if_the_id_leaves_them_out(
     tree, monkeypatch
-) -> None:
+):
     monkeypatch.setenv("OTHER", "word")
     tree = tree | {"run": EXCLUDED | tree.get("run", {})}
     kept = stored_of(tree, monkeypatch)
@@ -73,12 +72,12 @@ def test_values_of_the_environment_are_stored_as_written_if_the_id_leaves_them_o
     ),
     st.sampled_from(["z", "tracker"]),
 )
-def test_other_values_are_stored_resolved(node: dict[str, str], key: str) -> None:
+def test_other_values_are_stored_resolved(node, key):
     config = OmegaConf.create({"x": 1.5, "y": {"a": None}, key: node, "deep": [node]})
     assert stored(config) == OmegaConf.to_container(config, resolve=True)
 
 
-def test_everything_else_is_stored_resolved(monkeypatch) -> None:
+def test_everything_else_is_stored_resolved(monkeypatch):
     tree = {
         "paths": {"outputs": "${oc.env:MINE}/runs"},
         "run": {
@@ -118,9 +117,7 @@ AS_VARIABLE = "export it as a variable, and use '{}=${{oc.env:{}}}'."
     ({"data": {"options": {"sas_token": "x"}}}, "data.options.sas_token", None),
     ({"hydra": {"job": {"env_set": {"MY_SECRET": VALUE}}}}, "hydra.job.env_set.MY_SECRET", None),
 ])  # fmt: skip
-def test_a_secret_that_would_be_stored_is_rejected_without_showing_it(
-    tree, key, way, monkeypatch
-) -> None:
+def test_a_secret_that_would_be_stored_is_rejected_without_showing_it(tree, key, way, monkeypatch):
     monkeypatch.setenv("MINE", VALUE)
     (issue,) = issues_of({"run": EXCLUDED, **tree})
     assert issue.startswith(f"{key}: a secret would be stored with the run; ")
@@ -162,7 +159,7 @@ PLAIN_VALUES = [
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_any_text_under_the_name_of_a_secret_is_one(name: str) -> None:
+def test_any_text_under_the_name_of_a_secret_is_one(name):
     assert is_secret(name)
     for tree in ({"data": {name: "short"}}, {"data": [{"deep": {name: "short"}}]}):
         (issue,) = issues_of(tree)
@@ -172,20 +169,20 @@ def test_any_text_under_the_name_of_a_secret_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN_NAMES)
-def test_names_of_other_things_are_no_secrets(name: str) -> None:
+def test_names_of_other_things_are_no_secrets(name):
     assert not is_secret(name)
     assert not (issues_of({"model": {name: "0123456789abcdef0123"}}))
 
 
 @pytest.mark.parametrize("name", POSSIBLE_NAMES)
-def test_a_name_with_two_meanings_is_decided_by_its_text(name: str) -> None:
+def test_a_name_with_two_meanings_is_decided_by_its_text(name):
     assert issues_of({"data": {name: "0123456789abcdefXY"}})
     for plain in ("<cls>", "basic", "images/**/*.jpeg", "a text with some spaces"):
         assert not (issues_of({"data": {name: plain}}))
 
 
 @pytest.mark.parametrize("value", SECRET_VALUES)
-def test_texts_that_look_like_secrets_are_found_under_any_key(value: str) -> None:
+def test_texts_that_look_like_secrets_are_found_under_any_key(value):
     for tree in ({"data": {"url": value}}, {"data": {"urls": ["a", value]}}):
         (fault,) = issues_of(tree)
         assert value not in str(fault)
@@ -193,12 +190,12 @@ def test_texts_that_look_like_secrets_are_found_under_any_key(value: str) -> Non
 
 
 @pytest.mark.parametrize("value", PLAIN_VALUES)
-def test_other_texts_are_no_secrets(value: str) -> None:
+def test_other_texts_are_no_secrets(value):
     assert not (issues_of({"data": {"url": value}}))
     assert not SECRET_TEXT.search(f"x = '{value}'")
 
 
-def test_expressions_are_no_secrets(monkeypatch) -> None:
+def test_expressions_are_no_secrets(monkeypatch):
     monkeypatch.setenv("MINE", VALUE)
     node = {"token": "<cls>", "api_key": None, "secret": "", "tokens": ["a" * 20]}
     url = {"url": "https://${oc.env:MINE}:${oc.env:MINE}@host", "api_key": "${oc.env:MINE,null}"}
@@ -206,7 +203,7 @@ def test_expressions_are_no_secrets(monkeypatch) -> None:
 
 
 @given(st.text(min_size=4, max_size=90), st.sampled_from(["{}", "{!r}", "x={!r}: no such file"]))
-def test_messages_do_not_show_values_of_the_environment(value: str, form: str) -> None:
+def test_messages_do_not_show_values_of_the_environment(value, form):
     value = "".join(character for character in value if character.isalnum()) + "X1y2"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINE", value)
@@ -220,14 +217,14 @@ def test_messages_do_not_show_values_of_the_environment(value: str, form: str) -
             assert value[:50] not in message and f"${{oc.env:{name}}}" in message
 
 
-def test_a_folder_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_stays_a_path(tmp_path, monkeypatch):
     """PWD is named like a password."""
     monkeypatch.setenv("PWD", str(tmp_path))
     message = f"data.files='t.csv': matches no file (looked in {tmp_path})."
     assert is_secret("PWD") and without_environment([message]) == [message]
 
 
-def test_a_secret_of_any_resolver_is_stored_as_written() -> None:
+def test_a_secret_of_any_resolver_is_stored_as_written():
     written = {"tracker": {"password": "${vault:mine}", "host": "${vault:host}"}}
     resolved = {"tracker": {"password": VALUE, "host": "a.b"}}
     kept = config_to_store(written, resolved)
@@ -243,6 +240,6 @@ TEXTS = st.text(alphabet="a\\${}:", max_size=8)
         st.sampled_from(["a", "api_key"]), st.one_of(TEXTS, st.lists(TEXTS, max_size=2)), max_size=2
     )
 )
-def test_texts_are_read_again_as_they_are(tree: dict[str, Any]) -> None:
+def test_texts_are_read_again_as_they_are(tree):
     again = OmegaConf.create(config_to_store({}, {"tracker": tree}))
     assert OmegaConf.to_container(again, resolve=True) == {"tracker": tree}

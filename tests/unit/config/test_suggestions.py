@@ -1,8 +1,6 @@
 """Suggestions can be typed, and are other lines than the rejected one."""
 
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -48,7 +46,7 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory):
     project = tmp_path_factory.mktemp("project")
     with pytest.MonkeyPatch.context() as monkeypatch:
         enter_project(project, FILES, monkeypatch)
@@ -73,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ("trainer.accumulate_grad_batches=2", "trainer.micro_batch_size"),
     ("model._target_=", "name a class or function"),
 ])  # fmt: skip
-def test_a_suggestion_can_be_typed(typed: str, suggested: str | None, folder: Path) -> None:
+def test_a_suggestion_can_be_typed(typed, suggested, folder):
     others = [] if typed.startswith("model=") else ["model=net"]
     messages = mistakes([*others, "data=digits", typed], folder)
     assert messages and all(typed not in message.partition(typed)[2] for message in messages)
@@ -93,7 +91,7 @@ def test_a_suggestion_can_be_typed(typed: str, suggested: str | None, folder: Pa
     "model.opts.a.b=1",
     "model.others.0._target_=suggestions_package.Sub",
 ])  # fmt: skip
-def test_a_part_may_be_made_of_an_argument(words: str, folder: Path) -> None:
+def test_a_part_may_be_made_of_an_argument(words, folder):
     assert mistakes(["model=net", "data=digits", *words.split()], folder) == []
 
 
@@ -113,7 +111,7 @@ def test_a_part_may_be_made_of_an_argument(words: str, folder: Path) -> None:
     ),
     (["seed=${run.id}", "run.id=${seed}"], "seed=${run.id}: refers to itself; give"),
 ])  # fmt: skip
-def test_a_circular_reference_names_its_keys(words: list[str], expected: str, folder: Path) -> None:
+def test_a_circular_reference_names_its_keys(words, expected, folder):
     messages = mistakes(["model=net", "data=digits", *words], folder)
     (message,) = [text for text in messages if ": refer" in text]
     assert message.startswith(expected)

@@ -50,7 +50,7 @@ def train(folder: Path, max_steps: int, *overrides: str) -> list[dict[str, Any]]
     ]
 
 
-def test_a_run_that_was_stopped_equals_one_that_was_not(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_equals_one_that_was_not(tmp_path):
     stages = "data.stages=[{at: 18, weights: {code: 9}}]"
     whole = train(tmp_path / "whole", 9, stages)
     train(tmp_path / "parts", 9, stages, "trainer.pause_at=5")
@@ -61,7 +61,7 @@ def test_a_run_that_was_stopped_equals_one_that_was_not(tmp_path: Path) -> None:
     assert last["val/loss"] == pytest.approx(mean)
 
 
-def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path: Path) -> None:
+def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path):
     """The module has no dropout, so evaluation mode changes nothing."""
     lines = train(tmp_path, 6, "trainer.micro_batch_size=2")
     seed = int(composed(["data=mixture", "data.sources={}"]).seed)
@@ -75,7 +75,7 @@ def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path: Path) -> N
         ]
 
 
-def test_stop_ends_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_ends_the_training(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     lines = train(tmp_path, 50, "data.exhausted=stop")
     seed = int(composed(["data=mixture", "data.sources={}"]).seed)
@@ -85,7 +85,7 @@ def test_stop_ends_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (2, 0), (2, 1)])
-def test_ranks_and_workers_see_the_samples_of_one_process(world_size: int, workers: int) -> None:
+def test_ranks_and_workers_see_the_samples_of_one_process(world_size, workers):
     dataset = mixture().train_dataset()
     expected = [dataset[int(index)][0].item() for index in dataset.order(3, True).indices(8, 16)]
     options: Any = {"seed": 3, "micro_batch_size": 8 // world_size, "samples": 8}
@@ -95,7 +95,7 @@ def test_ranks_and_workers_see_the_samples_of_one_process(world_size: int, worke
     assert seen == expected
 
 
-def test_a_fork_resumes_with_the_weights_that_it_has_had() -> None:
+def test_a_fork_resumes_with_the_weights_that_it_has_had():
     before = ResumableLoader(mixture().train_dataset(), seed=3, micro_batch_size=4, samples=20)
     other = mixture(stages=[{"at": 0, "weights": {"web": 0}}]).train_dataset()
     fork = ResumableLoader(other, seed=3, micro_batch_size=4)
@@ -120,9 +120,7 @@ def test_a_fork_resumes_with_the_weights_that_it_has_had() -> None:
         ({"stages": [{"at": 3, "weights": {}}] * 2}, "data.stages: at=3 follows at=3"),
     ],
 )
-def test_sources_and_stages_that_make_no_sense_are_rejected(
-    options: dict[str, Any], message: str
-) -> None:
+def test_sources_and_stages_that_make_no_sense_are_rejected(options, message):
     with pytest.raises(ConfigError, match=message):
         mixture(**options).check()
 
@@ -130,7 +128,7 @@ def test_sources_and_stages_that_make_no_sense_are_rejected(
 @pytest.mark.parametrize(
     "fault", ["data.sources.web.weight=-1", "data.sources.web.weight=much", "+data.sources.web.x=1"]
 )
-def test_a_source_is_checked_against_its_constructor(fault: str) -> None:
+def test_a_source_is_checked_against_its_constructor(fault):
     sources = json.dumps(SOURCES).replace('"', "")
     config = composed(
         ["data=mixture", f"data.sources={sources}", "data.vocab_size=9", "data.seq_len=4", fault]

@@ -37,9 +37,7 @@ def again(order: MixtureOrder, schedule: Any = None) -> MixtureOrder:
 
 @settings(max_examples=6)
 @given(mixtures(), st.integers(0, 400), st.integers(1, 90))
-def test_any_part_of_the_order_is_that_of_the_whole(
-    order: MixtureOrder, start: int, count: int
-) -> None:
+def test_any_part_of_the_order_is_that_of_the_whole(order, start, count):
     if (end := order.end()) is not None:
         start, count = min(start, end - 1), min(count, end - min(start, end - 1))
     whole = order.indices(0, start + count)
@@ -52,7 +50,7 @@ def test_any_part_of_the_order_is_that_of_the_whole(
 
 @settings(max_examples=6)
 @given(mixtures())
-def test_no_sample_is_lost_or_repeated_within_an_epoch_of_its_source(order: MixtureOrder) -> None:
+def test_no_sample_is_lost_or_repeated_within_an_epoch_of_its_source(order):
     length = order.end() or 400
     indices, epochs = order.indices(0, length), order.epochs(0, length)
     sources, _ = order.locate(0, length)
@@ -70,9 +68,7 @@ def test_no_sample_is_lost_or_repeated_within_an_epoch_of_its_source(order: Mixt
 
 @settings(max_examples=6)
 @given(mixtures(policy="renormalise"))
-def test_renormalise_uses_no_source_again_before_the_others_are_used_up(
-    order: MixtureOrder,
-) -> None:
+def test_renormalise_uses_no_source_again_before_the_others_are_used_up(order):
     order = again(order, order.schedule[:1])
     weights = np.array([order.schedule[0][1][name] for name in order.names])
     counts = order.counts(0)
@@ -87,7 +83,7 @@ def test_renormalise_uses_no_source_again_before_the_others_are_used_up(
 
 @settings(max_examples=6)
 @given(mixtures(policy="stop"))
-def test_stop_ends_with_the_last_sample_of_a_source(order: MixtureOrder) -> None:
+def test_stop_ends_with_the_last_sample_of_a_source(order):
     end = order.end()
     assert end is not None
     assert (order.counts(end) == order.sizes).any() and (order.counts(end) <= order.sizes).all()
@@ -100,9 +96,7 @@ def test_stop_ends_with_the_last_sample_of_a_source(order: MixtureOrder) -> None
 
 @settings(max_examples=6)
 @given(mixtures(policy="repeat"), st.integers(0, 350), st.lists(weight, min_size=3, max_size=3))
-def test_a_fork_has_other_weights_from_its_position_on(
-    order: MixtureOrder, position: int, drawn: list[float]
-) -> None:
+def test_a_fork_has_other_weights_from_its_position_on(order, position, drawn):
     weights = dict(zip(order.names, [1.0, *drawn], strict=False))
     fork = again(order, [(0, weights)])
     fork.load(order.state(position), position)
@@ -119,7 +113,7 @@ def test_a_fork_has_other_weights_from_its_position_on(
 
 @settings(max_examples=30)
 @given(st.lists(weight, min_size=1, max_size=6).filter(any))
-def test_a_block_is_divided_by_the_weights(weights: list[float]) -> None:
+def test_a_block_is_divided_by_the_weights(weights):
     array = np.array(weights)
     shares = divide_block(array)
     assert shares.sum() == BLOCK and ((shares > 0) == (array > 0)).all()
@@ -127,7 +121,7 @@ def test_a_block_is_divided_by_the_weights(weights: list[float]) -> None:
 
 
 @pytest.mark.parametrize("name", ["weights", "names"])
-def test_another_seed_is_another_order(name: str) -> None:
+def test_another_seed_is_another_order(name):
     orders = [
         MixtureOrder({"a": 50, "b": 50}, [(0, {"a": 1.0, "b": 1.0})], "repeat", seed, True)
         for seed in (0, 1)

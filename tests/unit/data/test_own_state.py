@@ -192,9 +192,7 @@ def train(folder: Path, loader: Any, stops: tuple[int, ...] = (), **settings: An
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_state_of_its_own_is_restored(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_state_of_its_own_is_restored(name, tmp_path, caplog):
     loader = EXACT[name]
     expected = train(tmp_path / "whole", loader)
     assert "depends on something" not in caplog.text
@@ -202,9 +200,7 @@ def test_state_of_its_own_is_restored(
 
 
 @pytest.mark.parametrize("name", FORGETTING)
-def test_state_that_is_lost_is_named_at_the_start(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_state_that_is_lost_is_named_at_the_start(name, tmp_path, caplog):
     loader, warning = FORGETTING[name]
     train(tmp_path, loader)
     assert caplog.text.count(warning) == 1
@@ -222,7 +218,7 @@ EPOCHS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", EPOCHS)
-def test_a_sample_knows_its_epoch(name: str, tmp_path: Path) -> None:
+def test_a_sample_knows_its_epoch(name, tmp_path):
     batches, epochs, _ = train(tmp_path, EPOCHS[name], (2, 5))
     rows = np.array([row for batch in batches for row in np.atleast_2d(batch)])
     if name != "mixture":
@@ -245,7 +241,7 @@ class Items(Told):
 
 
 @pytest.mark.parametrize("kind", [Collated, Items])
-def test_a_batch_over_two_epochs_has_the_samples_of_both(kind: type[Told]) -> None:
+def test_a_batch_over_two_epochs_has_the_samples_of_both(kind):
     batches = iter(ours(kind()))
     rows = torch.cat([next(batches) for _ in range(5)])
     assert rows[:, 1].tolist() == [position // SIZE for position in range(20)]
@@ -274,7 +270,7 @@ ERRORS = [
 @pytest.mark.parametrize(
     ("fault", "message", "num_workers"), [*((*error, 0) for error in ERRORS), (*ERRORS[1], 1)]
 )
-def test_samples_that_make_no_batch_are_named(fault: Any, message: str, num_workers: int) -> None:
+def test_samples_that_make_no_batch_are_named(fault, message, num_workers):
     data = CustomData(
         dataset=Faulty(fault), val_dataset=Faulty(fault), batch_size=4, shuffle=False,
         num_workers=num_workers,
@@ -298,7 +294,7 @@ class Once:
     ("count", "message"),
     [(0, "its dataset is empty"), (2, "no batch in epoch 1, and had some before; each iter")],
 )
-def test_a_loader_without_a_further_batch(count: int, message: str, tmp_path: Path) -> None:
+def test_a_loader_without_a_further_batch(count, message, tmp_path):
     with pytest.raises(TrainingError, match=message):
         train(tmp_path, lambda: Once(count))
 

@@ -315,9 +315,7 @@ def test_loaders_of_a_source():
 
 
 @pytest.mark.parametrize(("num_workers", "warnings"), [(0, 0), (2, 1)])
-def test_workers_of_a_hugging_face_stream_are_named(
-    num_workers: int, warnings: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_workers_of_a_hugging_face_stream_are_named(num_workers, warnings, caplog):
     datasets = pytest.importorskip("datasets")
     stream = datasets.Dataset.from_dict({"x": [1.0, 2.0]}).to_iterable_dataset()
     CustomData(dataset=stream, batch_size=2, num_workers=num_workers).train_loader(seed=0)

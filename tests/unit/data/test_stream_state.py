@@ -81,7 +81,7 @@ def of_all(world_size: int, count: int, state: Any = None, **options: Any) -> tu
     ("kind", "before", "after"),
     [(Stateful, 1, 2), (Stateful, 2, 3), (Stateful, 3, 1), (Sized, 1, 1)],
 )
-def test_a_resume_reads_nothing_again(kind: type, before: int, after: int) -> None:
+def test_a_resume_reads_nothing_again(kind, before, after):
     whole, _, _ = of_all(1, 9, kind=kind)
     for stop in (4, 7):
         first, state, _ = of_all(before, stop, kind=kind)
@@ -93,7 +93,7 @@ def test_a_resume_reads_nothing_again(kind: type, before: int, after: int) -> No
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 2)])
-def test_it_does_not_depend_on_workers(before: int, after: int) -> None:
+def test_it_does_not_depend_on_workers(before, after):
     whole, _, _ = of_all(1, 6)
     first, state, _ = of_all(1, 3, num_workers=before)
     rest, _, read = of_all(1, 3, state, num_workers=after)
@@ -102,7 +102,7 @@ def test_it_does_not_depend_on_workers(before: int, after: int) -> None:
     assert 18 <= read <= 18 + 6 * 2 * bool(after)
 
 
-def test_lanes_share_it() -> None:
+def test_lanes_share_it():
     def of_lanes(world_size: int, count: int, state: Any = None) -> tuple[Any, Any]:
         taken: dict[int, Any] = {}
         for rank in range(world_size):
@@ -121,7 +121,7 @@ def test_lanes_share_it() -> None:
         assert first + of_lanes(after, 3, state)[0] == whole
 
 
-def test_what_was_noted_for_a_rewind_is_a_position() -> None:
+def test_what_was_noted_for_a_rewind_is_a_position():
     one = loader(Stateful())
     taken = iter(one)
     next(taken)
@@ -146,7 +146,7 @@ class Replayed(IterableDataset[Any]):
         return iter(self.inner)
 
 
-def test_another_stream_is_read_again_which_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_stream_is_read_again_which_is_logged(caplog):
     caplog.set_level("INFO")
     whole, _, _ = of_all(1, 5, kind=Replayed)
     _, state, _ = of_all(1, 3, kind=Replayed)
@@ -165,7 +165,7 @@ def test_another_stream_is_read_again_which_is_logged(caplog: pytest.LogCaptureF
     assert not caplog.messages
 
 
-def test_a_state_that_cannot_be_kept_is_an_error() -> None:
+def test_a_state_that_cannot_be_kept_is_an_error():
     class Open(Stateful):
         def state_dict(self) -> dict[str, Any]:
             return {"file": lambda: None}
@@ -174,7 +174,7 @@ def test_a_state_that_cannot_be_kept_is_an_error() -> None:
         take(loader(Open()), 1)
 
 
-def test_hugging_face_streams_are_read_again() -> None:
+def test_hugging_face_streams_are_read_again():
     datasets = pytest.importorskip("datasets")
     stream = datasets.Dataset.from_dict({"a": [1, 2, 3]}).to_iterable_dataset()
     assert hasattr(stream, "load_state_dict") and not has_state(stream)

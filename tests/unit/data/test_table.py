@@ -28,7 +28,7 @@ def source(files: Path | str, **more: object) -> TableData:
     return made
 
 
-def test_rows_and_their_share_that_is_held_out(tmp_path: Path) -> None:
+def test_rows_and_their_share_that_is_held_out(tmp_path):
     made = source(write(tmp_path), num_features=2)
     train, val = made.train_dataset(), made.val_dataset()
     assert (len(train), len(val)) == (18, 2) and train.fingerprint != val.fingerprint
@@ -56,7 +56,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_name_the_place(tmp_path: Path, mistake: str) -> None:
+def test_mistakes_name_the_place(tmp_path, mistake):
     rows, settings, said = MISTAKES[mistake]
     path = write(tmp_path, rows)  # type: ignore[arg-type]
     with pytest.raises(ConfigError) as error:
@@ -64,7 +64,7 @@ def test_mistakes_name_the_place(tmp_path: Path, mistake: str) -> None:
     assert said in str(error.value)
 
 
-def test_features_that_are_not_named_are_one_sentence() -> None:
+def test_features_that_are_not_named_are_one_sentence():
     words = ["data=table", "data.target=a", "model=mlp", "data.num_classes=2"]
     config = composed([f"data.files='{__file__}'", *words])
     with pytest.raises(ConfigError) as error:

@@ -147,7 +147,7 @@ def weights(trainer: Toy) -> list[float]:
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path):
     def loader() -> tuple[Numbers, DataLoader[Any]]:
         data = Numbers(noise="worker" not in name)  # what workers draw cannot be repeated
         return data, LOADERS[name](data)
@@ -196,7 +196,7 @@ class Stateful(DataLoader[Any]):
 
 
 @pytest.mark.parametrize("kill_at", [2, 5])
-def test_a_loader_with_a_state_of_its_own_is_used_as_it_is(kill_at: int, tmp_path: Path) -> None:
+def test_a_loader_with_a_state_of_its_own_is_used_as_it_is(kill_at, tmp_path):
     expected: dict[int, list[Any]] = {}
     whole = train(tmp_path / "whole", Stateful(Numbers()), expected)
     actual: dict[int, list[Any]] = {}
@@ -207,7 +207,7 @@ def test_a_loader_with_a_state_of_its_own_is_used_as_it_is(kill_at: int, tmp_pat
     assert again.loaded_states == 1 and resumable(again, logging.getLogger()) is again
 
 
-def test_accumulation_over_the_end_of_an_epoch(tmp_path: Path) -> None:
+def test_accumulation_over_the_end_of_an_epoch(tmp_path):
     make = LOADERS["shuffled"]
     expected: dict[int, list[Any]] = {}
     actual: dict[int, list[Any]] = {}
@@ -218,9 +218,7 @@ def test_accumulation_over_the_end_of_an_epoch(tmp_path: Path) -> None:
     assert (actual, weights(resumed)) == (expected, weights(whole))
 
 
-def test_another_loader_starts_the_epoch_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_loader_starts_the_epoch_again(tmp_path, caplog):
     actual: dict[int, list[Any]] = {}
     train(tmp_path, DataLoader(Numbers(), 4), actual, kill_at=3)
     with caplog.at_level("WARNING"):
@@ -248,9 +246,7 @@ class OwnIteration(DataLoader[Any]):
         (lambda: [torch.ones(2, 2)] * 20, "list is not a plain DataLoader"),
     ],
 )
-def test_loader_that_cannot_resume_exactly_is_reported_once(
-    make: Callable[[], Any], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_loader_that_cannot_resume_exactly_is_reported_once(make, reason, tmp_path, caplog):
     train(tmp_path, make(), {}, kill_at=3)
     assert "data loader" not in caplog.text
     train(tmp_path, make(), {})

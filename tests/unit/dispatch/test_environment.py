@@ -1,7 +1,5 @@
 """The rank of a process, from the variables of the program that launched it."""
 
-from pathlib import Path
-
 import pytest
 
 from launcher.dispatch.environment import check_ranks, first_node, join_ranks
@@ -63,7 +61,7 @@ def test_a_task_bound_to_its_gpu_takes_the_only_one():
         {"RANK": "0", "WORLD_SIZE": "1"},
     ],
 )
-def test_single_process_joins_no_ranks(env: dict[str, str]):
+def test_single_process_joins_no_ranks(env):
     assert not join_ranks(dict(env))
 
 
@@ -83,7 +81,7 @@ def test_single_process_joins_no_ranks(env: dict[str, str]):
         ),
     ],
 )
-def test_left_over_variables_are_rejected(env: dict[str, str], sentence: str):
+def test_left_over_variables_are_rejected(env, sentence):
     join_ranks(dict(env))  # which is called first
     with pytest.raises(ConfigError, match=sentence):
         check_ranks(env)
@@ -105,7 +103,7 @@ def test_torchrun_s_variables_override_slurm_s():
         ("n[007]", "n007"),
     ],
 )
-def test_the_first_of_slurm_s_nodes(nodes: str, first: str):
+def test_the_first_of_slurm_s_nodes(nodes, first):
     assert first_node(nodes) == first
 
 
@@ -118,9 +116,7 @@ def test_the_first_of_slurm_s_nodes(nodes: str, first: str):
         (["nvidia0", "nvidia1"], {"CUDA_VISIBLE_DEVICES": ""}, 0),
     ],
 )
-def test_gpus_are_counted_without_torch_if_there_is_at_most_one(
-    tmp_path: Path, files: list[str], env: dict[str, str], count: int
-):
+def test_gpus_are_counted_without_torch_if_there_is_at_most_one(tmp_path, files, env, count):
     for name in files:
         (tmp_path / name).touch()
     assert count_gpus(env, tmp_path) == count

@@ -42,12 +42,7 @@ def silent(name: str) -> JobInfo:
         pytest.param(silent, 30, None, id="no answer"),
     ],
 )
-def test_slurm_s_end_follows_from_the_job(
-    monkeypatch: pytest.MonkeyPatch,
-    info: Callable[[str], JobInfo],
-    kill_wait: float,
-    left: float | None,
-) -> None:
+def test_slurm_s_end_follows_from_the_job(monkeypatch, info, kill_wait, left):
     monkeypatch.setattr(scheduler, "job_info", info)
     monkeypatch.setattr(scheduler, "kill_wait", lambda: kill_wait)
     seconds = forced_exit.seconds_left("12", grace=120)

@@ -1,7 +1,6 @@
 """dispatch=local, without starting ranks."""
 
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -10,9 +9,7 @@ from launcher.dispatch.local import LocalDispatch, private_folder
 from launcher.errors import ConfigError
 
 
-def test_left_over_variables_are_refused_before_anything_is_built(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_left_over_variables_are_refused_before_anything_is_built(monkeypatch):
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -22,9 +19,7 @@ def test_left_over_variables_are_refused_before_anything_is_built(
         LocalDispatch().run(config)
 
 
-def test_a_temporary_folder_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_folder_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ConfigError, match=r"^TMPDIR=.*cannot be written"), private_folder():
         pass

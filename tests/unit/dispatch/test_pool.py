@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -26,11 +25,11 @@ PATIENCE = 240.0
         (["0", "1"], 3, [["0"], ["1"], ["0"]]),
     ],
 )
-def test_each_slot_has_its_share(gpus: list[str], slots: int, shares: list[list[str]]) -> None:
+def test_each_slot_has_its_share(gpus, slots, shares):
     assert [gpu_share(gpus, slot, slots) for slot in range(slots)] == shares
 
 
-def test_only_visible_devices_are_divided() -> None:
+def test_only_visible_devices_are_divided():
     assert devices({"CUDA_VISIBLE_DEVICES": "3, GPU-1"}, 2) == ["3", "GPU-1"]
     assert devices({}, 2) == ["0", "1"]
 
@@ -52,9 +51,7 @@ def wait(pool: Pool, is_done: Callable[[dict[int, int]], bool]) -> dict[int, int
     return codes
 
 
-def test_jobs_get_gpus_and_the_next_one_takes_the_free_slot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_get_gpus_and_the_next_one_takes_the_free_slot(tmp_path, monkeypatch):
     monkeypatch.setattr(pool_module, "count_gpus", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     program(
@@ -70,7 +67,7 @@ def test_jobs_get_gpus_and_the_next_one_takes_the_free_slot(
     assert [pool.value(number) for number in range(4)] == [[0, 1], [2, 3], [0, 1], None]
 
 
-def test_ends_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_are_told_apart(tmp_path, monkeypatch):
     code = "number = int(sys.argv[2][-9:-5])\n"
     code += "print('first line'); print('the reason', flush=True)\n"
     code += "sys.exit([0, 1, 2][number]) if number < 3 else os.kill(os.getpid(), signal.SIGKILL)"
@@ -87,7 +84,7 @@ def test_ends_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_close_lets_all_of_them_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_lets_all_of_them_save(tmp_path, monkeypatch):
     code = (
         "signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[2] + '.saved', 'w'),"
         " sys.exit(143)))\n"
@@ -107,12 +104,12 @@ def test_close_lets_all_of_them_save(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("parallel", "gpus", "slots"), [(1, 8, 1), (3, 0, 3), ("auto", 4, 4), ("auto", 0, 1)]
 )
-def test_slots(parallel: int | str, gpus: int, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots(parallel, gpus, slots, monkeypatch):
     monkeypatch.setattr("launcher.dispatch.local.count_gpus", lambda: gpus)
     assert LocalDispatch(parallel=parallel).slots() == slots  # type: ignore[arg-type]
 
 
-def test_a_rank_rejects_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_rejects_parallel(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"dispatch\.parallel=2: is not for one of several ranks"):

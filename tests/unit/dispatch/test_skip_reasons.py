@@ -113,7 +113,7 @@ def submits(config: dict[str, Any], state: str) -> bool | str:
 @pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("what", ASKED)
-def test_run_that_would_train_here_is_submitted(tmp_path: Path, state: str, what: str) -> None:
+def test_run_that_would_train_here_is_submitted(tmp_path, state, what):
     folder, config = made(tmp_path / "run", state), asked(tmp_path / "run", **ASKED[what])
     if state in ("queued", "running"):
         assert submits(config, state) is False
@@ -131,9 +131,7 @@ def test_run_that_would_train_here_is_submitted(tmp_path: Path, state: str, what
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("job", OTHERS)
-def test_another_job_leaves_the_record_of_the_training(
-    tmp_path: Path, state: str, job: str
-) -> None:
+def test_another_job_leaves_the_record_of_the_training(tmp_path, state, job):
     folder, config = made(tmp_path / "run", state), asked(tmp_path / "run", job)
     uses_checkpoint = job in ("evaluate", "export")
     expected = "job.checkpoint=latest" if uses_checkpoint and state in ("none", "queued") else True
@@ -153,9 +151,7 @@ def test_another_job_leaves_the_record_of_the_training(
 @pytest.mark.parametrize("saves", [True, False], ids=["with the hook", "without"])
 @pytest.mark.parametrize("resume", ["auto", "never"])
 @pytest.mark.parametrize("state", ["completed", "preempted"])
-def test_a_run_that_saved_nothing_is_never_complete(
-    tmp_path: Path, state: str, resume: str, saves: bool
-) -> None:
+def test_a_run_that_saved_nothing_is_never_complete(tmp_path, state, resume, saves):
     folder = made(tmp_path / "run", state, (20,))
     shutil.rmtree(folder.checkpoints)
     config = asked(folder.path, resume=resume, saves=saves)
@@ -186,9 +182,7 @@ def test_the_checkpoint_of_a_job_comes_from_the_environment(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("resume", ["auto", "never"])
 @pytest.mark.parametrize(("state", "steps"), [("preempted", 20), ("failed", 20), ("completed", 30)])
-def test_checkpoints_are_not_ignored_without_the_hook(
-    tmp_path: Path, state: str, steps: int, resume: str
-) -> None:
+def test_checkpoints_are_not_ignored_without_the_hook(tmp_path, state, steps, resume):
     folder = made(tmp_path / "run", state, (20,))
     config = asked(folder.path, max_steps=steps, resume=resume, saves=False)
     for look in (
@@ -208,9 +202,7 @@ def test_checkpoints_are_not_ignored_without_the_hook(
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 @pytest.mark.parametrize("step", [300, DEFAULT, 700, EPOCHS * 2])
 @pytest.mark.parametrize("state", ["completed", "preempted", "failed", "paused"])
-def test_epochs_have_as_many_steps_as_the_data_say(
-    tmp_path: Path, state: str, step: int, epochs: int, batch_size: int
-) -> None:
+def test_epochs_have_as_many_steps_as_the_data_say(tmp_path, state, step, epochs, batch_size):
     """The data are not read on a cluster, and the default of `trainer.max_steps` decides
     nothing."""
     folder = made(tmp_path / "run", state, (step,), max_epochs=2, max_steps=DEFAULT)
@@ -229,19 +221,19 @@ def test_epochs_have_as_many_steps_as_the_data_say(
         assert why_skipped(config, folder, {}) == f"already paused at step {step}"
 
 
-def test_a_paused_run_is_submitted_only_for_a_later_step(tmp_path: Path) -> None:
+def test_a_paused_run_is_submitted_only_for_a_later_step(tmp_path):
     folder = made(tmp_path / "run", "paused")
     for pause_at, expected in ((20, "already paused at step 20"), (25, None), (None, None)):
         assert why_skipped(asked(folder.path, pause_at=pause_at), folder, {}) == expected
 
 
-def test_a_run_that_a_process_holds_is_running(tmp_path: Path) -> None:
+def test_a_run_that_a_process_holds_is_running(tmp_path):
     folder = made(tmp_path / "run", "running")
     with RunLock(folder):
         assert why_skipped(asked(folder.path, max_steps=30), folder, {}) == "running"
 
 
-def test_a_queued_job_that_does_other_than_asked_is_reported(tmp_path: Path) -> None:
+def test_a_queued_job_that_does_other_than_asked_is_reported(tmp_path):
     folder = made(tmp_path / "run", "queued")
     told = why_skipped(asked(folder.path, max_steps=30, partition="gpu"), folder, QUEUE)
     assert (
@@ -252,9 +244,7 @@ def test_a_queued_job_that_does_other_than_asked_is_reported(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("job_id", [None, "12_0"])
-def test_a_job_is_found_in_the_queue_with_or_without_its_id(
-    tmp_path: Path, job_id: str | None
-) -> None:
+def test_a_job_is_found_in_the_queue_with_or_without_its_id(tmp_path, job_id):
     folder = RunFolder(tmp_path / "run")
     freeze(folder, asked(folder.path), None, Submission("/s/job-0.sh", 0, job_id=job_id))
     config = asked(folder.path)
@@ -272,5 +262,5 @@ def test_a_job_is_found_in_the_queue_with_or_without_its_id(
     ("target", "expected"),
     [(f"{__name__}.OwnTraining", True), (f"{__name__}.OwnReport", False), ("no.such.Job", True)],
 )
-def test_a_users_job_trains_if_it_is_a_training(target: str, expected: bool) -> None:
+def test_a_users_job_trains_if_it_is_a_training(target, expected):
     assert trains({"job": {"_target_": target}}) is expected

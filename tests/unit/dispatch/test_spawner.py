@@ -2,8 +2,6 @@
 
 import signal
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,13 +27,13 @@ child_job.main()
 
 
 @pytest.fixture(autouse=True)
-def no_signal_stays() -> Iterator[None]:
+def no_signal_stays():
     yield
     signals.forget()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_to_one_rank_reaches_all(tmp_path: Path, signum: signal.Signals) -> None:
+def test_a_signal_to_one_rank_reaches_all(tmp_path, signum):
     script = RANK.format(act=f"os.kill(os.getpid(), {int(signum)})")
     ranks = Spawner((sys.executable, "-c", script), 3, tmp_path).run()
     assert [rank.report["signum"] for rank in ranks] == [signum] * 3

@@ -1,6 +1,5 @@
 """Which value of a metric is the best: its direction, and that all ranks decide alike."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ def updated(best: Best, value: float, step: int) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_best(mode: Any) -> None:
+def test_best(mode):
     best = Best("val/acc", mode, min_delta=0.1)
     sign = 1 if mode == "max" else -1
     assert updated(best, sign * 0.5, 1)
@@ -46,7 +45,7 @@ def test_best(mode: Any) -> None:
         (lambda metric: EarlyStoppingHook(metric=metric), "hooks.early_stopping.m"),
     ],
 )
-def test_a_name_without_a_direction_is_rejected(make: Any, keys: str) -> None:
+def test_a_name_without_a_direction_is_rejected(make, keys):
     with pytest.raises(
         ConfigError, match=rf"^{keys}etric=val/x: .*; set {keys}ode=min or {keys}ode=max\.$"
     ):
@@ -56,9 +55,7 @@ def test_a_name_without_a_direction_is_rejected(make: Any, keys: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
 @pytest.mark.parametrize("metric", ["val_loss", "Val/Loss"])
-def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(
-    tmp_path: Path, metric: str, make: Any
-) -> None:
+def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(tmp_path, metric, make):
     values = Values({step: {"loss": 1.0, "accuracy": 0.5} for step in (2, 4)})
     trainer = Toy([LoggingHook(5), values, make(metric), CheckpointingHook(9)], 9, tmp_path)
     with pytest.raises(
@@ -69,9 +66,7 @@ def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(
 
 
 @pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
-def test_a_metric_that_was_never_logged_fails_the_run_at_its_end(
-    tmp_path: Path, make: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_metric_that_was_never_logged_fails_the_run_at_its_end(tmp_path, make, caplog):
     """The last step is saved before that, and a repeated command fails as well; a pause or a signal
     before is none."""
     hooks = lambda: [Values({2: {"loss": 1.0}}), make("my/loss"), CheckpointingHook(9)]  # noqa: E731
@@ -90,7 +85,7 @@ def test_a_metric_that_was_never_logged_fails_the_run_at_its_end(
     assert len(warnings) == 1
 
 
-def test_a_default_best_metric_needs_no_validation_set(tmp_path: Path) -> None:
+def test_a_default_best_metric_needs_no_validation_set(tmp_path):
     Toy([LoggingHook(1), CheckpointingHook(9, best_metric="val/loss")], 2, tmp_path).train()
     stopping = Toy([LoggingHook(1), EarlyStoppingHook()], 2, tmp_path)
     with pytest.raises(
@@ -100,7 +95,7 @@ def test_a_default_best_metric_needs_no_validation_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
-def test_a_metric_that_is_logged_late_is_no_error(tmp_path: Path, make: Any) -> None:
+def test_a_metric_that_is_logged_late_is_no_error(tmp_path, make):
     own = Values({3: {"score": 1.0}}, group="own")
     hooks = lambda: [Values({2: {"loss": 1.0}}), own, make("own/score"), CheckpointingHook(9)]  # noqa: E731
     Toy(hooks(), 3, tmp_path).train()
@@ -108,7 +103,7 @@ def test_a_metric_that_is_logged_late_is_no_error(tmp_path: Path, make: Any) -> 
 
 
 @pytest.mark.slow
-def test_a_plateau_is_not_left_by_rounding(tmp_path: Path) -> None:
+def test_a_plateau_is_not_left_by_rounding(tmp_path):
     """With threshold=0, torch counts any gain."""
 
     class Plateau(Toy):
@@ -130,7 +125,7 @@ def test_a_plateau_is_not_left_by_rounding(tmp_path: Path) -> None:
     assert trained(1e-9, 6, "resumed") == 0.025
 
 
-def test_other_metrics_and_other_groups_are_no_error(tmp_path: Path) -> None:
+def test_other_metrics_and_other_groups_are_no_error(tmp_path):
     """A hook may log numbers of its own under `val`, and the metric may come in a later call at the
     same step."""
     own, evaluation = (

@@ -44,7 +44,7 @@ def same_tensors(one: Path, other: Path) -> bool:
     return all((first.read(name) == second.read(name)).all() for name in first.names())
 
 
-def test_a_named_checkpoint_is_loaded_at_each_start(tmp_path: Path) -> None:
+def test_a_named_checkpoint_is_loaded_at_each_start(tmp_path):
     train(tmp_path, 8, keep_previous=9)
     full = str(tmp_path / "checkpoints" / "step-00000004")
     for load in ("4", "step-00000004", "checkpoints/step-00000004", full, full):
@@ -58,15 +58,13 @@ def test_a_named_checkpoint_is_loaded_at_each_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load", [4, "never", "must"])
-def test_a_requeued_job_resumes_whatever_its_first_start_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Any
-) -> None:
+def test_a_requeued_job_resumes_whatever_its_first_start_loaded(tmp_path, monkeypatch, load):
     train(tmp_path, 8, keep_previous=9)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert resumed_at(train(tmp_path, 10, load)) == 8
 
 
-def test_a_damaged_named_checkpoint_is_one_sentence(tmp_path: Path) -> None:
+def test_a_damaged_named_checkpoint_is_one_sentence(tmp_path):
     train(tmp_path, 4)
     for name in ("shard-00000.safetensors", "state.json"):
         with open(tmp_path / "checkpoints" / "step-00000004" / name, "r+b") as file:
@@ -77,7 +75,7 @@ def test_a_damaged_named_checkpoint_is_one_sentence(tmp_path: Path) -> None:
         assert 4 in steps(tmp_path)
 
 
-def test_a_lost_folder_of_checkpoints(tmp_path: Path) -> None:
+def test_a_lost_folder_of_checkpoints(tmp_path):
     (tmp_path / "run.json").write_text('{"checkpoint": 20}')
     for load in ("auto", "latest"):
         with pytest.raises(ConfigError, match=r"run\.json says that step 20 was saved"):
@@ -87,9 +85,7 @@ def test_a_lost_folder_of_checkpoints(tmp_path: Path) -> None:
     assert resumed_at(train(tmp_path, 2, "never")) == 0
 
 
-def test_a_failure_waits_for_the_save_in_flight(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_waits_for_the_save_in_flight(tmp_path, monkeypatch):
     def fail(trainer: Any) -> None:
         if trainer.step == 3:
             raise RuntimeError("broken")
@@ -105,7 +101,7 @@ def test_a_failure_waits_for_the_save_in_flight(
     assert steps(tmp_path) == [2]
 
 
-def test_a_kill_between_a_save_and_its_link(tmp_path: Path) -> None:
+def test_a_kill_between_a_save_and_its_link(tmp_path):
     def train_to(max_steps: int) -> Path:
         checkpointing = CheckpointingHook(2, keep_previous=9, best_metric="val/loss")
         hooks = [Values({2: {"loss": 2.0}, 4: {"loss": 1.0}}), checkpointing]
@@ -122,9 +118,7 @@ def test_a_kill_between_a_save_and_its_link(tmp_path: Path) -> None:
     ("keep_previous", "kept"),
     [(9, [3, 4, 5, 6, 8, 9, 10]), (1, [4, 5, 8, 9, 10]), (0, [4, 5, 8, 10])],
 )
-def test_checkpoints_are_saved_and_kept_by_their_intervals(
-    tmp_path: Path, keep_previous: int, kept: list[int]
-) -> None:
+def test_checkpoints_are_saved_and_kept_by_their_intervals(tmp_path, keep_previous, kept):
     hook = CheckpointingHook(3, keep_previous, keep_interval=4, keep_steps=[5], path="mine")
     Toy([hook], 10, tmp_path, [GOOD]).train()
     assert [int(path.name[5:]) for path in sorted(tmp_path.glob("mine/step-*"))] == kept
@@ -133,7 +127,7 @@ def test_checkpoints_are_saved_and_kept_by_their_intervals(
 @pytest.mark.parametrize(
     ("settings", "code"), [({}, 128 + signal.SIGUSR1), ({"exit_code": 7, "exit_delay": 0.01}, 7)]
 )
-def test_the_exit_code_after_a_signal(tmp_path: Path, settings: dict[str, Any], code: int) -> None:
+def test_the_exit_code_after_a_signal(tmp_path, settings, code):
     def stop(trainer: Any) -> None:
         if trainer.step == 3:
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -144,7 +138,7 @@ def test_the_exit_code_after_a_signal(tmp_path: Path, settings: dict[str, Any], 
     assert end.value.code == code and steps(tmp_path) == [3]
 
 
-def test_a_value_before_the_first_step_is_no_best(tmp_path: Path) -> None:
+def test_a_value_before_the_first_step_is_no_best(tmp_path):
     """No checkpoint has it. A dry run does not count either."""
     early = FunctionHook(on_before_train=lambda trainer: trainer.log({"val": {"loss": 0.0}}))
     dry = FunctionHook(
@@ -162,14 +156,8 @@ def test_a_value_before_the_first_step_is_no_best(tmp_path: Path) -> None:
     ("failing", "last", "best", "value"), [(4, 4.5, 6, 4.5), (4, 5.5, 2, 5.0), (2, 9.0, 4, 4.0)]
 )
 def test_a_best_value_counts_only_once_it_is_saved(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    asynchronous: bool,
-    failing: int,
-    last: float,
-    best: int,
-    value: float,
-) -> None:
+    tmp_path, monkeypatch, asynchronous, failing, last, best, value
+):
     """The save of a step fails, and its value with it: a later value is compared with another
     step's, or with none."""
     monkeypatch.setattr(os, "open", os.open)  # what the broken disk replaces is put back
@@ -189,9 +177,7 @@ def test_a_best_value_counts_only_once_it_is_saved(
         ("../../shared", "shared/runs/{run}"),
     ],
 )
-def test_runs_with_the_same_path_have_their_own_checkpoints(
-    tmp_path: Path, path: str, folder: str
-) -> None:
+def test_runs_with_the_same_path_have_their_own_checkpoints(tmp_path, path, folder):
     for run in ("a", "b"):
         workspace, place = tmp_path / "runs" / run, path
         trainer = train(workspace, 4, path=place)
@@ -208,7 +194,7 @@ def test_runs_with_the_same_path_have_their_own_checkpoints(
         assert resumed_at(train(workspace, 9)) == 8
 
 
-def test_checkpoints_at_another_place_than_before_are_reported(tmp_path: Path) -> None:
+def test_checkpoints_at_another_place_than_before_are_reported(tmp_path):
     train(tmp_path / "run", 4)
     with pytest.raises(
         ConfigError, match=r"of this run are in .*run/checkpoints, and not in .*there/.*/run: move"
@@ -233,7 +219,7 @@ def composed(workspace: Path, max_steps: int, load: Any = "auto", **options: Any
 
 
 @pytest.mark.parametrize("how", ["copied", "linked"])
-def test_a_checkpoint_of_another_run_is_only_resumed_by_name(tmp_path: Path, how: str) -> None:
+def test_a_checkpoint_of_another_run_is_only_resumed_by_name(tmp_path, how):
     other, mine = tmp_path / "name" / "other", tmp_path / "name" / "mine"
     composed(other, 4)
     mine.mkdir()
@@ -252,7 +238,7 @@ def test_a_checkpoint_of_another_run_is_only_resumed_by_name(tmp_path: Path, how
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
-def test_a_renamed_run_keeps_its_checkpoints(tmp_path: Path, is_recorded: bool) -> None:
+def test_a_renamed_run_keeps_its_checkpoints(tmp_path, is_recorded):
     old, new = tmp_path / "name" / "old", tmp_path / "name" / "new"
     (composed if is_recorded else train)(old, 4)
     if is_recorded:
@@ -261,9 +247,7 @@ def test_a_renamed_run_keeps_its_checkpoints(tmp_path: Path, is_recorded: bool) 
     assert resumed_at((composed if is_recorded else train)(new, 6)) == 4
 
 
-def test_checkpoints_of_another_history_are_not_mixed_with_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_checkpoints_of_another_history_are_not_mixed_with_it(tmp_path, caplog):
     train(tmp_path / "other", 6)
     train(tmp_path / "mine", 4)
     train(tmp_path / "mine", 8, load=tmp_path / "other" / "checkpoints" / "step-00000006")
@@ -271,9 +255,7 @@ def test_checkpoints_of_another_history_are_not_mixed_with_it(
     assert steps(tmp_path / "mine") == [8]
 
 
-def test_a_workspace_of_trainloop_can_be_loaded(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_workspace_of_trainloop_can_be_loaded(tmp_path, caplog):
     def run(max_steps: int, *first: FunctionHook) -> Toy:
         caplog.clear()
         caplog.set_level("INFO")

@@ -1,6 +1,5 @@
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("pauses", [[], [1], [3], [1, 2, 4]])
-def test_early_stopping_stops_at_the_same_step_however_often_it_is_resumed(
-    tmp_path: Path, pauses: list[int]
-) -> None:
+def test_early_stopping_stops_at_the_same_step_however_often_it_is_resumed(tmp_path, pauses):
     """The best at step 2, then three without a gain; the counts and the best survive a resume."""
     for max_steps in [*pauses, 7]:
         trainer = Toy(
@@ -61,8 +58,8 @@ class ResumedValues(Values):
     ],
 )
 def test_a_run_that_stopped_early_trains_on_where_early_stopping_allows_it(
-    tmp_path: Path, patience: int | None, max_steps: int, end: int, stops: str
-) -> None:
+    tmp_path, patience, max_steps, end, stops
+):
     """The same whether a signal came in the step that stopped it, or not."""
     values = Values if stops == "at once" else ResumedValues
 
@@ -92,9 +89,7 @@ class StopAt(BaseHook):
 
 
 @pytest.mark.parametrize(("changed", "end"), [(False, 3), (True, 6)])
-def test_the_reason_of_another_hook_holds_for_the_same_configuration(
-    tmp_path: Path, changed: bool, end: int
-) -> None:
+def test_the_reason_of_another_hook_holds_for_the_same_configuration(tmp_path, changed, end):
     def trained(config: str, max_steps: int = 6) -> Toy:
         hooks = [StopAt()] if config == "seed: 1\n" else []
         trainer = Toy([*hooks, CheckpointingHook(interval=1)], max_steps, tmp_path)

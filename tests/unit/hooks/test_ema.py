@@ -1,7 +1,6 @@
 """Averages of the weights: their values, and where they are used."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,13 +35,13 @@ def averages(hook: EmaHook, trainer: Toy) -> dict[str, Any]:
     }
 
 
-def test_the_values_are_those_of_torch(tmp_path: Path) -> None:
+def test_the_values_are_those_of_torch(tmp_path):
     hook, kept = EmaHook(decay=0.9), Kept()
     Toy([hook, kept], 5, tmp_path).train()
     assert parameters(hook.ema_model) == parameters(kept.average)
 
 
-def test_an_average_that_starts_late_is_a_copy_before(tmp_path: Path) -> None:
+def test_an_average_that_starts_late_is_a_copy_before(tmp_path):
     values = {}
     for steps in (4, 5, 6):
         hook, kept = EmaHook(0.9, start=4), Kept()
@@ -57,7 +56,7 @@ def test_an_average_that_starts_late_is_a_copy_before(tmp_path: Path) -> None:
             assert torch.allclose(torch.tensor(found), expected)
 
 
-def test_warmup_and_interval(tmp_path: Path) -> None:
+def test_warmup_and_interval(tmp_path):
     hook, kept = EmaHook(decay=[0.9, 0.1], interval=2, warmup=4), Kept()
     trainer = Toy([kept, hook], 7, tmp_path)
     trainer.train()
@@ -74,9 +73,7 @@ def test_warmup_and_interval(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "wide"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]
 )
-def test_averages_of_16_bit_weights_are_wide(
-    tmp_path: Path, dtype: torch.dtype, wide: torch.dtype
-) -> None:
+def test_averages_of_16_bit_weights_are_wide(tmp_path, dtype, wide):
     class Other(Toy):
         def build_model(self) -> torch.nn.Module:
             return super().build_model().to(dtype)
@@ -92,7 +89,7 @@ def test_averages_of_16_bit_weights_are_wide(
 
 
 @pytest.mark.parametrize("use_buffers", [False, True])
-def test_buffers(tmp_path: Path, use_buffers: bool) -> None:
+def test_buffers(tmp_path, use_buffers):
     class Normed(Toy):
         def build_model(self) -> torch.nn.Module:
             torch.manual_seed(0)
@@ -111,7 +108,7 @@ def test_buffers(tmp_path: Path, use_buffers: bool) -> None:
 
 
 @pytest.mark.parametrize("first", ["ema", "evaluation"])
-def test_the_average_is_evaluated_and_the_weights_come_back(tmp_path: Path, first: str) -> None:
+def test_the_average_is_evaluated_and_the_weights_come_back(tmp_path, first):
     hook, evaluation, logged, kept = (
         EmaHook(0.9, evaluate=True),
         EvaluationHook(2, lambda: [GOOD]),
@@ -132,14 +129,14 @@ def test_the_average_is_evaluated_and_the_weights_come_back(tmp_path: Path, firs
     assert logged.records[-1][1]["val"]["loss"] == pytest.approx(averaged, rel=1e-6) != present
 
 
-def test_the_weights_are_evaluated_unless_the_average_is_asked_for(tmp_path: Path) -> None:
+def test_the_weights_are_evaluated_unless_the_average_is_asked_for(tmp_path):
     with_average, without = Recorder(), Recorder()
     Toy([EmaHook(0.9), EvaluationHook(2, lambda: [GOOD]), with_average], 4, tmp_path).train()
     Toy([EvaluationHook(2, lambda: [GOOD]), without], 4, tmp_path).train()
     assert with_average.records[-1][1]["val"] == without.records[-1][1]["val"]
 
 
-def test_a_resumed_average_is_that_of_one_run(tmp_path: Path) -> None:
+def test_a_resumed_average_is_that_of_one_run(tmp_path):
     whole, resumed = EmaHook([0.9, 0.5], warmup=2), EmaHook([0.9, 0.5], warmup=2)
     trainer = Toy([whole, CheckpointingHook(1)], 5, tmp_path / "whole", [GOOD])
     trainer.train()
@@ -157,9 +154,7 @@ def test_a_resumed_average_is_that_of_one_run(tmp_path: Path) -> None:
     assert averages(in_memory, other) == averages(whole, trainer)
 
 
-def test_a_hook_that_the_checkpoint_does_not_know_starts_from_its_weights(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_hook_that_the_checkpoint_does_not_know_starts_from_its_weights(tmp_path, caplog):
     Toy([EmaHook(0.9), CheckpointingHook(1)], 2, tmp_path).train()
     hook = EmaHook([0.9, 0.5])
     trainer = Toy([hook, CheckpointingHook(1)], 2, tmp_path)
@@ -169,7 +164,7 @@ def test_a_hook_that_the_checkpoint_does_not_know_starts_from_its_weights(
     assert values["ema/0.5/0.bias"] == trainer.model[0].bias.tolist() != values["ema/0.9/0.bias"]
 
 
-def test_the_average_of_a_stored_checkpoint(tmp_path: Path) -> None:
+def test_the_average_of_a_stored_checkpoint(tmp_path):
     hook = EmaHook([0.9, 0.5])
     trainer = Toy([hook, CheckpointingHook(1)], 3, tmp_path)
     trainer.train()
@@ -196,12 +191,12 @@ def test_the_average_of_a_stored_checkpoint(tmp_path: Path) -> None:
         ({"name": "a/b"}, "hooks.ema.name"),
     ],
 )
-def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+def test_bad_settings(settings, message):
     with pytest.raises(ConfigError, match=message):
         EmaHook(**settings)
 
 
-def test_two_hooks(tmp_path: Path) -> None:
+def test_two_hooks(tmp_path):
     other = EmaHook([0.0, 1.0], name="other", evaluate=True)
     Toy([EmaHook(0.9), other, CheckpointingHook(1)], 1, tmp_path / "a").train()
     with pytest.raises(ConfigError, match="give them different names"):
@@ -211,7 +206,7 @@ def test_two_hooks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("warmup", [0, 3])
-def test_the_average_may_start_as_the_initial_weights(tmp_path: Path, warmup: int) -> None:
+def test_the_average_may_start_as_the_initial_weights(tmp_path, warmup):
     hook, kept, initial = EmaHook(0.9, start="initial", warmup=warmup), Kept(), []
     first = FunctionHook(
         on_before_train=lambda trainer: initial.append(copy.deepcopy(trainer.model.state_dict()))

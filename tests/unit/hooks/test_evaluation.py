@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from launcher.rundir.record import RunRecord
 from support.toy import GOOD, Recorder, Toy
 
 
-def test_a_record_of_some_batches_is_a_mean_over_their_samples(tmp_path: Path) -> None:
+def test_a_record_of_some_batches_is_a_mean_over_their_samples(tmp_path):
     class Sometimes(Toy):
         def forward(self, input: torch.Tensor) -> Any:
             loss, records = super().forward(input)
@@ -34,12 +33,12 @@ def test_a_record_of_some_batches_is_a_mean_over_their_samples(tmp_path: Path) -
     assert "none" not in metrics
 
 
-def test_a_loader_of_ones_own_limits_itself() -> None:
+def test_a_loader_of_ones_own_limits_itself():
     with pytest.raises(ValueError, match="limit your loader"):
         EvaluationHook(loader=list, max_samples=3)
 
 
-def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path: Path) -> None:
+def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path):
     batches = [torch.ones(4, 2), torch.zeros(1, 2)]
     logged = Recorder()
     with_it = Toy([EvaluationHook(interval=2, loader=lambda: batches), logged], 3, tmp_path)
@@ -54,7 +53,7 @@ def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("at", [2, 4])
-def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path: Path, at: int) -> None:
+def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at):
     """The evaluation of the last step is repeated too: the run is not complete without it, and
     run.json then has its best value."""
 
@@ -101,7 +100,7 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path: Path, at
     assert best[0] == best[1] == "step-00000004"
 
 
-def test_several_loaders_by_name(tmp_path: Path) -> None:
+def test_several_loaders_by_name(tmp_path):
     logged = Recorder()
     loaders = {
         "": lambda: [torch.ones(2, 2)],

@@ -1,6 +1,5 @@
 """FLOPs of devices and models."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +22,12 @@ from support.toy import Toy
         ("Unknown", "bf16", None),
     ],
 )
-def test_peaks_by_name(name: str, precision: str, expected: float | None) -> None:
+def test_peaks_by_name(name, precision, expected):
     assert peak_tflops(name, precision) == expected
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_the_operations_of_a_transformer(tmp_path: Path, dropout: float) -> None:
+def test_the_operations_of_a_transformer(tmp_path, dropout):
     """Products of weights: two operations for each weight and token. Attention: QK^T and AV, over
     all T^2 pairs."""
     batch, length, dim, layers = 3, 16, 32, 2

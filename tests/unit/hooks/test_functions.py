@@ -17,7 +17,7 @@ def note_step(trainer: Any) -> None:
     SEEN.append(trainer.step)
 
 
-def test_functions_are_called_with_the_arguments_of_their_event(tmp_path: Path) -> None:
+def test_functions_are_called_with_the_arguments_of_their_event(tmp_path):
     steps: list[int] = []
     hook = FunctionHook(on_after_step=lambda trainer: steps.append(trainer.step))
     hook.on("on_after_step", lambda trainer: steps.append(-trainer.step))
@@ -30,7 +30,7 @@ def test_functions_are_called_with_the_arguments_of_their_event(tmp_path: Path) 
     assert records == [(False, {"train"})]
 
 
-def test_a_function_may_be_named_by_its_path(tmp_path: Path) -> None:
+def test_a_function_may_be_named_by_its_path(tmp_path):
     SEEN.clear()
     Toy([FunctionHook(on_after_step=f"{__name__}.note_step")], 2, tmp_path).train()
     assert SEEN == [1, 2]
@@ -47,14 +47,12 @@ def test_a_function_may_be_named_by_its_path(tmp_path: Path) -> None:
         ({"on_after_step": "print"}, "there is no such function"),
     ],
 )
-def test_function_hook_rejects_a_path_that_does_not_exist(
-    functions: dict[str, Any], message: str
-) -> None:
+def test_function_hook_rejects_a_path_that_does_not_exist(functions, message):
     with pytest.raises(ConfigError, match=message):
         FunctionHook(**functions)
 
 
-def test_every_event_of_a_run_in_its_order(tmp_path: Path) -> None:
+def test_every_event_of_a_run_in_its_order(tmp_path):
     events: list[str] = []
 
     def noted(name: str) -> Any:
@@ -73,7 +71,7 @@ def test_every_event_of_a_run_in_its_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_each_durable_checkpoint_is_reported_once(tmp_path: Path, asynchronous: bool) -> None:
+def test_each_durable_checkpoint_is_reported_once(tmp_path, asynchronous):
     saved: list[str] = []
 
     def check(trainer: Any, path: Path) -> None:
@@ -85,7 +83,7 @@ def test_each_durable_checkpoint_is_reported_once(tmp_path: Path, asynchronous: 
     assert saved == ["step-00000002", "step-00000004", "step-00000005"]
 
 
-def test_an_error_reaches_hooks_before_they_close(tmp_path: Path) -> None:
+def test_an_error_reaches_hooks_before_they_close(tmp_path):
     events: list[Any] = []
 
     def fail(trainer: Any) -> None:

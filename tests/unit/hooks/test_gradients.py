@@ -1,7 +1,5 @@
 """Norms by block."""
 
-from pathlib import Path
-
 import pytest
 
 from launcher import FunctionHook
@@ -9,7 +7,7 @@ from launcher.hooks.gradients import GradientsHook, block_of
 from support.toy import Recorder, Toy
 
 
-def test_the_norms_are_parts_of_the_whole_norm(tmp_path: Path) -> None:
+def test_the_norms_are_parts_of_the_whole_norm(tmp_path):
     logged, norms = Recorder(), {}
     note = FunctionHook(
         on_after_step=lambda trainer: norms.update(
@@ -34,5 +32,5 @@ def test_the_norms_are_parts_of_the_whole_norm(tmp_path: Path) -> None:
         ("scale", "scale"),
     ],
 )
-def test_blocks(name: str, expected: str) -> None:
+def test_blocks(name, expected):
     assert block_of(name) == expected

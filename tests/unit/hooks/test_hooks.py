@@ -1,7 +1,5 @@
 """Checkpoints that an attempt rejects."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -24,7 +22,7 @@ class Faster(Toy):
         return optimizer
 
 
-def test_the_settings_of_the_checkpoints_optimizer_are_kept(tmp_path: Path) -> None:
+def test_the_settings_of_the_checkpoints_optimizer_are_kept(tmp_path):
     first = Toy([CheckpointingHook(interval=1)], 1, tmp_path)
     first.train()
     other = Faster([CheckpointingHook(interval=1)], 2, tmp_path)
@@ -59,9 +57,7 @@ class Deeper(Toy):
         (Deeper, "3.weight: the checkpoint"),
     ],
 )
-def test_checkpoint_that_does_not_fit_is_rejected_before_the_attempt(
-    tmp_path: Path, other: type[Toy], why: str
-) -> None:
+def test_checkpoint_that_does_not_fit_is_rejected_before_the_attempt(tmp_path, other, why):
     Toy([CheckpointingHook(interval=1, keep_previous=9)], 3, tmp_path).train()
     before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     with pytest.raises(

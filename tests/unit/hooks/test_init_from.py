@@ -48,12 +48,12 @@ def load(source: Path, strict: bool = True) -> nn.Module:
 
 
 @pytest.mark.parametrize("prefix", ["", "model.", "whole.model.", "net."])
-def test_a_file_whatever_is_around_its_names(tmp_path: Path, prefix: str) -> None:
+def test_a_file_whatever_is_around_its_names(tmp_path, prefix):
     save_file(weights(prefix), tmp_path / "w.safetensors")
     assert all(bool((p == 7).all()) for p in load(tmp_path / "w.safetensors").parameters())
 
 
-def test_a_hugging_face_folder(tmp_path: Path) -> None:
+def test_a_hugging_face_folder(tmp_path):
     """Another file next to the model's is not read."""
     names = sorted(weights())
     for i, name in enumerate(names):
@@ -65,7 +65,7 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
     )
 
 
-def test_init_from_reports_shape_mismatch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_init_from_reports_shape_mismatch(tmp_path, caplog):
     tensors = weights() | {"1.weight": torch.ones(5, 4), "2.weight": torch.ones(1)}
     del tensors["1.bias"]
     save_file(tensors, tmp_path / "w.safetensors")
@@ -82,13 +82,13 @@ def test_init_from_reports_shape_mismatch(tmp_path: Path, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_other_weights_altogether(tmp_path: Path, strict: bool) -> None:
+def test_other_weights_altogether(tmp_path, strict):
     save_file({"a.b": torch.ones(1)}, tmp_path / "w.safetensors")
     with pytest.raises(ConfigError, match="none of its weights"):
         load(tmp_path / "w.safetensors", strict)
 
 
-def test_names_of_a_checkpoint_without_its_optimizer(tmp_path: Path) -> None:
+def test_names_of_a_checkpoint_without_its_optimizer(tmp_path):
     stored = {f"model/model.{name}": tensor for name, tensor in weights().items()}
     save_file(
         stored | {"optimizer/model.0.weight/exp_avg": torch.ones(4, 3)}, tmp_path / "w.safetensors"
@@ -115,7 +115,7 @@ F32 = '{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
         (header(F32.replace("F32", "F8_E8M0").replace("[1]", "[4]")) + b"junk", "w has the dtype"),
     ],
 )
-def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_a_broken_file_is_one_sentence(tmp_path, content, reason):
     path = tmp_path / "w.safetensors"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as error:
@@ -124,7 +124,7 @@ def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes, reason: s
     assert reason in str(error.value)
 
 
-def test_init_from_reports_a_path_without_weights(tmp_path: Path) -> None:
+def test_init_from_reports_a_path_without_weights(tmp_path):
     with pytest.raises(ConfigError, match="has no weights; use"):
         load(tmp_path)
 
@@ -163,13 +163,7 @@ def load_tied(folder: Path, tensors: dict[str, torch.Tensor], strict: bool = Tru
 @pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("names", [SHARED[:1], SHARED[2:], SHARED[1:], SHARED], ids="+".join)
-def test_tied_weights_load_under_any_of_their_names(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    names: tuple[str, ...],
-    strict: bool,
-    prefix: str,
-) -> None:
+def test_tied_weights_load_under_any_of_their_names(tmp_path, caplog, names, strict, prefix):
     tensors = {f"norm.{name}": torch.full((3,), 5.0) for name in ("weight", "bias")}
     tensors |= {name: torch.full((4, 3), 7.0) for name in names}
     model = load_tied(tmp_path, {prefix + name: tensor for name, tensor in tensors.items()}, strict)
@@ -177,9 +171,7 @@ def test_tied_weights_load_under_any_of_their_names(
     assert bool((model.norm.weight == 5).all()) and "does not have it" not in caplog.text
 
 
-def test_weights_that_the_model_ties_and_the_file_does_not_are_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weights_that_the_model_ties_and_the_file_does_not_are_reported(tmp_path, caplog):
     tensors = {f"norm.{name}": torch.ones(3) for name in ("weight", "bias")}
     tensors |= {"embedding.weight": torch.ones(4, 3), "head.weight": torch.zeros(4, 3)}
     with pytest.raises(ConfigError, match=r"head.weight: the model ties it to"):
@@ -192,9 +184,7 @@ def test_weights_that_the_model_ties_and_the_file_does_not_are_reported(
     "name",
     ["init.pt", "last.ckpt", "model.pth", "pytorch_model.bin", "it's.pt", "./pytorch_model.bin"],
 )
-def test_a_pickle_is_not_read_and_its_conversion_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_pickle_is_not_read_and_its_conversion_is_shown(tmp_path, monkeypatch, name):
     one = torch.rand(2, 3)
     tensors = weights() | {"tied": one, "to_it": one, "turned": one.T}
     torch.save({"state_dict": tensors} if name.endswith(".ckpt") else tensors, tmp_path / name)

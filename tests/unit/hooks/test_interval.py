@@ -27,7 +27,7 @@ def trainer(folder: Path, hooks: list[BaseHook], batches: int = 3, max_steps: in
     return Toy(hooks, max_steps, folder, batches=[GOOD] * batches, gradient_accumulation_steps=2)
 
 
-def test_an_epoch_ends_with_the_step_that_takes_its_last_sample(tmp_path: Path) -> None:
+def test_an_epoch_ends_with_the_step_that_takes_its_last_sample(tmp_path):
     epochs, recorder = Epochs(), Recorder()
     evaluation = EvaluationHook("1epoch", loader=lambda: [GOOD], at_start=False)
     trainer(tmp_path, [epochs, evaluation, recorder, CheckpointingHook("2 epochs", 9)]).train()
@@ -41,14 +41,14 @@ def test_an_epoch_ends_with_the_step_that_takes_its_last_sample(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("value", ["abc", "epoch", "0epoch", "-1epoch", "1 step"])
-def test_invalid_interval_is_rejected(value: str) -> None:
+def test_invalid_interval_is_rejected(value):
     with pytest.raises(
         ConfigError, match=f"^hooks.x.interval={value}: must be a number of steps, or of epochs"
     ):
         Interval(value, "hooks.x.interval")
 
 
-def test_data_without_a_length_have_no_epochs(tmp_path: Path) -> None:
+def test_data_without_a_length_have_no_epochs(tmp_path):
     class Endless:
         def __iter__(self) -> Any:
             return iter([GOOD, GOOD])

@@ -36,9 +36,7 @@ def lines(file: Path) -> list[int]:
 @pytest.mark.parametrize(
     "damage", ["deleted", "emptied", "binary", "NULs", "one line", "a folder", "deep"]
 )
-def test_lost_lines_are_reported_and_a_damaged_file_is_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
-) -> None:
+def test_lost_lines_are_reported_and_a_damaged_file_is_kept(tmp_path, caplog, damage):
     train(tmp_path, 5)
     file = tmp_path / "metrics.jsonl"
     content = file.read_bytes()
@@ -67,7 +65,7 @@ def test_lost_lines_are_reported_and_a_damaged_file_is_kept(
         assert not kept.exists()
 
 
-def test_a_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_off_is_dropped(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1}\n{"step": 2}\n{"step": 3, "tr')
     assert drop_lines_after(file, 9) == 2
@@ -76,9 +74,7 @@ def test_a_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [[1, 2, 3], [2, 2, 3], []])
-def test_lines_in_order_are_left_alone(
-    tmp_path: Path, rows: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_in_order_are_left_alone(tmp_path, rows, caplog):
     file = tmp_path / "media.jsonl"
     file.write_text("".join(f'{{"step": {row}, "n": {n}}}\n' for n, row in enumerate(rows)))
     before = file.read_bytes()
@@ -87,9 +83,7 @@ def test_lines_in_order_are_left_alone(
 
 
 @pytest.mark.parametrize("change", ["doubled", "each twice", "shuffled"])
-def test_lines_twice_or_out_of_order_are_reported_and_put_in_order(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str
-) -> None:
+def test_lines_twice_or_out_of_order_are_reported_and_put_in_order(tmp_path, caplog, change):
     train(tmp_path, 5)
     file = tmp_path / "metrics.jsonl"
     content = file.read_bytes().splitlines(keepends=True)
@@ -106,7 +100,7 @@ def test_lines_twice_or_out_of_order_are_reported_and_put_in_order(
 
 
 @pytest.mark.parametrize("failing", [range(3, 4), range(2, 9), range(2, 999)])
-def test_a_lock_that_cannot_be_read_ends_no_training(tmp_path: Path, failing: range) -> None:
+def test_a_lock_that_cannot_be_read_ends_no_training(tmp_path, failing):
     """Lines wait until it can be read. If that is never, the training has failed; the next attempt
     has its lines."""
     looks = iter(range(999))
@@ -141,8 +135,8 @@ class FullFrom(BaseHook):
 @pytest.mark.parametrize("name", ["metrics.jsonl", "media.jsonl"])
 @pytest.mark.parametrize("settings", [{}, {"pause_at": 6}])
 def test_lines_that_are_never_written_are_a_failure_and_the_next_attempt_writes_them(
-    tmp_path: Path, name: str, settings: dict[str, int]
-) -> None:
+    tmp_path, name, settings
+):
     def hooks() -> list[BaseHook]:
         return [LoggingHook(1), Histograms(), CheckpointingHook(3), JsonlHook(), MediaHook()]
 
@@ -164,7 +158,7 @@ class Histograms(BaseHook):
 @example({"sum": 1e308, "overflows": 1e308})
 @example({"a float cannot hold it": 10**400})
 @example({"half a character \ud800": 1.0})
-def test_every_number_is_written_as_it_is(line: dict[str, float]) -> None:
+def test_every_number_is_written_as_it_is(line):
     text = {math.inf: "inf", -math.inf: "-inf"}
     expected = {
         key: "nan" if value != value else text.get(value, value) for key, value in line.items()

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +42,7 @@ class Stops(BaseHook):
 @pytest.mark.parametrize("ends_by", ["max_steps", "on_after_step", "on_epoch_end"])
 @pytest.mark.parametrize("last", [2 * INTERVAL - 1, 2 * INTERVAL])
 @pytest.mark.parametrize("group", HOOKS)
-def test_last_step_is_logged_once(group: str, last: int, ends_by: str, tmp_path: Path) -> None:
+def test_last_step_is_logged_once(group, last, ends_by, tmp_path):
     recorder = Recorder()
     max_steps = last if ends_by == "max_steps" else 100
     hooks = [HOOKS[group](), recorder, Stops(last, ends_by)]

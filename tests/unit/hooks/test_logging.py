@@ -2,7 +2,6 @@
 numbers of any kind."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ class Odd(Toy):
         }
 
 
-def test_of_this_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_of_this_step(tmp_path, caplog):
     recorder = Recorder()
     Odd([LoggingHook(1), recorder], 3, tmp_path, [GOOD], gradient_accumulation_steps=2).train()
     logged = [records["train"] for _, records in recorder.records]
@@ -46,7 +45,7 @@ def test_of_this_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_logging_has_means_and_the_rate_before_the_step(tmp_path: Path) -> None:
+def test_logging_has_means_and_the_rate_before_the_step(tmp_path):
     logged = Recorder()
     trainer = Toy([LoggingHook(interval=2), logged], 5, tmp_path, gradient_accumulation_steps=3)
     trainer.train()

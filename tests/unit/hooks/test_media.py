@@ -57,7 +57,7 @@ def places(workspace: Path) -> list[tuple[int, str]]:
     return [(row["step"], row["key"]) for row in rows(workspace)]
 
 
-def test_media_have_each_step_once_after_a_kill_and_a_resume(tmp_path: Path) -> None:
+def test_media_have_each_step_once_after_a_kill_and_a_resume(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, 9, Draws(kill_at=5))
     assert (tmp_path / "images" / "5").exists()
@@ -76,7 +76,7 @@ def test_media_have_each_step_once_after_a_kill_and_a_resume(tmp_path: Path) -> 
     assert last["edges"][0] == 6.0
 
 
-def test_media_hook_writes_nothing_in_a_dry_run_or_where_nothing_is_logged(tmp_path: Path) -> None:
+def test_media_hook_writes_nothing_in_a_dry_run_or_where_nothing_is_logged(tmp_path):
     class Dry(BaseHook):
         def on_after_step(self, trainer: Any) -> None:
             trainer.log_images({"x": np.zeros((1, 1))}, dry_run=True)
@@ -89,16 +89,14 @@ def test_media_hook_writes_nothing_in_a_dry_run_or_where_nothing_is_logged(tmp_p
     assert not (tmp_path / "media.jsonl").exists() and not (tmp_path / "images").exists()
 
 
-def test_a_disk_that_takes_nothing_stops_no_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_takes_nothing_stops_no_training(tmp_path, caplog):
     (tmp_path / "images").write_text("in the way")
     assert train(tmp_path, 3, Draws()).step == 3
     assert places(tmp_path) == [(step, key) for step in (1, 2, 3) for key in ("w", "t")]
     assert caplog.text.count("could not be written") == 1
 
 
-def test_image_format_may_depend_on_the_key(tmp_path: Path) -> None:
+def test_image_format_may_depend_on_the_key(tmp_path):
     class Photos(BaseHook):
         def on_after_step(self, trainer: Any) -> None:
             image = Image.fromarray(np.full((2, 2, 4), 9, np.uint8))
@@ -115,7 +113,7 @@ def test_image_format_may_depend_on_the_key(tmp_path: Path) -> None:
         MediaHook("xyz")
 
 
-def test_image_file_logger_hook_writes_the_folder_of_trainloop(tmp_path: Path) -> None:
+def test_image_file_logger_hook_writes_the_folder_of_trainloop(tmp_path):
     Toy([Draws(), ImageFileLoggerHook()], 2, tmp_path, batches=[GOOD]).train()
     assert (tmp_path / "visualizations/2/val/x.png").is_file()
     assert not (tmp_path / "images").exists()
@@ -137,7 +135,7 @@ def test_image_file_logger_hook_writes_the_folder_of_trainloop(tmp_path: Path) -
         (Image.new("P", (3, 2)), "P", 0),
     ],
 )
-def test_images_of_every_kind(value: Any, mode: str, pixel: Any) -> None:
+def test_images_of_every_kind(value, mode, pixel):
     image = to_image("x", value)
     assert (image.mode, image.size, image.getpixel((0, 0))) == (mode, (3, 2), pixel)
 
@@ -145,12 +143,12 @@ def test_images_of_every_kind(value: Any, mode: str, pixel: Any) -> None:
 @pytest.mark.parametrize(
     "value", [torch.zeros(2, 3, 4), np.zeros((4, 2, 2)), np.zeros(3), np.zeros((0, 3)), "a.png", 1]
 )
-def test_media_hook_reports_an_array_that_is_not_an_image(value: Any) -> None:
+def test_media_hook_reports_an_array_that_is_not_an_image(value):
     with pytest.raises(ValueError, match=r"log_images val/x: .* is not an image; pass a PIL image"):
         to_image("val/x", value)
 
 
-def test_histograms() -> None:
+def test_histograms():
     counts, edges = histogram(
         "x", torch.tensor([1.0, 2.0, float("nan"), float("inf")], requires_grad=True), 2
     )
@@ -161,14 +159,14 @@ def test_histograms() -> None:
         histogram("x", "text", 2)
 
 
-def test_key_of_media_cannot_leave_the_folder() -> None:
+def test_key_of_media_cannot_leave_the_folder():
     assert file_name("val/x-1") == "val/x-1"
     parts = file_name("/../a b/ä").split("/")
     assert len(parts) == 4 and len(set(parts)) == 4 and not {"", ".", ".."} & set(parts)
     assert file_name("a b") != file_name("a_b")
 
 
-def test_a_key_that_is_logged_twice_in_a_step_keeps_its_last_value(tmp_path: Path) -> None:
+def test_a_key_that_is_logged_twice_in_a_step_keeps_its_last_value(tmp_path):
     class Twice(BaseHook):
         def on_after_step(self, trainer: Any) -> None:
             for number in (1, 9):

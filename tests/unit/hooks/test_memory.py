@@ -1,7 +1,5 @@
 """The peak of memory in what is logged and shown."""
 
-from pathlib import Path
-
 import pytest
 
 from launcher import LoggingHook
@@ -10,7 +8,7 @@ from support.toy import Recorder, Toy
 
 
 @pytest.mark.parametrize("comes_first", [True, False])
-def test_the_peak_is_logged_whatever_the_order(tmp_path: Path, comes_first: bool) -> None:
+def test_the_peak_is_logged_whatever_the_order(tmp_path, comes_first):
     logged, hook, logging = Recorder(), MemoryHook(interval=2), LoggingHook(3)
     Toy([*([hook, logging] if comes_first else [logging, hook]), logged], 3, tmp_path).train()
     (train,) = [

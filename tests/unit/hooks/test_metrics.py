@@ -29,9 +29,7 @@ class Classifier(Toy):
         return logits.pow(2).mean(), outputs
 
 
-def test_metrics_of_a_trainer_without_hydra_and_no_state_of_theirs_in_training(
-    tmp_path: Path,
-) -> None:
+def test_metrics_of_a_trainer_without_hydra_and_no_state_of_theirs_in_training(tmp_path):
     logged, batches = Recorder(), [torch.rand(5, 2), torch.rand(2, 2)]
     from torchmetrics.classification import BinaryAUROC
 
@@ -49,7 +47,7 @@ def test_metrics_of_a_trainer_without_hydra_and_no_state_of_theirs_in_training(
     assert values[-1] == pytest.approx(float(expected)), "each evaluation starts from nothing"
 
 
-def test_metric_that_cannot_be_computed_is_one_message(tmp_path: Path) -> None:
+def test_metric_that_cannot_be_computed_is_one_message(tmp_path):
     from torchmetrics import classification
 
     hook = EvaluationHook(
@@ -70,7 +68,7 @@ def test_metric_that_cannot_be_computed_is_one_message(tmp_path: Path) -> None:
         Metrics({"x": 3})
 
 
-def test_metrics_get_probabilities_without_ignored_targets() -> None:
+def test_metrics_get_probabilities_without_ignored_targets():
     """Small logits look like probabilities: torchmetrics must not guess."""
     logits = torch.tensor([[[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]]])
     predictions, targets = scores(logits, torch.tensor([[1, -100, 0]]))
@@ -109,7 +107,7 @@ class Fixed:
     ],
     ids=["number", "one cell", "of each class", "table", "tables", "dict"],
 )
-def test_shapes_of_a_metric(value: Any, numbers: Any, tables: Any) -> None:
+def test_shapes_of_a_metric(value, numbers, tables):
     def plain(records: Any) -> Any:
         if isinstance(records, Matrix):
             return records.values.tolist()
@@ -132,9 +130,7 @@ def train(workspace: Path, max_steps: int, *hooks: BaseHook) -> None:
     Classifier([evaluation, *hooks, *files], max_steps, workspace).train()
 
 
-def test_a_value_with_two_dimensions_is_an_image_and_not_a_number_for_each_cell(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_value_with_two_dimensions_is_an_image_and_not_a_number_for_each_cell(tmp_path, caplog):
     """Once for each evaluation, over a resume too, with the bytes of an uninterrupted run."""
     logged = Recorder()
     with caplog.at_level("INFO"):
@@ -154,7 +150,7 @@ def test_a_value_with_two_dimensions_is_an_image_and_not_a_number_for_each_cell(
     assert "confusion" not in text
 
 
-def test_a_large_table_is_drawn_without_its_numbers() -> None:
+def test_a_large_table_is_drawn_without_its_numbers():
     from torchmetrics.classification import MulticlassConfusionMatrix
 
     metric = MulticlassConfusionMatrix(num_classes=32)
@@ -162,7 +158,7 @@ def test_a_large_table_is_drawn_without_its_numbers() -> None:
     assert drawn.shape == (1920, 1920, 3) and drawn.dtype == np.uint8 and len(np.unique(drawn)) > 9
 
 
-def test_what_is_missing_for_a_picture_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_for_a_picture_is_one_message(monkeypatch):
     from torchmetrics.classification import MulticlassStatScores
 
     for metric in (Fixed(torch.ones(2, 3)), MulticlassStatScores(num_classes=2, average=None)):

@@ -25,7 +25,7 @@ from launcher.trackers.base import TrackedRun
 from support.toy import Toy
 
 
-def test_message_about_a_held_workspace_names_no_key_of_a_configuration(tmp_path: Path) -> None:
+def test_message_about_a_held_workspace_names_no_key_of_a_configuration(tmp_path):
     with RunLock(RunFolder(tmp_path)), pytest.raises(ConfigError) as error:
         Toy([TensorBoardHook(), LoggingHook(1)], 2, tmp_path).train()
     assert str(error.value).startswith(f"workspace='{tmp_path}': process ")
@@ -52,9 +52,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.slow
-def test_each_step_is_in_the_event_file_once_over_a_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_step_is_in_the_event_file_once_over_a_resume(tmp_path, monkeypatch):
     work = tmp_path / "work"
 
     def train(*more: BaseHook) -> None:
@@ -85,7 +83,7 @@ def test_each_step_is_in_the_event_file_once_over_a_resume(
     assert TrackedRun(RunFolder("work")).label == f"{tmp_path.name}/work"
 
 
-def test_what_cannot_work_is_one_sentence(tmp_path: Path) -> None:
+def test_what_cannot_work_is_one_sentence(tmp_path):
     twice = [TensorBoardHook(), TensorBoardHook(), JsonlHook()]
     with pytest.raises(ConfigError, match="two hooks for one tracker"):
         Toy(twice, 1, tmp_path).train()
@@ -93,7 +91,7 @@ def test_what_cannot_work_is_one_sentence(tmp_path: Path) -> None:
         TensorBoardHook(colour="red")
 
 
-def test_wandb_gets_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_gets_its_options(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"lr": 1}')
     hook = WandbHook("p", tmp_path / "config.json", ["a"], name="n", mode="offline")
     tracker = instantiate(hook.node())

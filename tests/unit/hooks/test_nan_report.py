@@ -1,6 +1,5 @@
 """The first place that is not finite."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,9 +53,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
         ),
     ],
 )
-def test_the_module_is_named(
-    tmp_path: Path, part: nn.Module, expected: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_module_is_named(tmp_path, part, expected, caplog):
     trainer = Special([NanReportHook(max_reports=2)], 3, tmp_path, [GOOD])
     trainer.part = part
     with pytest.raises(TrainingError, match="Training ended with 3 skipped updates"):
@@ -65,7 +62,7 @@ def test_the_module_is_named(
     assert expected in lines(caplog)[0]
 
 
-def test_a_batch_and_a_weight_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_and_a_weight_are_named(tmp_path, caplog):
     def spoil(trainer: Any) -> None:
         if trainer.step == 4:
             trainer.model[1].bias.data.fill_(float("inf"))
@@ -79,7 +76,7 @@ def test_a_batch_and_a_weight_are_named(tmp_path: Path, caplog: pytest.LogCaptur
     ]
 
 
-def test_the_training_is_unchanged(tmp_path: Path) -> None:
+def test_the_training_is_unchanged(tmp_path):
     results = []
     for hooks in ([], [NanReportHook()]):
         trainer = Special([*hooks], 6, tmp_path, [GOOD, BAD, GOOD])
@@ -90,7 +87,7 @@ def test_the_training_is_unchanged(tmp_path: Path) -> None:
     assert repr(results[0]) == repr(results[1])
 
 
-def test_retries_that_are_used_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_retries_that_are_used_up(tmp_path, caplog):
     with pytest.raises(TrainingError, match="after 1 of 1 retries"):
         Toy([NanReportHook()], 3, tmp_path, [BAD], max_non_finite_grad_retries=1).train()
     assert lines(caplog) == ["Step 1, rank 0: the batch has 16 NaN and 0 infinite of 16 values."]

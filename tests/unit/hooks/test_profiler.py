@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from launcher.hooks.profiler import ProfilerHook
 from support.toy import Toy
 
 
-def test_a_window_is_traced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_window_is_traced(tmp_path, caplog):
     caplog.set_level("INFO")
     Toy([ProfilerHook(start=1, steps=2)], 5, tmp_path).train()
     (file,) = (tmp_path / "profile").iterdir()
@@ -26,7 +25,7 @@ def test_a_window_is_traced(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert "Self CPU time total" in caplog.text
 
 
-def test_a_run_that_fails_within_the_window_leaves_its_trace(tmp_path: Path) -> None:
+def test_a_run_that_fails_within_the_window_leaves_its_trace(tmp_path):
     def fail(trainer: object) -> None:
         raise RuntimeError("broken")
 
@@ -37,6 +36,6 @@ def test_a_run_that_fails_within_the_window_leaves_its_trace(tmp_path: Path) -> 
     assert (tmp_path / "profile" / "step-00000001-rank-0.json.gz").exists()
 
 
-def test_other_ranks_record_nothing(tmp_path: Path) -> None:
+def test_other_ranks_record_nothing(tmp_path):
     Toy([ProfilerHook(start=0, ranks=[1])], 2, tmp_path).train()
     assert not (tmp_path / "profile").exists()

@@ -22,14 +22,14 @@ STATS = Stats(1, NUMBERS, {}, {"a": 1e-3, "b": 1e-3}, 0)
 @given(
     st.integers(1, 10**7).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total)))
 )
-def test_the_percentage_is_rounded_and_100_is_the_last_step_alone(steps: tuple[int, int]) -> None:
+def test_the_percentage_is_rounded_and_100_is_the_last_step_alone(steps):
     step, total = steps
     shown = int(percent(step, total).removesuffix("%"))
     assert abs(shown - 100 * step / total) <= (1 if shown == 99 else 0.5)
     assert (shown == 100) == (step == total)
 
 
-def test_a_line_of_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_of_a_log(tmp_path, caplog):
     caplog.set_level("INFO")
     ticks = iter(range(1000))
     hook = ProgressHook(
@@ -50,7 +50,7 @@ def test_a_line_of_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
 
 
 @given(step=st.integers(0, 10**6), more=st.integers(0, 10**6), width=st.integers(10, 150))
-def test_a_bar_never_exceeds_its_width(step: int, more: int, width: int) -> None:
+def test_a_bar_never_exceeds_its_width(step, more, width):
     total = max(1, step + more)
     line = fit_bar(step, total, ProgressHook().parts(STATS, None), width)
     assert len(line) <= width and (width < 24 or line.startswith(f"{step}/{total} "))
@@ -75,7 +75,7 @@ def train(folder: Path, hooks: list[BaseHook]) -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_the_bar_fits_and_is_erased(tmp_path: Path, width: int) -> None:
+def test_the_bar_fits_and_is_erased(tmp_path, width):
     code, output = in_terminal(lambda: train(tmp_path, []), width)
     assert code == 0, output
     assert "2/3" in output and "67% loss " in output and " lr 0.05" in output
@@ -87,7 +87,7 @@ def test_the_bar_fits_and_is_erased(tmp_path: Path, width: int) -> None:
     )
 
 
-def test_ctrl_c_leaves_no_ghost(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_ghost(tmp_path):
     code, output = in_terminal(
         lambda: train(tmp_path, [Slow()]), 40, type_at=("2/3 67% loss", b"\x03")
     )
@@ -97,7 +97,7 @@ def test_ctrl_c_leaves_no_ghost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
-def test_terminals_that_can_do_less(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_terminals_that_can_do_less(tmp_path, environment):
     _, output = in_terminal(lambda: train(tmp_path, []), 80, environment)
     if environment.get("TERM") == "dumb":
         assert "\x1b" not in output and "Step 1/3: 33%" in output and "Step 2/3: 67%" in output

@@ -16,7 +16,7 @@ from launcher.hooks.records import (
 Pair = namedtuple("Pair", "x y")
 
 
-def test_map_nested_tensor_keeps_the_containers() -> None:
+def test_map_nested_tensor_keeps_the_containers():
     t = torch.ones(2)
     nested = {"a": [t, (t, "word")], "b": Pair(t, 3), "c": {t}}
     doubled = map_nested_tensor(lambda tensor: tensor * 2, nested)
@@ -25,13 +25,13 @@ def test_map_nested_tensor_keeps_the_containers() -> None:
     assert torch.equal(doubled["c"].pop(), t * 2)
 
 
-def test_key_average_over_those_that_have_it() -> None:
+def test_key_average_over_those_that_have_it():
     records = [{"loss": 1.0, "m": {"acc": 0.5}}, {"loss": 3.0}, {"m": {"acc": 1.0, "f1": 0.25}}]
     assert key_average(records) == {"loss": 2.0, "m": {"acc": 0.75, "f1": 0.25}}
     assert key_average([]) == {}
 
 
-def test_records_skip_none_and_take_numpy_scalars() -> None:
+def test_records_skip_none_and_take_numpy_scalars():
     records = [{"a": None, "b": np.float32(0.5)}, {"a": 2.0, "b": np.float32(1.5), "c": None}]
     assert key_average(records) == {"a": 2.0, "b": 1.0}
     numbers = to_numbers(records[1] | {"n": np.int64(3)})
@@ -41,11 +41,11 @@ def test_records_skip_none_and_take_numpy_scalars() -> None:
 
 
 @pytest.mark.parametrize(("exclude", "expected"), [(True, 2.0), (False, math.nan)])
-def test_key_average_and_nan(exclude: bool, expected: float) -> None:
+def test_key_average_and_nan(exclude, expected):
     found = key_average([{"x": math.nan}, {"x": 2.0}], exclude_nan=exclude)["x"]
     assert found == expected or (math.isnan(found) and math.isnan(expected))
 
 
-def test_flatten_and_numbers() -> None:
+def test_flatten_and_numbers():
     assert flatten({"a": {"b": {"c": 1}}, "d": 2}) == {"a/b/c": 1, "d": 2}
     assert to_numbers({"a": {"b": torch.tensor(0.5)}}) == {"a": {"b": 0.5}}

@@ -1,10 +1,7 @@
 """`run.json` follows training, and differences since the checkpoint are reported."""
 
 import logging
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from launcher import CheckpointingHook, LoggingHook
 from launcher.hooks.base import RunContext
@@ -36,7 +33,7 @@ def train(folder: RunFolder, max_steps: int, config: dict[str, Any]) -> RunRecor
     return record
 
 
-def test_the_record_follows_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_record_follows_training(tmp_path, caplog):
     folder = RunFolder(tmp_path)
     folder.create()
     train(folder, 2, {"seed": 1})

@@ -1,6 +1,5 @@
 """Text that a model writes."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,9 +33,7 @@ def weights(trainer: Toy) -> list[Any]:
     return [p.tolist() for p in trainer.model.parameters()]
 
 
-def test_prompts_are_continued_and_training_is_unchanged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_prompts_are_continued_and_training_is_unchanged(tmp_path, caplog):
     caplog.set_level("INFO")
     hook = SamplesHook(["ab", "c"], interval=2, max_new_tokens=12, temperature=0)
     written, plain = Language([hook], 3, tmp_path, [BATCH]), Language([], 3, tmp_path, [BATCH])
@@ -50,9 +47,7 @@ def test_prompts_are_continued_and_training_is_unchanged(
     assert "Step 3: the model writes:\nab" in caplog.text
 
 
-def test_control_characters_that_a_model_writes_are_logged_as_text(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_control_characters_that_a_model_writes_are_logged_as_text(tmp_path, caplog):
     """A terminal would obey them. The file has them as they are."""
     caplog.set_level("INFO")
     hook = SamplesHook(["a\x1b[2J\x07\tb\nc"], interval=1, max_new_tokens=1, temperature=0)
@@ -62,7 +57,7 @@ def test_control_characters_that_a_model_writes_are_logged_as_text(
     assert "a\x1b[2J\x07\tb\nc" in (tmp_path / "samples/step-00000001.txt").read_text()
 
 
-def test_equal_weights_write_equal_text(tmp_path: Path) -> None:
+def test_equal_weights_write_equal_text(tmp_path):
     texts = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         Language([SamplesHook("x", 1, seed=seed, top_k=200)], 1, tmp_path / name, [BATCH]).train()
@@ -70,7 +65,7 @@ def test_equal_weights_write_equal_text(tmp_path: Path) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_tokens_that_are_no_bytes(tmp_path: Path) -> None:
+def test_tokens_that_are_no_bytes(tmp_path):
     class Numbers(Language):
         vocabulary = 100
 
@@ -105,7 +100,7 @@ class Pooled(nn.Module):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_model_of_no_language_is_rejected(tmp_path: Path, model: nn.Module, problem: str) -> None:
+def test_a_model_of_no_language_is_rejected(tmp_path, model, problem):
     class Other(Toy):
         def build_model(self) -> nn.Module:
             model.register_parameter("weight", nn.Parameter(torch.zeros(1)))
@@ -116,7 +111,7 @@ def test_a_model_of_no_language_is_rejected(tmp_path: Path, model: nn.Module, pr
         Other([SamplesHook()], 1, tmp_path).train()
 
 
-def test_choice() -> None:
+def test_choice():
     scores, generator = torch.tensor([0.0, 3.0, 1.0, 2.9]), torch.Generator().manual_seed(0)
     assert choose(scores, 0, None, generator) == 1
     assert {choose(scores, 5.0, 2, generator) for _ in range(100)} == {1, 3}

@@ -32,7 +32,7 @@ def write(folder: Path, **values: object) -> None:
     (folder / "run.json").write_text(json.dumps(values))
 
 
-def test_each_record_is_read_once(tmp_path: Path) -> None:
+def test_each_record_is_read_once(tmp_path):
     for number in range(200):
         own = identity(lr=number) if number % 50 else identity(ratio=0.4 + number / 1000)
         version = {"identity_version": IDENTITY_VERSION, "config": {}, "max_steps": 100}
@@ -59,7 +59,7 @@ LINES: list[dict[str, Any]] = [
 ]
 
 
-def test_states_after_lines_leave_the_hooks_as_they_are() -> None:
+def test_states_after_lines_leave_the_hooks_as_they_are():
     stopping, saving = EarlyStoppingHook(patience=9), CheckpointingHook(9, best_metric="val/loss")
     assert saving.best is not None
     before = stopping.best.state(), saving.best.state()
@@ -74,7 +74,7 @@ def test_states_after_lines_leave_the_hooks_as_they_are() -> None:
     assert (stopping.best.state(), saving.best.state()) == before and stopping.misses == 0
 
 
-def test_a_step_is_awaited_until_each_of_its_runs_has_reached_it(tmp_path: Path) -> None:
+def test_a_step_is_awaited_until_each_of_its_runs_has_reached_it(tmp_path):
     leaves = {20: ["one"], 60: ["one", "two"]}
     for run, step, steps in [("one", 0, [20, 60]), ("one", 20, [60]), ("two", 60, [60])]:
         checkpoint = tmp_path / run / "checkpoints" / f"step-{step:08d}"

@@ -1,6 +1,5 @@
 """Updates that are left out."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,9 +48,7 @@ def spiky(*at: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("judged", ["loss", "grad_norm"])
-def test_a_spike_is_skipped_counted_and_logged(
-    tmp_path: Path, judged: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_spike_is_skipped_counted_and_logged(tmp_path, judged, caplog):
     steps, logged = Steps(), Recorder()
     only = {"loss": judged == "loss", "grad_norm": judged == "grad_norm"}
     hook = SkipSpikesHook(window=8, warmup=4, interval=5, **only)
@@ -71,13 +68,13 @@ def test_a_spike_is_skipped_counted_and_logged(
     assert trainer.state.skipped_steps == 0, "these are the updates that are not finite"
 
 
-def test_the_first_steps_are_not_judged(tmp_path: Path) -> None:
+def test_the_first_steps_are_not_judged(tmp_path):
     steps = Steps()
     Slow([SkipSpikesHook(window=8, warmup=4), steps.hook()], 5, tmp_path, spiky(4)).train()
     assert steps.unchanged() == []
 
 
-def test_a_new_level_is_accepted(tmp_path: Path) -> None:
+def test_a_new_level_is_accepted(tmp_path):
     steps = Steps()
     batches = [GOOD] * 6 + [BIG] * 6
     Slow(
@@ -86,7 +83,7 @@ def test_a_new_level_is_accepted(tmp_path: Path) -> None:
     assert steps.unchanged() == [7, 8]
 
 
-def test_a_state_whose_last_update_is_a_spike_is_saved(tmp_path: Path) -> None:
+def test_a_state_whose_last_update_is_a_spike_is_saved(tmp_path):
     steps = Steps()
     hooks = [SkipSpikesHook(window=8, warmup=4), CheckpointingHook(100), steps.hook()]
     Slow(hooks, 7, tmp_path, spiky(7)).train()
@@ -94,7 +91,7 @@ def test_a_state_whose_last_update_is_a_spike_is_saved(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints" / "step-00000007").exists()
 
 
-def test_non_finite_loss_is_not_a_spike(tmp_path: Path) -> None:
+def test_non_finite_loss_is_not_a_spike(tmp_path):
     batches = [GOOD] * 6 + [BAD, GOOD, BIG, GOOD]
     steps, hook = Steps(), SkipSpikesHook(window=8, warmup=4)
     trainer = Slow([hook, steps.hook()], 10, tmp_path, batches)
@@ -103,7 +100,7 @@ def test_non_finite_loss_is_not_a_spike(tmp_path: Path) -> None:
     assert trainer.state.skipped_steps == 1
 
 
-def test_the_window_survives_a_restart(tmp_path: Path) -> None:
+def test_the_window_survives_a_restart(tmp_path):
     class Data:
         """Batches by a count that is part of the checkpoint."""
 
@@ -131,7 +128,7 @@ def test_the_window_survives_a_restart(tmp_path: Path) -> None:
     assert steps.weights == whole.weights[6:]
 
 
-def test_what_cannot_be_judged_is_rejected(tmp_path: Path) -> None:
+def test_what_cannot_be_judged_is_rejected(tmp_path):
     for settings in ({"window": 4, "warmup": 5}, {"loss": False, "grad_norm": False}):
         with pytest.raises(ConfigError, match=r"hooks\.skip_spikes"):
             SkipSpikesHook(**settings)

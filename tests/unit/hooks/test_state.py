@@ -69,7 +69,7 @@ def checkpointing() -> CheckpointingHook:
 
 
 @pytest.mark.parametrize("ema_first", [True, False])
-def test_trainloops_ema_resumes_as_if_uninterrupted(tmp_path: Path, ema_first: bool) -> None:
+def test_trainloops_ema_resumes_as_if_uninterrupted(tmp_path, ema_first):
     def train(folder: Path, max_steps: int) -> dict[str, Any]:
         ema = EmaHook()
         hooks = [ema, checkpointing()] if ema_first else [checkpointing(), ema]
@@ -95,7 +95,7 @@ class Means(LoggingHook):
         self.losses.append(stats.numbers["loss"])
 
 
-def test_hooks_of_one_class_keep_their_own_state(tmp_path: Path) -> None:
+def test_hooks_of_one_class_keep_their_own_state(tmp_path):
     def train(folder: Path, *max_steps: int) -> list[list[float]]:
         losses: list[list[float]] = [[], []]
         for steps in max_steps:
@@ -129,7 +129,7 @@ class Seen(BaseHook):
         assert state_dict["training_state"]["extra"] == 7
 
 
-def test_hooks_see_the_model_and_the_training_state(tmp_path: Path) -> None:
+def test_hooks_see_the_model_and_the_training_state(tmp_path):
     Training(tmp_path, [EmaHook(), Seen(1), Seen(2), checkpointing()], 2).train()
     hooks = [Seen(), EmaHook(), Seen(), Seen(), checkpointing()]
     Training(tmp_path, hooks, 2).train()
@@ -137,7 +137,7 @@ def test_hooks_see_the_model_and_the_training_state(tmp_path: Path) -> None:
     assert hooks[0].keys == {"model", "training_state", "value", "ema_model", "checkpointing"}  # type: ignore[attr-defined]
 
 
-def test_state_in_memory(tmp_path: Path) -> None:
+def test_state_in_memory(tmp_path):
     first = Training(tmp_path, [Seen(1), Seen(2)], 2)
     first.train()
     state = first.state_dict()
@@ -151,7 +151,7 @@ def test_state_in_memory(tmp_path: Path) -> None:
     assert [hook.value for hook in second.hooks] == [1, 1]  # type: ignore[attr-defined]
 
 
-def test_a_hook_cannot_replace_the_model_of_a_checkpoint(tmp_path: Path) -> None:
+def test_a_hook_cannot_replace_the_model_of_a_checkpoint(tmp_path):
     class Replaces(BaseHook):
         def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
             state_dict["model"] = {}
@@ -161,7 +161,7 @@ def test_a_hook_cannot_replace_the_model_of_a_checkpoint(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("ignored", [True, False])
-def test_frozen_parameters_follow_the_state_dict_options(tmp_path: Path, ignored: bool) -> None:
+def test_frozen_parameters_follow_the_state_dict_options(tmp_path, ignored):
     class Frozen(Training):
         def build_model(self) -> nn.Module:
             model = super().build_model()

@@ -1,6 +1,5 @@
 """Speed, by a scripted clock."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +20,7 @@ class Clock:
         return self.now
 
 
-def test_samples_flops_and_mfu_without_the_time_of_evaluations(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_samples_flops_and_mfu_without_the_time_of_evaluations(tmp_path, caplog):
     caplog.set_level("INFO")
     clock, logged = Clock(), Recorder()
 
@@ -51,9 +48,7 @@ def test_samples_flops_and_mfu_without_the_time_of_evaluations(
     )
 
 
-def test_without_a_known_peak_there_is_no_mfu(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_known_peak_there_is_no_mfu(tmp_path, caplog):
     caplog.set_level("INFO")
     logged = Recorder()
     Toy([ThroughputHook(1), logged], 2, tmp_path).train()
@@ -72,5 +67,5 @@ def test_without_a_known_peak_there_is_no_mfu(
         ("text", None),
     ],
 )
-def test_tokens_of_a_batch(batch: Any, expected: int | None) -> None:
+def test_tokens_of_a_batch(batch, expected):
     assert num_tokens(batch) == expected

@@ -2,10 +2,7 @@
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from launcher import FunctionHook
 from launcher.hooks.watchdog import WatchdogHook
@@ -13,9 +10,7 @@ from support.terminal import in_terminal
 from support.toy import Toy
 
 
-def test_slow_step_prints_its_stacks_once_and_training_continues(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_slow_step_prints_its_stacks_once_and_training_continues(tmp_path, caplog, capfd):
     hook = WatchdogHook(factor=2, min_seconds=2)  # other steps never take that long
 
     def hang_in_step_5(trainer: Any, batch: Any) -> None:
@@ -33,9 +28,7 @@ def test_slow_step_prints_its_stacks_once_and_training_continues(
     assert printed.count("Timeout (") == 1 and "in hang_in_step_5" in printed
 
 
-def test_evaluation_and_the_end_are_not_watched(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluation_and_the_end_are_not_watched(tmp_path, capfd):
     hook = WatchdogHook(first_seconds=0.5)
     trainer = Toy([hook], 1, tmp_path)
     for event in (hook.on_evaluation_start, hook.on_step_boundary, hook.on_close):
@@ -45,7 +38,7 @@ def test_evaluation_and_the_end_are_not_watched(
     assert "Timeout (" not in capfd.readouterr().err
 
 
-def test_abort_ends_the_process_with_its_stacks(tmp_path: Path) -> None:
+def test_abort_ends_the_process_with_its_stacks(tmp_path):
     def hang_here(trainer: Any, batch: Any) -> None:
         if trainer.step == 5:
             time.sleep(60)

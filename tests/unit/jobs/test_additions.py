@@ -1,6 +1,5 @@
 """Additions of a command to a completed run."""
 
-from pathlib import Path
 from typing import Any
 
 from launcher.config.identity.record_entry import command_record
@@ -28,7 +27,7 @@ SYNC = (
 )
 
 
-def test_a_completed_run_says_how_to_get_what_is_added(tmp_path: Path) -> None:
+def test_a_completed_run_says_how_to_get_what_is_added(tmp_path):
     config = command_record(config_of({"acc": F1}, TENSORBOARD), None)["config"]
     run = RunOnDisk(str(tmp_path / "run"), {"config": config})
     for metrics, tracker, expected in (

@@ -2,7 +2,6 @@
 does not fall."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ class Fits(Toy):
         return (self.model(input) - 3).pow(2).mean(), {}
 
 
-def test_training_afterwards_is_as_without_it(tmp_path: Path) -> None:
+def test_training_afterwards_is_as_without_it(tmp_path):
     trainers = []
     for tests in (True, False):
         recorder = Recorder()
@@ -45,13 +44,13 @@ def test_training_afterwards_is_as_without_it(tmp_path: Path) -> None:
         assert torch.equal(a, b)
 
 
-def test_nan_stops_it_without_a_suggestion(tmp_path: Path) -> None:
+def test_nan_stops_it_without_a_suggestion(tmp_path):
     result = find_lr(Fits([], 1, tmp_path, batches=[GOOD] * 8 + [BAD]), num_iterations=30)
     assert len(result.losses) == 9 and result.suggested_lr is None
     assert result.stopped is not None and result.stopped.startswith("the loss was nan at lr=")
 
 
-def test_divergence_stops_it(tmp_path: Path) -> None:
+def test_divergence_stops_it(tmp_path):
     trainer = Fits([], 1, tmp_path, batches=[GOOD])
     result = find_lr(trainer, start_lr=1e-3, end_lr=1e4, num_iterations=60, smoothing_factor=1.0)
     assert result.stopped is not None and "more than 4 times the least" in result.stopped
@@ -66,14 +65,12 @@ def test_divergence_stops_it(tmp_path: Path) -> None:
         ({}, "its dataset is empty"),
     ],
 )
-def test_what_cannot_be_tested_is_rejected(
-    tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_tested_is_rejected(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         find_lr(Fits([], 1, tmp_path, batches=[]), **options)
 
 
-def test_the_suggestion_is_where_the_loss_falls_fastest() -> None:
+def test_the_suggestion_is_where_the_loss_falls_fastest():
     lrs = [10.0**k for k in range(-7, 1)]
     assert suggestion(lrs, [5, 5, 4.9, 3, 1, 0.9, 2, 9]) == 1e-4
     assert suggestion(lrs, [1, 2, 3, 4, 5, 6, 7, 8]) is None and suggestion([], []) is None
@@ -135,7 +132,7 @@ def loaders() -> dict[str, Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("name", loaders())
-def test_loader_and_generators_are_as_before(name: str, tmp_path: Path) -> None:
+def test_loader_and_generators_are_as_before(name, tmp_path):
     states = []
     for tests in (True, False):
         torch.manual_seed(5)

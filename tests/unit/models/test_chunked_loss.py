@@ -37,7 +37,7 @@ def measured(loss: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, T
 @pytest.mark.parametrize(
     ("format", "share"), [(None, 1e-6), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)]
 )
-def test_equals_the_loss_of_all_logits(size: int, format: torch.dtype | None, share: float) -> None:
+def test_equals_the_loss_of_all_logits(size, format, share):
     check_equal(loss_by_chunks, size, format, share)
 
 
@@ -54,7 +54,7 @@ def check_equal(function: Any, size: int, format: torch.dtype | None, share: flo
         torch.testing.assert_close(one, whole, rtol=share, atol=share * whole.abs().max().item())
 
 
-def test_a_compiler_sees_no_logits() -> None:
+def test_a_compiler_sees_no_logits():
     """It may compute those of all chunks before it uses the first."""
     trace = make_fx(lambda *of: loss_by_chunks(*of, 5)[0], tracing_mode="fake")
     values = [node.meta.get("val") for node in trace(*inputs()).graph.nodes]
@@ -62,12 +62,12 @@ def test_a_compiler_sees_no_logits() -> None:
     assert shapes.count((VOCABULARY, DIM)) == 2 and (5, VOCABULARY) not in shapes
 
 
-def test_gradients_equal_differences() -> None:
+def test_gradients_equal_differences():
     x, weight, target = inputs(torch.float64)
     assert torch.autograd.gradcheck(lambda *a: loss_by_chunks(*a, target, 4)[0], (x, weight))
 
 
-def test_gradients_of_16_bit_weights_are_rounded_once() -> None:
+def test_gradients_of_16_bit_weights_are_rounded_once():
     x, weight, target = (value.detach() for value in inputs())
     x, weight = (value.bfloat16().requires_grad_() for value in (x, weight))
     exact = [value.detach().double().requires_grad_() for value in (x, weight)]
@@ -78,7 +78,7 @@ def test_gradients_of_16_bit_weights_are_rounded_once() -> None:
         torch.testing.assert_close(one.double(), other, rtol=0.02, atol=0.01 * other.abs().max())
 
 
-def test_targets_that_do_not_count_have_no_gradient() -> None:
+def test_targets_that_do_not_count_have_no_gradient():
     x, weight, target = inputs()
     _, of_x, _ = measured(loss_by_chunks(x, weight, target, 4)[0], x, weight)
     assert of_x[target == IGNORED].abs().max() == 0 < of_x[target != IGNORED].abs().min()
@@ -86,7 +86,7 @@ def test_targets_that_do_not_count_have_no_gradient() -> None:
     assert all(value.abs().max() == 0 for value in measured(none, x, weight))
 
 
-def test_small_gradients_survive_fp16() -> None:
+def test_small_gradients_survive_fp16():
     """A mean over many tokens divides the gradients, and the loss scale comes afterwards."""
     x, weight = torch.full((4096, 2), 1e-3), torch.ones(50, 2).requires_grad_()
     with autocast(torch.float16):
@@ -108,9 +108,7 @@ def test_small_gradients_survive_fp16() -> None:
         (50304, 0, 0),
     ],
 )
-def test_an_automatic_chunk_follows_from_the_vocabulary(
-    vocabulary: int, tokens: int | None, expected: int
-) -> None:
+def test_an_automatic_chunk_follows_from_the_vocabulary(vocabulary, tokens, expected):
     assert chunk_size(vocabulary, tokens) == expected
 
 
@@ -129,7 +127,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_gpt_has_the_gradients_of_the_whole(tied: bool) -> None:
+def test_gpt_has_the_gradients_of_the_whole(tied):
     chunked, whole = (gpt(tie_embeddings=tied, logits_chunk=size) for size in (10, 0))
     assert list(chunked.state_dict()) == list(whole.state_dict())
     for model in (chunked, whole):
@@ -141,12 +139,12 @@ def test_gpt_has_the_gradients_of_the_whole(tied: bool) -> None:
         torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_a_small_batch_has_the_bits_of_the_whole() -> None:
+def test_a_small_batch_has_the_bits_of_the_whole():
     assert gpt()(batch())[0].equal(gpt(logits_chunk=0)(batch())[0])
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_an_evaluation_has_the_same_numbers_with_and_without_outputs(tied: bool) -> None:
+def test_an_evaluation_has_the_same_numbers_with_and_without_outputs(tied):
     results = {}
     for size in (10, 0):
         model = gpt(tie_embeddings=tied, logits_chunk=size)

@@ -40,7 +40,7 @@ print("equal")
 
 
 @needs_liger
-def test_a_llama_has_the_same_loss_and_gradients() -> None:
+def test_a_llama_has_the_same_loss_and_gradients():
     """Triton runs its kernels on the CPU in a process of its own."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
@@ -50,17 +50,17 @@ def test_a_llama_has_the_same_loss_and_gradients() -> None:
 
 
 @needs_liger
-def test_an_architecture_that_liger_does_not_know_is_rejected() -> None:
+def test_an_architecture_that_liger_does_not_know_is_rejected():
     with pytest.raises(ConfigError, match="no loss for model_type=gpt2"):
         HuggingFaceModel(config={"model_type": "gpt2", "n_layer": 1}, vocab_size=8, liger=True)
 
 
-def test_other_tasks_are_rejected() -> None:
+def test_other_tasks_are_rejected():
     with pytest.raises(ConfigError, match="causal_lm, not masked_lm"):
         HuggingFaceModel("masked_lm", config={"model_type": "bert"}, vocab_size=8, liger=True)
 
 
 @pytest.mark.skipif(find_spec("liger_kernel") is not None, reason="it is installed")
-def test_the_package_is_named() -> None:
+def test_the_package_is_named():
     with pytest.raises(ConfigError, match=r"torch-launcher\[liger\]"):
         HuggingFaceModel(config={"model_type": "llama"}, vocab_size=8, liger=True)

@@ -102,7 +102,7 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
         (identity(hooks=OWN), identity(schedule={"decay_ratio": 0.5}, hooks=OWN), 51),
     ],
 )
-def test_common_steps(one: Node, other: Node, expected: int) -> None:
+def test_common_steps(one, other, expected):
     assert common_steps(one, other) == common_steps(other, one) == expected
 
 
@@ -132,9 +132,7 @@ LINES = [
         ({"patience": 2}, None, 59),
     ],
 )
-def test_runs_that_stop_early_share_until_either_stops(
-    one: Node, other: Node | None, expected: int
-) -> None:
+def test_runs_that_stop_early_share_until_either_stops(one, other, expected):
     runs = [
         identity(**({"hooks": {}} if node is None else hook("early_stopping", **node)))
         for node in (one, other)
@@ -156,16 +154,14 @@ def test_runs_that_stop_early_share_until_either_stops(
         ({"_target_": f"{OURS}constant"}, 0),
     ],
 )
-def test_schedules_that_follow_a_metric_share_until_they_differ(
-    change: Node, expected: int
-) -> None:
+def test_schedules_that_follow_a_metric_share_until_they_differ(change, expected):
     one, other = identity(schedule=PLATEAU), identity(schedule=PLATEAU | change)
     assert common_steps(one, other, lambda: LINES) == expected
     assert common_steps(other, one, lambda: LINES) == expected
     assert common_steps(one, other) == 0
 
 
-def test_epochs_share_with_epochs_only() -> None:
+def test_epochs_share_with_epochs_only():
     def run(steps: int, epochs: float | None) -> Node:
         trainer = {"max_steps": steps, "max_epochs": epochs}
         return identity(schedule={"max_steps": steps}) | {"trainer": trainer}
@@ -224,9 +220,7 @@ def rates(schedule: Node, steps: int) -> list[tuple[object, ...]]:
 
 @settings(max_examples=50, deadline=None)
 @given(SCHEDULES, st.data(), STEPS, STEPS)
-def test_the_rates_of_common_steps_are_equal(
-    one: Node, data: st.DataObject, steps: int, more: int
-) -> None:
+def test_the_rates_of_common_steps_are_equal(one, data, steps, more):
     """Against a loop over both schedules, and exactly for schedules of one class."""
     kin = SCHEDULES.filter(lambda other: other["_target_"] == one["_target_"])
     other = data.draw(st.one_of(SCHEDULES, kin))
@@ -244,7 +238,7 @@ def test_the_rates_of_common_steps_are_equal(
     assert common == expected if is_kin else common in (0, expected)
 
 
-def test_common_steps_are_the_depth_of_a_tree() -> None:
+def test_common_steps_are_the_depth_of_a_tree():
     """Two runs share with each other what both share with a third, as in a tree."""
     runs = [
         identity(steps, {"decay_ratio": ratio}) for steps in (100, 200) for ratio in (0.1, 0.2, 0.4)

@@ -40,7 +40,7 @@ def kinds(model: nn.Module) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
-def test_a_model_keeps_its_parameters_and_almost_its_numbers(recipe: Any) -> None:
+def test_a_model_keeps_its_parameters_and_almost_its_numbers(recipe):
     model, precision = gpt(), Fp8(recipe, emulate=True)
     precision.setup(CPU)
     original, tensors = copy.deepcopy(model), dict(model.named_parameters())
@@ -58,7 +58,7 @@ def test_a_model_keeps_its_parameters_and_almost_its_numbers(recipe: Any) -> Non
         assert 0 < distance < 0.15
 
 
-def test_only_layers_of_the_blocks_that_fit_are_converted() -> None:
+def test_only_layers_of_the_blocks_that_fit_are_converted():
     precision = Fp8(emulate=True)
     model = precision.convert(gpt(ffn_dim=40))
     assert kinds(model) == {
@@ -75,7 +75,7 @@ def test_only_layers_of_the_blocks_that_fit_are_converted() -> None:
     assert precision.note == "fp8 (tensorwise) in 8 of 15 linear layers, else bf16"
 
 
-def test_layers_that_torch_does_not_call_are_not_converted() -> None:
+def test_layers_that_torch_does_not_call_are_not_converted():
     class Encoder(nn.TransformerEncoderLayer):
         def shard_units(self) -> list[nn.Module]:
             return [self]
@@ -91,12 +91,12 @@ def test_layers_that_torch_does_not_call_are_not_converted() -> None:
 @pytest.mark.parametrize(
     "model", [nn.Sequential(nn.Linear(32, 32)), MLP(num_features=8, num_classes=4, hidden_dim=24)]
 )
-def test_a_model_without_layers_that_fit_is_rejected(model: nn.Module) -> None:
+def test_a_model_without_layers_that_fit_is_rejected(model):
     with pytest.raises(ConfigError, match=f"{type(model).__name__} has no shard_units"):
         Fp8(emulate=True).convert(model)
 
 
-def test_a_device_without_fp8_is_rejected(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_device_without_fp8_is_rejected(caplog):
     with pytest.raises(ConfigError, match=r"a cpu device has no fp8; .* precision\.emulate=true"):
         Fp8().setup(CPU)
     Fp8(emulate=True).setup(CPU)
@@ -118,7 +118,7 @@ def train(folder: Path, steps: int, *words: str) -> Any:
 FP8 = ("precision=fp8", "precision.emulate=true", "precision.recipe=rowwise")
 
 
-def test_checkpoints_are_those_of_bf16(tmp_path: Path) -> None:
+def test_checkpoints_are_those_of_bf16(tmp_path):
     folders = {"fp8": FP8, "bf16": ("precision=bf16",)}
     trainers = {name: train(tmp_path / name, 2, *words) for name, words in folders.items()}
     stored = {

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
         ("fp16", torch.float16, True),
     ],
 )
-def test_formats(name: str, dtype: torch.dtype, scaled: bool) -> None:
+def test_formats(name, dtype, scaled):
     precision = Precision(name, init_scale=64.0)  # type: ignore[arg-type]
     precision.setup(CPU)
     with precision.autocast(CPU):
@@ -26,6 +26,6 @@ def test_formats(name: str, dtype: torch.dtype, scaled: bool) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU may have it")
-def test_tf32_needs_a_gpu() -> None:
+def test_tf32_needs_a_gpu():
     with pytest.raises(ConfigError, match="precision=tf32"):
         Precision("tf32").setup(CPU)

@@ -1,12 +1,11 @@
 """Amounts of bytes, and the size of a folder."""
 
 import os
-from pathlib import Path
 
 from launcher.process.byte_sizes import folder_size
 
 
-def test_folder_size_follows_the_folder_itself_alone(tmp_path: Path) -> None:
+def test_folder_size_follows_the_folder_itself_alone(tmp_path):
     (tmp_path / "own" / "deep").mkdir(parents=True)
     (tmp_path / "own" / "deep" / "file").write_bytes(b"x" * 100)
     (tmp_path / "other").mkdir()

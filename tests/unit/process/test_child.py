@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,7 @@ from launcher.process.child import TAIL_BYTES, describe_end, last_lines, start_c
 @pytest.mark.parametrize(
     ("signum", "whole_group"), [(signal.SIGINT, True), (signal.SIGTERM, False)]
 )
-def test_a_process_that_is_stopped_may_take_its_time_to_save(
-    signum: signal.Signals, whole_group: bool
-) -> None:
+def test_a_process_that_is_stopped_may_take_its_time_to_save(signum, whole_group):
     """A terminal sends Ctrl-C to the whole group, `kill` to one process."""
     child = (
         "import signal, sys, time\n"
@@ -39,7 +36,7 @@ def test_a_process_that_is_stopped_may_take_its_time_to_save(
     assert process.returncode == 128 + signum
 
 
-def test_a_signal_before_a_child_has_its_handlers_waits_for_them(tmp_path: Path) -> None:
+def test_a_signal_before_a_child_has_its_handlers_waits_for_them(tmp_path):
     program = (
         "import os, signal, sys, time\n"
         "open('ready', 'w'); time.sleep(0.3)\n"
@@ -55,7 +52,7 @@ def test_a_signal_before_a_child_has_its_handlers_waits_for_them(tmp_path: Path)
     assert process.wait() == 7, last_lines(tmp_path / "log", 9)
 
 
-def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
+def test_the_last_lines_of_a_log(tmp_path):
     (tmp_path / "log").write_bytes(b"x" * TAIL_BYTES + b"\none\n\xff\nthree\n")
     assert last_lines(tmp_path / "log", 2) == ["\ufffd", "three"]
     assert last_lines(tmp_path / "no log", 2) == []

@@ -5,7 +5,7 @@ import sys
 from launcher.process import collector
 
 
-def test_objects_of_a_pause_are_never_collected_and_a_program_s_own_choice_is_kept() -> None:
+def test_objects_of_a_pause_are_never_collected_and_a_program_s_own_choice_is_kept():
     try:
         collector.pause()
         collector.pause()
@@ -24,7 +24,7 @@ def test_objects_of_a_pause_are_never_collected_and_a_program_s_own_choice_is_ke
         gc.unfreeze()
 
 
-def test_the_end_of_a_process_looks_through_no_objects() -> None:
+def test_the_end_of_a_process_looks_through_no_objects():
     code = """
 import atexit, gc
 atexit.register(lambda: print(len(gc.get_objects())))

@@ -35,7 +35,7 @@ def run(grace: str, act: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", ["None", "deadline.progress(60); deadline.progress()"])
-def test_a_hang_in_native_code_ends(before: str) -> None:
+def test_a_hang_in_native_code_ends(before):
     other = "subprocess.Popen(['sh', '-c', f'sleep 0.3; kill -TERM {os.getpid()}'])"
     done = run("0.5", f"{before}; import subprocess; {other}; {HANG}; {HANG}")
     assert done.returncode == 1, done.stderr
@@ -59,7 +59,7 @@ QUIET = {
 
 
 @pytest.fixture(scope="module")
-def quiet() -> dict[str, subprocess.CompletedProcess[str]]:
+def quiet():
     """All of them at once, since they only wait."""
     with ThreadPoolExecutor(len(QUIET)) as threads:
         return dict(zip(QUIET, threads.map(lambda case: run(*case), QUIET.values()), strict=True))
@@ -67,12 +67,12 @@ def quiet() -> dict[str, subprocess.CompletedProcess[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUIET)
-def test_no_forced_exit(quiet: dict[str, subprocess.CompletedProcess[str]], name: str) -> None:
+def test_no_forced_exit(quiet, name):
     done = quiet[name]
     assert (done.returncode, done.stdout) == (0, "continued 15\n"), done.stderr
 
 
-def test_a_forked_child_s_signals_are_its_own() -> None:
+def test_a_forked_child_s_signals_are_its_own():
     fork = "child = os.fork() or (time.sleep(0.6), os._exit(0))"
     done = run(
         "0.1",
@@ -82,18 +82,18 @@ def test_a_forked_child_s_signals_are_its_own() -> None:
     assert (done.returncode, done.stdout) == (0, "continued 0\n"), done.stderr
 
 
-def test_a_signal_before_it_was_armed_counts() -> None:
+def test_a_signal_before_it_was_armed_counts():
     done = run("0.3", f"{TERM}; deadline.arm(0.3); {HANG}; {HANG}")
     assert done.returncode == 1, done.stderr
 
 
-def test_a_scheduler_s_end_counts_whatever_the_progress() -> None:
+def test_a_scheduler_s_end_counts_whatever_the_progress():
     progress = "[(time.sleep(0.1), deadline.progress()) for _ in range(200)]"
     done = run("30, lambda: 0.4", f"{TERM}; {progress}")
     assert done.returncode == 1, done.stderr
     assert "after SIGTERM, when the job was about to be killed: forced exit." in done.stdout
 
 
-def test_a_scheduler_that_does_not_know_the_end_is_asked_again() -> None:
+def test_a_scheduler_that_does_not_know_the_end_is_asked_again():
     done = run("30, [0.1, None, None].pop", f"deadline.RETRY_SECONDS = 0.1; {TERM}; {HANG}; {HANG}")
     assert done.returncode == 1, done.stderr

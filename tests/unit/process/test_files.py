@@ -9,7 +9,7 @@ from launcher.process.files import replace_file, replacing
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def calls(monkeypatch):
     """Calls that sync and rename, in order."""
     made: list[str] = []
     fsync, replace = os.fsync, os.replace
@@ -27,7 +27,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_file_rename_folder(tmp_path: Path, calls: list[str]) -> None:
+def test_file_rename_folder(tmp_path, calls):
     path = tmp_path / "a.json"
     path.write_bytes(b"old")
     replace_file(path, b"new")
@@ -35,7 +35,7 @@ def test_file_rename_folder(tmp_path: Path, calls: list[str]) -> None:
     assert calls == ["fsync .a.json.tmp", "rename .a.json.tmp", f"fsync {tmp_path.name}"]
 
 
-def test_failed_replacement_leaves_the_old_file(tmp_path: Path, calls: list[str]) -> None:
+def test_failed_replacement_leaves_the_old_file(tmp_path, calls):
     path = tmp_path / "a.json"
     path.write_bytes(b"old")
     with pytest.raises(OSError, match="full"), replacing(path) as temporary:

@@ -15,9 +15,7 @@ POWERS = st.integers(0, 4)
 
 
 @given(lanes=POWERS, ranks=POWERS, replicas=POWERS)
-def test_each_lane_is_on_one_rank_and_each_sum_a_node_of_the_tree(
-    lanes: int, ranks: int, replicas: int
-) -> None:
+def test_each_lane_is_on_one_rank_and_each_sum_a_node_of_the_tree(lanes, ranks, replicas):
     ranks, replicas = min(ranks, lanes), min(replicas, ranks, lanes)
     layouts = [Lanes(1 << lanes, 0, r, 1 << ranks, 1 << replicas) for r in range(1 << ranks)]
     own = [layout.local for layout in layouts]
@@ -38,7 +36,7 @@ def drawn() -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def test_a_lane_has_random_numbers_of_its_own() -> None:
+def test_a_lane_has_random_numbers_of_its_own():
     with isolated_rng():
         seen = []
         for rank in (0, 1):

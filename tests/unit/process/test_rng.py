@@ -27,7 +27,7 @@ def draw() -> list[Any]:
     return [*of_python, *of_numpy, torch.rand(2).tolist()]
 
 
-def test_equal_seeds_equal_numbers_and_ranks_differ() -> None:
+def test_equal_seeds_equal_numbers_and_ranks_differ():
     seed_all(3, rank=1)
     first = draw()
     seed_all(3, rank=1)
@@ -39,7 +39,7 @@ def test_equal_seeds_equal_numbers_and_ranks_differ() -> None:
     assert all(a != b for numbers in others for a, b in zip(numbers, first, strict=True))
 
 
-def test_the_numbers_of_a_seed_are_fixed() -> None:
+def test_the_numbers_of_a_seed_are_fixed():
     """A run of today must be the same run under another release."""
     seed_all(2**63 - 1, rank=1)
     drawn = random.getrandbits(32), np.random.get_state()[1][0], torch.initial_seed()
@@ -47,9 +47,7 @@ def test_the_numbers_of_a_seed_are_fixed() -> None:
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_deterministic_kernels_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch, enabled: bool
-) -> None:
+def test_deterministic_kernels_are_asked_for(monkeypatch, enabled):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     try:
         set_deterministic(enabled)
@@ -62,7 +60,7 @@ def test_deterministic_kernels_are_asked_for(
         torch.use_deterministic_algorithms(False)
 
 
-def test_state_goes_through_a_checkpoint() -> None:
+def test_state_goes_through_a_checkpoint():
     seed_all(0)
     draw()  # leaves half of a pair of normal numbers in numpy's and python's generators
     tensors: dict[str, torch.Tensor] = {}
@@ -72,7 +70,7 @@ def test_state_goes_through_a_checkpoint() -> None:
     assert draw() == expected
 
 
-def test_a_new_rank_starts_alike_at_each_try() -> None:
+def test_a_new_rank_starts_alike_at_each_try():
     """Its numbers depend on the seed, the rank and the step, not on what was drawn while it
     started."""
     drawn = []
@@ -89,7 +87,7 @@ def test_a_new_rank_starts_alike_at_each_try() -> None:
     assert all(a != b for other in drawn[2:] for a, b in zip(drawn[0], other, strict=True))
 
 
-def test_an_interrupted_function_leaves_the_generators_as_they_were() -> None:
+def test_an_interrupted_function_leaves_the_generators_as_they_were():
     """The signal that ends the wait for data may come at any point of computing a sample, or of
     restoring."""
     before = host_state()
@@ -106,7 +104,7 @@ def test_an_interrupted_function_leaves_the_generators_as_they_were() -> None:
     assert torch.equal(after[2], before[2])
 
 
-def test_restoring_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restoring_may_be_interrupted(monkeypatch):
     before, restore, calls = host_state(), rng.restore_host, []
 
     def once_interrupted(state: rng.HostState) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from support.toy import GOOD, Toy
 
 
 @pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
+def handlers():
     """Handlers and flag as they were."""
     before = {signum: signal.getsignal(signum) for signum in (*signals.HANDLED, signal.SIGXCPU)}
     yield
@@ -32,7 +31,7 @@ def toy(*hooks: BaseHook, workspace: Path, stop_at: int = 0) -> Toy:
     return Toy([FunctionHook(on_batch=stop), *hooks], 3, workspace, [GOOD])
 
 
-def test_a_run_stopped_by_a_signal_does_not_stop_the_next(tmp_path: Path) -> None:
+def test_a_run_stopped_by_a_signal_does_not_stop_the_next(tmp_path):
     signals.install()
     first = toy(workspace=tmp_path, stop_at=1)
     with pytest.raises(signals.SignalExit) as stop:
@@ -43,7 +42,7 @@ def test_a_run_stopped_by_a_signal_does_not_stop_the_next(tmp_path: Path) -> Non
     assert second.step == 3
 
 
-def test_a_signal_before_a_run_stops_it(tmp_path: Path) -> None:
+def test_a_signal_before_a_run_stops_it(tmp_path):
     signals.install()
     os.kill(os.getpid(), signal.SIGTERM)
     trainer = toy(workspace=tmp_path)
@@ -52,7 +51,7 @@ def test_a_signal_before_a_run_stops_it(tmp_path: Path) -> None:
     assert trainer.step == 0
 
 
-def test_a_hook_s_handlers_end_with_its_run(tmp_path: Path) -> None:
+def test_a_hook_s_handlers_end_with_its_run(tmp_path):
     before = signal.getsignal(signal.SIGXCPU)
     hook = CheckpointingHook(interval=10, exit_signals=["XCPU", signal.SIGTERM])
     with pytest.raises(signals.SignalExit):
@@ -61,7 +60,7 @@ def test_a_hook_s_handlers_end_with_its_run(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not signals.handled_signals()
 
 
-def test_the_process_s_handlers_stay(tmp_path: Path) -> None:
+def test_the_process_s_handlers_stay(tmp_path):
     signals.install()
     toy(CheckpointingHook(interval=10, exit_signals="XCPU"), workspace=tmp_path).train()
     assert signals.handled_signals() == {*signals.HANDLED, signal.SIGXCPU}
@@ -70,7 +69,7 @@ def test_the_process_s_handlers_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("signum", signals.HANDLED)
-def test_signals_that_a_shell_ignores_at_the_start_stay_ignored(signum: int) -> None:
+def test_signals_that_a_shell_ignores_at_the_start_stay_ignored(signum):
     """`nohup` ignores SIGHUP, a shell's `&` SIGINT and SIGQUIT; our batch script ignores the others
     briefly."""
     signal.signal(signum, signal.SIG_IGN)

@@ -10,7 +10,7 @@ from launcher.process import times
 from launcher.process.times import PhaseTimes, launch_time
 
 
-def test_an_inner_context_of_the_same_name_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inner_context_of_the_same_name_adds_nothing(monkeypatch):
     clock = iter([0.0, 10.0, 11.0, 20.0, 25.0, 30.0])
     monkeypatch.setattr(times.time, "perf_counter", lambda: next(clock))
     measured = PhaseTimes()
@@ -21,7 +21,7 @@ def test_an_inner_context_of_the_same_name_adds_nothing(monkeypatch: pytest.Monk
     assert measured.seconds == {"saving": 10.0 + 19.0, "evaluating": 5.0}
 
 
-def test_a_phase_that_fails_is_measured_and_may_begin_again() -> None:
+def test_a_phase_that_fails_is_measured_and_may_begin_again():
     measured = PhaseTimes()
     for _ in range(2):
         with pytest.raises(KeyError), measured.measure("saving"):
@@ -30,7 +30,7 @@ def test_a_phase_that_fails_is_measured_and_may_begin_again() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_first_run_of_a_process_began_with_it() -> None:
+def test_the_first_run_of_a_process_began_with_it():
     code = "import time; before = time.time(); time.sleep(0.3)\n"
     code += (
         "from launcher.process.times import launch_time;"
@@ -50,9 +50,7 @@ def test_the_first_run_of_a_process_began_with_it() -> None:
         ({}, False),
     ],
 )
-def test_a_job_began_when_slurm_started_it(
-    environment: dict[str, str], is_of_the_job: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_began_when_slurm_started_it(environment, is_of_the_job, monkeypatch):
     monkeypatch.setattr(times, "_first", True)
     began = launch_time(environment)
     assert (began == 1_700_000_000) == is_of_the_job

@@ -1,8 +1,6 @@
 """`launcher.certify`: its verdict on each fault, and on small trainings."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,7 +32,7 @@ if fault == "fails at the end" and len(sys.argv) > 3:
 
 
 @pytest.fixture
-def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Any:
+def certified(tmp_path, monkeypatch, capfd):
     """Checks a training; gives (exit code, lines of the page, messages)."""
     (tmp_path / "train.py").write_text(TRAINING)
     monkeypatch.chdir(tmp_path)
@@ -56,9 +54,7 @@ def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> An
         ("--resume-args=again", "fails at the end", "failed", "ended with exit code 3."),
     ],
 )
-def test_a_training_is_stopped_and_resumed(
-    tmp_path: Path, certified: Any, words: str, fault: str, verdict: str, finding: str
-) -> None:
+def test_a_training_is_stopped_and_resumed(tmp_path, certified, words, fault, verdict, finding):
     """`{dir}` is the folder of each start; the name of an existing file gets its full path."""
     code, lines, errors = certified(*words.split(), "--", "python", "train.py", fault, "{dir}")
     assert lines[0] == f"Verdict: {verdict}", (lines, errors)
@@ -82,14 +78,14 @@ REST = {step: STRAIGHT[step] for step in (5.0, 6.0, 7.0, 8.0)}
         (REST | {6.0: math.nan}, "other losses", "relative difference is inf."),
     ],
 )
-def test_each_fault_of_a_resume_is_named(second: Any, verdict: str | None, finding: str) -> None:
+def test_each_fault_of_a_resume_is_named(second, verdict, finding):
     ended = Launch(second, code=0 if second else 1)
     findings = [*findings_of_resume(Launch(STRAIGHT), Launch(FIRST), ended)]
     assert next((each.verdict for each in findings if each.verdict), None) == verdict, findings
     assert any(finding in each.text for each in findings), findings
 
 
-def test_a_training_that_does_not_repeat_is_named() -> None:
+def test_a_training_that_does_not_repeat_is_named():
     other = Launch(FIRST | {2.0: 0.5})
     *_, finding = findings_at_stop(Launch(STRAIGHT), other, build_parser().parse_args(["x"]))
     assert finding.verdict == "does not repeat" and "the loss of step 2 is" in finding.text
@@ -109,8 +105,6 @@ def test_a_training_that_does_not_repeat_is_named() -> None:
         (["--", "sh", "-c", "exit 4"], "ended with exit code 4:"),
     ],
 )
-def test_a_program_that_cannot_be_checked_is_rejected(
-    certified: Any, words: list[str], message: str
-) -> None:
+def test_a_program_that_cannot_be_checked_is_rejected(certified, words, message):
     code, _, errors = certified(*words)
     assert code == 2 and message in errors and "Traceback" not in errors

@@ -63,14 +63,12 @@ def with_bit(tensor: torch.Tensor, index: int) -> torch.Tensor:
           "rank 0/hooks/Mine/seen: None instead of [1, 2]"]),
     ],
 )  # fmt: skip
-def test_differences_name_the_tensor_the_element_and_the_state(
-    tmp_path: Path, part: str, change: Any, expected: list[str]
-) -> None:
+def test_differences_name_the_tensor_the_element_and_the_state(tmp_path, part, change, expected):
     first, second = saved(tmp_path / "a"), saved(tmp_path / "b", **{part: PARTS[part] | change})
     assert checkpoint_differences(first, second) == expected
 
 
-def test_a_training_that_ended_at_another_step_differs(tmp_path: Path) -> None:
+def test_a_training_that_ended_at_another_step_differs(tmp_path):
     run, copy = (RunFolder(tmp_path / name) for name in ("run", "copy"))
     saved(run.checkpoints)
     (run.path / "metrics.jsonl").write_text('{"step":1,"train/loss":2.0,"time":3.0}\n')
@@ -93,12 +91,12 @@ NAN = float("nan")
         ({"a": 0.0}, {"a": -0.0}, ["a -0.0 instead of 0.0"]),
     ],
 )
-def test_numbers_of_a_line_are_equal_if_their_bits_are(before, after, expected) -> None:
+def test_numbers_of_a_line_are_equal_if_their_bits_are(before, after, expected):
     found = [*line_differences({3: before}, {3: after}, ("a", "b"))]
     assert found == [f"step 3: {text}" for text in expected]
 
 
-def test_the_newest_line_of_a_step_counts_without_times(tmp_path: Path) -> None:
+def test_the_newest_line_of_a_step_counts_without_times(tmp_path):
     (folder := RunFolder(tmp_path)).metrics_path.write_text(
         '{"step":2,"train/loss":3.0,"attempt":1}\n{"step":4,"train/loss":2.0,"attempt":1}\n'
         '{"step":4,"train/loss":1.0,"time":9.0,"attempt":2}\n{"step":6,"train/loss":0.5}\n'

@@ -133,7 +133,7 @@ def compare(tmp_path: Path, fault: Any) -> TraceComparison:
     return TraceComparison(copies[0], copies[1], 3)
 
 
-def test_a_training_that_stores_its_state_is_equal(tmp_path: Path) -> None:
+def test_a_training_that_stores_its_state_is_equal(tmp_path):
     found = compare(tmp_path, Saved)
     assert (found.diff.texts(), found.first(), list(found.report())) == ([], None, [])
     assert found.diff.tensors == 8
@@ -152,7 +152,7 @@ BEFORE = "This training does not repeat even without a stop: the dataset, the sa
         (ByTheClock, (1, 0, "samples"), []),
     ],
 )
-def test_a_planted_fault_is_named(tmp_path: Path, fault: Any, first: Any, named: list[str]) -> None:
+def test_a_planted_fault_is_named(tmp_path, fault, first, named):
     found = compare(tmp_path, fault)
     report = list(found.report())
     assert found.first() == first, report

@@ -9,14 +9,14 @@ import torch
 from launcher.proof.trace import parts_of, plain
 
 
-def test_texts_of_values_are_equal_for_equal_values_alone() -> None:
+def test_texts_of_values_are_equal_for_equal_values_alone():
     tensors = torch.ones(2), torch.zeros(2)
     values: list[Any] = [1, 1.0, "1", [1, 2], {"a": {3, 4}}, itertools.count(3), *tensors, None]
     assert len({plain(value) for value in values}) == len(values)
     assert plain({"a": {4, 3}}) == plain({"a": {3, 4}}) and len(plain("x" * 500)) < 80
 
 
-def test_attributes_of_a_sharded_module_are_those_of_its_author() -> None:
+def test_attributes_of_a_sharded_module_are_those_of_its_author():
     class Own(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,8 +1,6 @@
 """The state of the files that settings of data name."""
 
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ CHANGES = {
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> dict[str, Any]:
+def nodes(tmp_path):
     (tmp_path / "in").mkdir()
     for name in ("a.csv", "in/b.txt"):
         (tmp_path / name).write_text("x")
@@ -31,7 +29,7 @@ def nodes(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["one", "many", "folder"])
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_changed_file_shows(tmp_path: Path, nodes: dict[str, Any], kind: str, what: str) -> None:
+def test_a_changed_file_shows(tmp_path, nodes, kind, what):
     change, shows = CHANGES[what]
     before = state_of_files(nodes[kind])
     assert before is not None and before == state_of_files(nodes[kind])
@@ -45,11 +43,11 @@ def test_a_changed_file_shows(tmp_path: Path, nodes: dict[str, Any], kind: str, 
     [{}, {"files": "no/such.csv"}, {"files": "s3://bucket/a"}, {"a": "\0", "b": 9000 * "x"}],
     ids=["nothing", "missing", "a URL", "any text"],
 )
-def test_settings_that_name_no_file(node: dict[str, Any]) -> None:
+def test_settings_that_name_no_file(node):
     assert state_of_files(node) is None
 
 
-def test_a_class_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_is_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.Table").write_text("")
     assert state_of_files({"_target_": "data.Table"}) is None

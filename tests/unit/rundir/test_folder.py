@@ -59,12 +59,8 @@ def test_links_within_the_folder_and_checkpoints_elsewhere_are_allowed(folder, t
 )
 @pytest.mark.parametrize("is_relative", [True, False])
 def test_a_place_that_runs_share_has_a_folder_for_each(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
-    folder: str,
-    is_relative: bool,
-) -> None:
+    tmp_path, monkeypatch, path, folder, is_relative
+):
     monkeypatch.chdir(tmp_path)
     workspace = Path("runs/name/id") if is_relative else tmp_path / "runs/name/id"
     given = path.format(tmp=tmp_path)
@@ -72,7 +68,7 @@ def test_a_place_that_runs_share_has_a_folder_for_each(
     assert place_of(None, given) == Path(given)
 
 
-def test_a_word_names_the_closest_runs(tmp_path: Path) -> None:
+def test_a_word_names_the_closest_runs(tmp_path):
     for name in ("a/one", "a/two", "b/one2", "on/three"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "run.json").touch()

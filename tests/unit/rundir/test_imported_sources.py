@@ -44,7 +44,7 @@ def imported(modules: str, cwd: Path, *path: Path) -> dict[str, str]:
     return found
 
 
-def test_own_files_are_known_by_their_modules_wherever_they_are(tmp_path: Path) -> None:
+def test_own_files_are_known_by_their_modules_wherever_they_are(tmp_path):
     here, there = project(tmp_path / "here"), project(tmp_path / "there")
     (tmp_path / "linked").symlink_to(here)
     modules, expected = "mine,space.deep.part,single,yaml,launcher.errors", {
@@ -71,7 +71,7 @@ def shadow(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def stored(tmp_path_factory):
     """The sources of a process in another copy of the project."""
     found = imported("mine.late,space.deep.part,single", project(tmp_path_factory.mktemp("stored")))
     found.pop("probe.py")
@@ -92,9 +92,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ),
     ],
 )
-def test_changes_are_found_without_importing(
-    tmp_path, monkeypatch, stored, change, expected
-) -> None:
+def test_changes_are_found_without_importing(tmp_path, monkeypatch, stored, change, expected):
     root = project(tmp_path)
     change(root)
     monkeypatch.syspath_prepend(str(root))
@@ -102,7 +100,7 @@ def test_changes_are_found_without_importing(
     assert not {"mine", "single", "space"} & sys.modules.keys()
 
 
-def test_source_edited_after_its_import_counts_as_imported() -> None:
+def test_source_edited_after_its_import_counts_as_imported():
     stored = {"mine/net.py": "1", "mine/old.py": "1"}
     assert source_changes(stored, {"mine/net.py": "2", "mine/new.py": "1", "mine/old.py": "1"}) == [
         "mine/net.py: was edited.",
@@ -114,7 +112,7 @@ def test_source_edited_after_its_import_counts_as_imported() -> None:
     assert sentence.endswith("mine/part_07.py and 12 more: was edited.")
 
 
-def test_an_edit_after_the_import_is_not_what_runs(tmp_path, monkeypatch) -> None:
+def test_an_edit_after_the_import_is_not_what_runs(tmp_path, monkeypatch):
     import importlib
 
     (tmp_path / "edited_later.py").write_text("A = 1")

@@ -39,12 +39,12 @@ FORK = {"id": "a", "name": None, "step": 1}
     ({**RECORD, "attempts": [1]}, r"attempts\[0\] is not a mapping"),
     ({**RECORD, "trials": [{"number": "3"}]}, r"trials\[0\]\.study is None"),
 ])  # fmt: skip
-def test_object_that_is_not_a_record_is_rejected(tmp_path: Path, data: Any, sentence: str) -> None:
+def test_object_that_is_not_a_record_is_rejected(tmp_path, data, sentence):
     with pytest.raises(ValueError, match=sentence):
         read(tmp_path, data)
 
 
 @given(st.floats())
-def test_any_number_comes_back_from_json(value: float) -> None:
+def test_any_number_comes_back_from_json(value):
     back = float(json.loads(json.dumps(plain_number(value), allow_nan=False)))
     assert back == value or (math.isnan(back) and math.isnan(value))

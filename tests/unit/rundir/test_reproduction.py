@@ -20,7 +20,7 @@ def git(folder: Path, *words: str, input: bytes | None = None) -> bytes:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path):
     root = tmp_path / "project"
     (root / "package").mkdir(parents=True)
     (root / "package/model.py").write_text("size = 1\n")
@@ -31,9 +31,7 @@ def repository(tmp_path: Path) -> Path:
     return root
 
 
-def test_changes_and_new_sources_are_restored_by_git_apply(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_changes_and_new_sources_are_restored_by_git_apply(repository, tmp_path):
     (repository / "package/model.py").write_text("size = 2  # ö")
     (repository / "data.bin").write_bytes(bytes(range(255, -1, -1)))
     (repository / "package/new file.py").write_text("x = 1\n")
@@ -55,7 +53,7 @@ def test_changes_and_new_sources_are_restored_by_git_apply(
 
 
 @pytest.mark.parametrize("tracked", [False, True])
-def test_files_that_are_named_like_secrets_are_never_kept(repository: Path, tracked: bool) -> None:
+def test_files_that_are_named_like_secrets_are_never_kept(repository, tracked):
     names = [
         ".env", "api_key.py", "conf/credentials.yaml", "deploy.pem", "id_rsa", "my.env",
         "private.cfg", "secrets.yaml",
@@ -96,7 +94,7 @@ SECRETS = [
 ]
 
 
-def test_files_with_a_secret_are_left_out_and_named(repository: Path) -> None:
+def test_files_with_a_secret_are_left_out_and_named(repository):
     for number, (text, _) in enumerate(SECRETS):
         (repository / f"settings_{number:02}.py").write_text(f"{text}\n")
     (repository / "package/model.py").write_text("size = 3\n")
@@ -111,7 +109,7 @@ def test_files_with_a_secret_are_left_out_and_named(repository: Path) -> None:
         assert is_secret or text.encode() in code.diff
 
 
-def test_code_diff_is_bounded(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_diff_is_bounded(repository, monkeypatch):
     monkeypatch.setattr(reproduction, "MAX_FILE_BYTES", 1000)
     (repository / "package/model.py").write_text("x\n" * 1000)
     (repository / "large.py").write_text("x" * 2000)
@@ -121,13 +119,13 @@ def test_code_diff_is_bounded(repository: Path, monkeypatch: pytest.MonkeyPatch)
     assert b"y = 1" in code.diff and b"large.py" not in code.diff
 
 
-def test_without_a_repository_or_commit_nothing_is_kept(tmp_path: Path) -> None:
+def test_without_a_repository_or_commit_nothing_is_kept(tmp_path):
     assert code_diff(tmp_path, tmp_path) == b""
     git(tmp_path, "init", "-q")
     assert code_diff(tmp_path, tmp_path) == b"" and parse_code(b"").commit is None
 
 
-def test_files_of_the_first_start_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_first_start_are_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (folder := tmp_path / "run").mkdir()
     # A thread of another test may end meanwhile.

@@ -6,8 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,13 +16,13 @@ from launcher.rundir.signing import is_own, is_own_record, is_own_text, key_file
 
 
 @pytest.fixture
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def key(tmp_path, monkeypatch):
     file = tmp_path / "deep" / "key"
     monkeypatch.setenv("LAUNCHER_KEY", str(file))
     return file
 
 
-def test_the_place_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_of_the_key(tmp_path, monkeypatch):
     monkeypatch.delenv("LAUNCHER_KEY")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
@@ -35,7 +33,7 @@ def test_the_place_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert key_file() == tmp_path / "mine"
 
 
-def test_the_key_is_made_once_and_only_its_owner_can_read_it(key: Path) -> None:
+def test_the_key_is_made_once_and_only_its_owner_can_read_it(key):
     assert not is_own_text("a: 1\n") and not key.exists(), "nothing is made to check"
     before = os.umask(0)
     try:
@@ -49,7 +47,7 @@ def test_the_key_is_made_once_and_only_its_owner_can_read_it(key: Path) -> None:
     assert is_own_text(text) and sign_text("a: 1\n") == text and key.read_bytes() == content
 
 
-def test_processes_that_start_at_the_same_time_have_one_key(key: Path) -> None:
+def test_processes_that_start_at_the_same_time_have_one_key(key):
     code = "from launcher.rundir.signing import sign; print(sign('k', 1))"
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)
@@ -60,9 +58,7 @@ def test_processes_that_start_at_the_same_time_have_one_key(key: Path) -> None:
 
 
 @pytest.mark.parametrize("problem", ["readable by others", "short", "a folder", "in a file"])
-def test_a_key_that_cannot_be_used_is_a_note(
-    key: Path, problem: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_key_that_cannot_be_used_is_a_note(key, problem, caplog):
     text = sign_text("a: 1\n")
     key.unlink()
     if problem == "a folder":
@@ -86,14 +82,12 @@ def test_a_key_that_cannot_be_used_is_a_note(
     lambda text: text[:-10] + "\n", lambda text: text.replace("\n", "\r\n"),
     lambda text: text[:-2] + "é\n",
 ])  # fmt: skip
-def test_a_text_that_was_changed_is_not_ones_own(key: Path, change: Any) -> None:
+def test_a_text_that_was_changed_is_not_ones_own(key, change):
     text = sign_text("a: 1\n")
     assert is_own_text(text) and not is_own_text(change(text))
 
 
-def test_a_signature_of_another_key_or_another_kind_does_not_count(
-    key: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signature_of_another_key_or_another_kind_does_not_count(key, monkeypatch):
     own = sign("k", {"a": 1})
     assert is_own("k", {"a": 1}, own) and not is_own("other", {"a": 1}, own)
     assert not any(is_own("k", {"a": 1}, text) for text in (None, "", 3, [own]))
@@ -110,7 +104,7 @@ JSON = st.recursive(
 
 @settings(max_examples=40)
 @given(value=JSON)
-def test_what_is_read_from_a_file_is_what_was_signed(value: Any) -> None:
+def test_what_is_read_from_a_file_is_what_was_signed(value):
     record = {"config": value, "cwd": "/x", "job": 1}
     record["signature"] = signing.record_signature("submission.json", record)
     read = json.loads(json.dumps(record, default=str))

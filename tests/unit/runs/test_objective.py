@@ -26,9 +26,7 @@ def config(folder: Path, **keys: Any) -> dict[str, Any]:
         ("val/accuracy", "ax", "val/accuracy"),
     ],
 )
-def test_a_sweeper_that_looks_at_it_gets_one_metric(
-    tmp_path: Path, named: str | None, sweeper: str | None, objective: str
-) -> None:
+def test_a_sweeper_that_looks_at_it_gets_one_metric(tmp_path, named, sweeper, objective):
     keys = {} if named is None else {"objective": named}
     assert objective_of(config(tmp_path, **keys), sweeper) == objective
 
@@ -43,9 +41,7 @@ def test_a_sweeper_that_looks_at_it_gets_one_metric(
         ("train/loss", "last", math.nan),
     ],
 )
-def test_the_best_or_the_last_value(
-    tmp_path: Path, metric: str, which: str, expected: float
-) -> None:
+def test_the_best_or_the_last_value(tmp_path, metric, which, expected):
     lines = [
         {"step": 1, "val/loss": 2.0, "val/accuracy": 0.1, "train/loss": 4.0},
         {"step": 2, "val/loss": 1.0, "val/accuracy": 0.5},

@@ -1,8 +1,6 @@
 """A hyperparameter search as it is read from disk."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -12,7 +10,7 @@ from launcher.runs.stored_study import StoredStudy, find_study
 from support.studies import study_on_disk
 
 
-def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
+def test_states_and_values_are_those_of_the_runs(tmp_path):
     study = StoredStudy.read(study_on_disk(tmp_path, paused=True))
     states = ["paused", "paused", "completed", *["paused"] * 3, "invalid"]
     assert [study.state(trial) for trial in study.trials] == states
@@ -22,7 +20,7 @@ def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
     assert study.common_step == 10
 
 
-def test_a_study_is_named_by_folder_name_or_id(tmp_path: Path) -> None:
+def test_a_study_is_named_by_folder_name_or_id(tmp_path):
     folder = study_on_disk(tmp_path)
     for word in (str(folder), "toy-0123abcd", "0123abcd"):
         assert find_study(word, tmp_path) == folder
@@ -30,7 +28,7 @@ def test_a_study_is_named_by_folder_name_or_id(tmp_path: Path) -> None:
         assert find_study(word, tmp_path) is None
 
 
-def test_a_study_without_a_run_is_a_sentence(tmp_path: Path) -> None:
+def test_a_study_without_a_run_is_a_sentence(tmp_path):
     folder = tmp_path / "studies" / "toy-0123abcd"
     folder.mkdir(parents=True)
     with pytest.raises(ConfigError, match="is a trial of this search; repeat its command"):
@@ -39,7 +37,7 @@ def test_a_study_without_a_run_is_a_sentence(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------ export and report
 @pytest.mark.slow
-def test_the_study_in_a_storage_of_optuna(runs: Any, outputs: Path, tmp_path: Path) -> None:
+def test_the_study_in_a_storage_of_optuna(runs, outputs, tmp_path):
     folder = study_on_disk(outputs, paused=True)
     url = f"sqlite:///{tmp_path}/study.db"
     assert runs("report", "0123abcd", f"--optuna={url}") == (0, f"{url}: study {folder.name}\n", "")
@@ -61,8 +59,8 @@ def test_the_study_in_a_storage_of_optuna(runs: Any, outputs: Path, tmp_path: Pa
     ],
 )
 def test_a_storage_that_cannot_be_written_is_a_sentence(
-    runs: Any, outputs: Path, tmp_path: Path, word: str, url: str, message: str
-) -> None:
+    runs, outputs, tmp_path, word, url, message
+):
     study_on_disk(outputs)
     runs("report", "0123abcd", f"--optuna=sqlite:///{tmp_path}/two.db")
     code, _, errors = runs("report", word, f"--optuna={url.format(tmp_path)}")

@@ -1,8 +1,6 @@
 """`-m hydra/sweeper=optuna`: a command line that cannot be searched is one sentence, and nothing is
 written."""
 
-from pathlib import Path
-
 import pytest
 from omegaconf import OmegaConf
 from optuna.distributions import FloatDistribution
@@ -49,13 +47,7 @@ def search(*overrides: str) -> int:
         ([LR, "dispatch._target_=builtins.dict"], "hydra/sweeper=optuna: dict is not supported"),
     ],
 )
-def test_a_bad_command_is_one_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    overrides: list[str],
-    sentence: str,
-) -> None:
+def test_a_bad_command_is_one_sentence(tmp_path, monkeypatch, capsys, overrides, sentence):
     monkeypatch.chdir(tmp_path)
     assert search(*overrides) == 2
     printed = capsys.readouterr().err
@@ -71,7 +63,7 @@ def test_a_bad_command_is_one_sentence(
         "hpo.space={optimizer:{lr:'tag(log,interval(1e-4,1e-1))'}}",
     ],
 )
-def test_ranges_of_the_settings_on_the_command_line(typed: str) -> None:
+def test_ranges_of_the_settings_on_the_command_line(typed):
     config = composed([typed])
     with session(None):
         space, _ = read_space(
@@ -80,9 +72,7 @@ def test_ranges_of_the_settings_on_the_command_line(typed: str) -> None:
     assert space == {"optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True)}
 
 
-def test_a_search_without_slurm_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_without_slurm_leaves_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
     assert search(LR, "dispatch=slurm", "hpo.parallel=2") == 2
@@ -90,9 +80,7 @@ def test_a_search_without_slurm_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_search_without_a_trial_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_without_a_trial_leaves_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name = "optimizer.lr=interval(0.1,0.2)"
     assert search(name, "hpo.timeout=1e-9") == 1  # the time is over before the first trial
@@ -100,7 +88,7 @@ def test_a_search_without_a_trial_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_search_of_a_study_is_rejected(tmp_path: Path) -> None:
+def test_a_second_search_of_a_study_is_rejected(tmp_path):
     study = StudyFolder(tmp_path / "study")
     with RunLock(study), pytest.raises(ConfigError, match=r"hpo.name='.*study': process"):
         RunLock(study).acquire()

@@ -1,7 +1,5 @@
 """The table of trials."""
 
-from pathlib import Path
-
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from launcher.search.results import trial_table
@@ -11,7 +9,7 @@ SPACE = {"model.width": CategoricalDistribution(["8", "16"]), "x": FloatDistribu
 FIRST = [{"x": x, "model.width": 8} for x in (0.31, 0.32, 0.33, 0.95)]
 
 
-def test_the_table_has_the_best_first(tmp_path: Path) -> None:
+def test_the_table_has_the_best_first(tmp_path):
     study = search(tmp_path, ToyRunner(tmp_path), SPACE, pruner="asha", enqueue=FIRST, n_trials=4)
     study.run()
     lines = [line.split() for line in trial_table(study).lines()]

@@ -31,9 +31,7 @@ def config(max_steps: int, interval: Any = 100) -> dict[str, Any]:
         (900, 100, {"pruner": "median"}, []),
     ],
 )
-def test_rungs_are_steps_that_have_a_value(
-    max_steps: int, interval: Any, keys: Any, rungs: list[int]
-) -> None:
+def test_rungs_are_steps_that_have_a_value(max_steps, interval, keys, rungs):
     assert rungs_of(settings(**keys), config(max_steps, interval)) == rungs
 
 
@@ -45,14 +43,12 @@ def test_rungs_are_steps_that_have_a_value(
         (100, 0, {}, "has no step to pause at"),
     ],
 )
-def test_a_run_without_such_a_step_is_rejected(
-    max_steps: int, interval: int, keys: Any, sentence: str
-) -> None:
+def test_a_run_without_such_a_step_is_rejected(max_steps, interval, keys, sentence):
     with pytest.raises(ConfigError, match=sentence):
         rungs_of(settings(**keys), config(max_steps, interval))
 
 
-def test_brackets_get_shares_of_the_trials() -> None:
+def test_brackets_get_shares_of_the_trials():
     asha = [bracket_of(number, [10, 30], settings()) for number in range(9)]
     assert set(asha) == {0}
     counts = Counter(

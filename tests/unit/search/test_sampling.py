@@ -113,8 +113,8 @@ def suggest(trial: optuna.Trial, key: str, among: Any) -> object:
 @pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "options", "space", "count"), SAMPLERS)
 def test_trials_are_those_of_optunas_own_study_in_one_search_and_in_many(
-    tmp_path: Path, sampler: str, options: Any, space: Any, count: int
-) -> None:
+    tmp_path, sampler, options, space, count
+):
     expected = [trial.params for trial in optimized(sampler, options, space, count)]
     keys = {"sampler": sampler, "sampler_options": options}
     whole = search(tmp_path / "whole", ToyRunner(tmp_path / "whole"), space, n_trials=count, **keys)
@@ -129,7 +129,7 @@ def test_trials_are_those_of_optunas_own_study_in_one_search_and_in_many(
     assert len({str(params) for params in expected}) == count
 
 
-def test_pruned_are_those_that_optuna_prunes(tmp_path: Path) -> None:
+def test_pruned_are_those_that_optuna_prunes(tmp_path):
     pruner = optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=EVERY)
     trials = optimized("tpe", SOON, SPACE, 12, pruner)
     ends = [trial.last_step if trial.state == TrialState.PRUNED else None for trial in trials]
@@ -174,9 +174,7 @@ KILLED: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED)
-def test_a_search_that_is_killed_anywhere_asks_and_trains_the_same(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_search_that_is_killed_anywhere_asks_and_trains_the_same(tmp_path, name):
     space = SPACE | {"x": FloatDistribution(0.0, 1.0)}
     each, settings = KILLED[name]
     make = Stepwise if name == "pruned" else ToyRunner
@@ -219,7 +217,7 @@ def close_records(folder: Path) -> None:
             record.end_attempt("preempted", end_step=record.step)
 
 
-def test_a_trial_whose_run_was_removed_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_trial_whose_run_was_removed_is_asked_for_again(tmp_path):
     keys: Any = {"sampler": "random", "enqueue": [{"x": 0.25}]}
     before = search(tmp_path, ToyRunner(tmp_path), SPACE, n_trials=4, **keys)
     before.run()

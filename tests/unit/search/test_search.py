@@ -44,9 +44,7 @@ def starts(study: Search) -> list[int]:
         ({"reduction_factor": 2}, [10, 20, 30, 50], {50, 90}),
     ],
 )
-def test_trials_follow_a_pruner_that_changed(
-    tmp_path: Path, changed: Any, rungs: list[int], steps: set[int]
-) -> None:
+def test_trials_follow_a_pruner_that_changed(tmp_path, changed, rungs, steps):
     keys = {"sampler": "random", "n_trials": 5}
     first = searched(tmp_path, **keys, pruner="asha", min_steps=31, reduction_factor=4)
     assert (first.rungs, statuses(first)["paused"]) == ([40], 3)
@@ -59,9 +57,7 @@ def test_trials_follow_a_pruner_that_changed(
 
 
 @pytest.mark.parametrize(("pruner", "most"), [("asha", 700), ("hyperband", 1200)])
-def test_halving_trains_few_trials_to_the_end_and_finds_the_best(
-    tmp_path: Path, pruner: str, most: int
-) -> None:
+def test_halving_trains_few_trials_to_the_end_and_finds_the_best(tmp_path, pruner, most):
     study = searched(tmp_path, sampler="random", n_trials=20, pruner=pruner)
     assert study.rungs == [10, 30]
     valid = [trial for trial in study.trials if trial.refusal is None]
@@ -76,7 +72,7 @@ def test_halving_trains_few_trials_to_the_end_and_finds_the_best(
     assert (count > len(valid), starts(again)) == (True, [])
 
 
-def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path: Path) -> None:
+def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path):
     class Lingering(ToyRunner):
         """Processes end later than their runs."""
 
@@ -99,7 +95,7 @@ def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path: 
     assert [trial.step for trial in study.trials] == [90, 10, 10]
 
 
-def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path: Path) -> None:
+def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path):
     enqueue = [{"x": x} for x in (0.31, 0.32, 0.33, 0.34, 0.5, 0.51, 0.52, 0.53, 0.54)]
     first = searched(tmp_path, n_trials=4, pruner="asha", enqueue=enqueue)
     assert [trial.step for trial in first.trials] == [90, 10, 10, 10]
@@ -109,7 +105,7 @@ def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path: Pa
     assert starts(more).count(0) == 0
 
 
-def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path: Path) -> None:
+def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path):
     stopped: list[int] = []
 
     class Slow(ToyRunner):
@@ -139,7 +135,7 @@ def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path: 
     assert (starts(again), again.trials[3].step) == ([3], 90)
 
 
-def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path: Path) -> None:
+def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path):
     runner = ToyRunner(
         tmp_path, breaks=lambda number, start: number == 1 or (number == 2 and start == 1)
     )
@@ -159,7 +155,7 @@ def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path: Path)
 @pytest.mark.parametrize(
     "code", [*(128 + each for each in signals.HANDLED), *(-each for each in signals.HANDLED)]
 )
-def test_a_trial_that_a_signal_stops_has_not_failed(tmp_path: Path, code: int) -> None:
+def test_a_trial_that_a_signal_stops_has_not_failed(tmp_path, code):
     """A negative code: the signal came while the trial's process was starting, as Ctrl-C may."""
     runner = ToyRunner(tmp_path, breaks=lambda number, start: code if start < 4 else 0)
     study = search(tmp_path, runner, n_trials=1, enqueue=[{"x": 0.2}])
@@ -169,7 +165,7 @@ def test_a_trial_that_a_signal_stops_has_not_failed(tmp_path: Path, code: int) -
     assert sum("was stopped by a signal at step" in line for line in study.lines) == 3
 
 
-def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path: Path) -> None:
+def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path):
     for pruner in ("none", "asha"):
         folder = tmp_path / pruner
         runner = ToyRunner(folder, lambda x, step: "nan" if x > 0.5 else loss(x, step))
@@ -182,7 +178,7 @@ def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path: Path) -> Non
         assert study.trials[2] is best_of(study.trials, study.settings)
 
 
-def test_invalid_and_equal_trials_are_not_run(tmp_path: Path) -> None:
+def test_invalid_and_equal_trials_are_not_run(tmp_path):
     enqueue = [{"x": 0.95}, {"x": 0.5}, {"x": 0.5}]
     study = searched(tmp_path, n_trials=3, enqueue=enqueue)
     assert starts(study) == [1]
@@ -191,7 +187,7 @@ def test_invalid_and_equal_trials_are_not_run(tmp_path: Path) -> None:
     assert study.trials[2].value(study.settings) == study.trials[1].value(study.settings)
 
 
-def test_a_run_that_is_on_disk_is_not_run_again(tmp_path: Path) -> None:
+def test_a_run_that_is_on_disk_is_not_run_again(tmp_path):
     search(tmp_path, ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}]).run()
     (tmp_path / "studies" / "toy").rename(tmp_path / "studies" / "other")
     runner = ToyRunner(tmp_path)
@@ -201,7 +197,7 @@ def test_a_run_that_is_on_disk_is_not_run_again(tmp_path: Path) -> None:
     assert "is completed already" in study.lines[0]
 
 
-def test_an_objective_that_is_not_logged_ends_the_search(tmp_path: Path) -> None:
+def test_an_objective_that_is_not_logged_ends_the_search(tmp_path):
     study = search(tmp_path, ToyRunner(tmp_path), n_trials=2)
     object.__setattr__(study.settings, "objective", "val/los")
     with pytest.raises(
@@ -210,7 +206,7 @@ def test_an_objective_that_is_not_logged_ends_the_search(tmp_path: Path) -> None
         study.run()
 
 
-def test_a_study_whose_configuration_changed_is_rejected(tmp_path: Path) -> None:
+def test_a_study_whose_configuration_changed_is_rejected(tmp_path):
     with pytest.raises(Killed):
         search(tmp_path, ToyRunner(tmp_path, breaks=die), n_trials=1).run()
     study = search(tmp_path, ToyRunner(tmp_path), n_trials=1)
@@ -223,7 +219,7 @@ def die(number: int, start: int) -> int:
     raise Killed
 
 
-def test_a_trial_whose_run_is_trained_at_the_time_is_recorded_afterwards(tmp_path: Path) -> None:
+def test_a_trial_whose_run_is_trained_at_the_time_is_recorded_afterwards(tmp_path):
     """An equal trial is asked for while the first trains: its process writes the record."""
     enqueue, names = [{"x": 0.25}, {"x": 0.25}], []
 

@@ -34,7 +34,7 @@ def space_of(*arguments: str, **ranges: Any) -> Any:
         ("tag(log,interval(0,1))", None),
     ],
 )
-def test_a_range_of_the_command_line(text: str, expected: Any) -> None:
+def test_a_range_of_the_command_line(text, expected):
     if expected is None:
         with pytest.raises(ConfigError, match=r"x=.*; e\.g\. x="):
             space_of(f"x={text}")
@@ -42,12 +42,12 @@ def test_a_range_of_the_command_line(text: str, expected: Any) -> None:
     assert space_of(f"x={text}", "y=3", "hpo.n_trials=5") == ({"x": expected}, ["y=3"])
 
 
-def test_a_glob_over_the_options_of_a_group() -> None:
+def test_a_glob_over_the_options_of_a_group():
     space, _ = space_of("model=glob(*,exclude=[g*,h*,p*,s*])")
     assert space == {"model": CategoricalDistribution(["mlp"])}
 
 
-def test_ranges_of_a_file_that_the_command_line_does_not_set() -> None:
+def test_ranges_of_a_file_that_the_command_line_does_not_set():
     ranges = {"a.b": "interval(0,1)", "c": [1, "x"], "d": "1,2", "e": "1,2"}
     space, fixed = space_of("d=7", "e=range(0,3)", **ranges)
     expected = {
@@ -67,7 +67,7 @@ def test_ranges_of_a_file_that_the_command_line_does_not_set() -> None:
         (["x=1,2", "hpo.seed=1,2"], {}, "hpo.seed=1,2: is a setting of the whole search"),
     ],
 )
-def test_search_space_rejects_a_bad_range(arguments: list[str], ranges: Any, sentence: str) -> None:
+def test_search_space_rejects_a_bad_range(arguments, ranges, sentence):
     with pytest.raises(ConfigError, match=sentence):
         space_of(*arguments, **ranges)
 
@@ -79,7 +79,7 @@ SPACE = {
 }
 
 
-def test_enqueued_values_are_in_the_space() -> None:
+def test_enqueued_values_are_in_the_space():
     assert check_enqueued({"f": 0.2, "c": 1}, SPACE) == {"f": 0.2, "c": "1"}
     for params, sentence in (
         ({"g": 1}, "g is not in"),
@@ -91,7 +91,7 @@ def test_enqueued_values_are_in_the_space() -> None:
 
 
 @given(st.floats(1e-7, 1.0), st.floats(0.0, 1.0))
-def test_a_rounded_value_is_within_its_range(low: float, share: float) -> None:
+def test_a_rounded_value_is_within_its_range(low, share):
     high = low * 3
     value = round_value(min(low + share * (high - low), high), FloatDistribution(low, high))
     assert isinstance(value, float) and low <= value <= high

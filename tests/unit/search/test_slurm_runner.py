@@ -57,7 +57,7 @@ class Cluster(ScriptedQueue):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def cluster(tmp_path, monkeypatch):
     return Cluster(tmp_path / "outputs").install(monkeypatch, tmp_path)
 
 
@@ -105,9 +105,7 @@ def local_values(folder: Path, **settings: Any) -> list[float]:
     return values(undisturbed)
 
 
-def test_a_preempted_trial_runs_still_and_ends_as_an_undisturbed_one(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_preempted_trial_runs_still_and_ends_as_an_undisturbed_one(cluster, tmp_path):
     cluster.ends = lambda x, start: 143 if start < 3 else 0
     searched = study(cluster.outputs)
     searched.run()
@@ -130,8 +128,8 @@ def test_a_preempted_trial_runs_still_and_ends_as_an_undisturbed_one(
 
 @pytest.mark.parametrize(("command", "tick"), KILLS)
 def test_a_search_that_is_killed_adopts_its_jobs_and_submits_none_twice(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, tick: int
-) -> None:
+    cluster, tmp_path, monkeypatch, command, tick
+):
     calls: Counter[str] = Counter()
     original = cluster.call
 
@@ -155,7 +153,7 @@ def test_a_search_that_is_killed_adopts_its_jobs_and_submits_none_twice(
     assert cluster.most <= 2
 
 
-def test_a_trial_whose_job_fails_is_submitted_again_by_budget(cluster: Cluster) -> None:
+def test_a_trial_whose_job_fails_is_submitted_again_by_budget(cluster):
     seen = Counter[float]()
 
     def ends(x: float, start: int) -> int:
@@ -170,7 +168,7 @@ def test_a_trial_whose_job_fails_is_submitted_again_by_budget(cluster: Cluster) 
     assert "trial 0: failed: a toy breaks; it is started again" in searched.lines
 
 
-def test_halving_pauses_and_submits_the_same_run_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_halving_pauses_and_submits_the_same_run_again(cluster, tmp_path):
     enqueue = [{"x": x} for x in (0.31, 0.5, 0.6, 0.7)]
     searched = study(cluster.outputs, pruner="asha", parallel=1, enqueue=enqueue)
     searched.run()
@@ -180,7 +178,7 @@ def test_halving_pauses_and_submits_the_same_run_again(cluster: Cluster, tmp_pat
     assert any("is being submitted to resume at step 10: toy/" in line for line in searched.lines)
 
 
-def test_a_trial_below_the_others_is_cancelled(cluster: Cluster) -> None:
+def test_a_trial_below_the_others_is_cancelled(cluster):
     enqueue = [{"x": x} for x in (0.31, 0.32, 0.33, 0.8)]
     cluster.ends = lambda x, start: 143 if x == 0.8 else 0
     searched = study(
@@ -196,7 +194,7 @@ def test_a_trial_below_the_others_is_cancelled(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "phase", ["is pending as SLURM job 1_1 (Priority)", "runs on node1 as SLURM job 1_1"]
 )
-def test_a_trial_that_somebody_cancels_counts_as_pruned(cluster: Cluster, phase: str) -> None:
+def test_a_trial_that_somebody_cancels_counts_as_pruned(cluster, phase):
     searched = study(cluster.outputs, parallel=4)
 
     def say(line: str) -> None:
@@ -214,7 +212,7 @@ def test_a_trial_that_somebody_cancels_counts_as_pruned(cluster: Cluster, phase:
     assert len(cluster.submitted) == 4
 
 
-def test_trials_that_were_cancelled_without_a_search_are_taken_up_again(cluster: Cluster) -> None:
+def test_trials_that_were_cancelled_without_a_search_are_taken_up_again(cluster):
     killed = study(cluster.outputs, parallel=4)
 
     def say(line: str) -> None:
@@ -234,7 +232,7 @@ def test_trials_that_were_cancelled_without_a_search_are_taken_up_again(cluster:
     assert statuses(again) == ["completed"] * 4
 
 
-def test_a_job_that_vanishes_is_a_failure_after_some_looks(cluster: Cluster) -> None:
+def test_a_job_that_vanishes_is_a_failure_after_some_looks(cluster):
     searched = study(cluster.outputs, n_trials=1)
 
     def say(line: str) -> None:
@@ -249,7 +247,7 @@ def test_a_job_that_vanishes_is_a_failure_after_some_looks(cluster: Cluster) -> 
     assert statuses(searched) == ["completed"]
 
 
-def test_the_first_refusal_ends_the_search_and_leaves_nothing(cluster: Cluster) -> None:
+def test_the_first_refusal_ends_the_search_and_leaves_nothing(cluster):
     cluster.refusal = "invalid partition specified: nowhere"
     searched = study(cluster.outputs)
     with pytest.raises(ConfigError, match="dispatch=slurm: invalid partition specified: nowhere"):
@@ -258,7 +256,7 @@ def test_the_first_refusal_ends_the_search_and_leaves_nothing(cluster: Cluster) 
     assert [path for path in cluster.outputs.rglob("*") if path.is_file()] == []
 
 
-def test_later_refusals_and_silence_are_waited_out(cluster: Cluster) -> None:
+def test_later_refusals_and_silence_are_waited_out(cluster):
     times = iter(range(0, 10_000, 10))
     searched = study(cluster.outputs, lambda: float(next(times)), parallel=1)
 
@@ -286,7 +284,7 @@ def test_later_refusals_and_silence_are_waited_out(cluster: Cluster) -> None:
     assert searched.lines.count("SLURM does not answer; the search waits for it.") == 1
 
 
-def test_the_jobs_of_a_search_that_ends_stay_in_the_queue(cluster: Cluster) -> None:
+def test_the_jobs_of_a_search_that_ends_stay_in_the_queue(cluster):
     searched = study(cluster.outputs, parallel=4)
 
     def say(line: str) -> None:

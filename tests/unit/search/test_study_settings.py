@@ -22,13 +22,13 @@ def settings(**keys: Any) -> Any:
     return settings_of(config | {"hpo": config["hpo"] | keys})
 
 
-def test_the_direction_follows_the_objective() -> None:
+def test_the_direction_follows_the_objective():
     assert (settings().objective, settings().direction) == ("val/loss", "minimize")
     assert settings(objective="val/accuracy").mode == "max"
     assert settings(objective="val/x", direction="maximize").mode == "max"
 
 
-def test_the_pruner_follows_where_trials_run() -> None:
+def test_the_pruner_follows_where_trials_run():
     for keys, pruner in (
         ({}, "asha"),
         ({"dispatch": {"_target_": SLURM}}, "median"),
@@ -45,6 +45,6 @@ def test_the_pruner_follows_where_trials_run() -> None:
         ({"pruner": "asha", "hooks": {"checkpointing": None}}, "keep hooks.checkpointing"),
     ],
 )
-def test_settings_that_do_not_fit_are_rejected(keys: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_fit_are_rejected(keys, message):
     with pytest.raises(ConfigError, match=message):
         settings(**keys)

@@ -7,7 +7,6 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,14 +29,14 @@ CANCELLED = ("cancelled", "the SLURM job was cancelled")
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedSlurm:
+def slurm(tmp_path, monkeypatch):
     slurm = ScriptedSlurm(tmp_path / "slurm")
     slurm.install(monkeypatch)
     return slurm
 
 
 @pytest.fixture
-def folder(slurm: ScriptedSlurm, tmp_path: Path) -> RunFolder:
+def folder(slurm, tmp_path):
     """A run that a signal has just stopped in job 6, its state saved."""
     folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
     record = RunRecord(folder)

@@ -2,13 +2,11 @@
 
 import os
 
-import pytest
-
 from launcher.process.process_id import RANK_VARIABLES
 from launcher.slurm import scheduler
 
 
-def test_a_user_s_defaults_hide_no_job(tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_a_user_s_defaults_hide_no_job(tmp_path, monkeypatch):
     """`SQUEUE_STATES=PD` would make each running job look as if it were gone, and be submitted
     again."""
     (tmp_path / "squeue").write_text(
@@ -24,9 +22,7 @@ def test_a_user_s_defaults_hide_no_job(tmp_path, monkeypatch: pytest.MonkeyPatch
     }
 
 
-def test_the_jobs_of_those_who_share_an_output_folder_are_seen(
-    tmp_path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_jobs_of_those_who_share_an_output_folder_are_seen(tmp_path, monkeypatch):
     """A run that somebody else has submitted must not be submitted again."""
     (tmp_path / "squeue").write_text('#!/bin/sh\necho "12|PENDING|None||$3"\n')
     (tmp_path / "squeue").chmod(0o755)
@@ -38,7 +34,7 @@ def test_the_jobs_of_those_who_share_an_output_folder_are_seen(
     assert scheduler.queue([tmp_path])["12"].script == f"--user={owner},{owner + 1}"
 
 
-def test_a_submission_hides_the_rank_of_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_hides_the_rank_of_its_own_process(monkeypatch):
     for name in RANK_VARIABLES:
         monkeypatch.setenv(name, "1")
     with scheduler.clean_environment():

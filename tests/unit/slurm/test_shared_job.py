@@ -1,9 +1,7 @@
 """A job with several runs: which of them are still its own, and what its end means for them."""
 
 import signal
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -29,12 +27,12 @@ STATES = ("running", "preempted", "failed", "completed", "cancelled", "queued")
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
+def script(tmp_path):
     return tmp_path / ".slurm" / "1" / "job-0.sh"
 
 
 @pytest.fixture
-def job(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+def job(tmp_path, script, monkeypatch):
     """The folder of job 6, with a run in each state."""
     monkeypatch.setenv("SLURM_JOB_ID", "6")
     runs = []
@@ -57,7 +55,7 @@ def states(job: RunFolder) -> dict[str, str | None]:
     return {run.path.name: RunRecord(run).state for run in runs_of(job)}
 
 
-def test_a_run_leaves_its_job_when_it_has_ended(job: RunFolder, script: Path) -> None:
+def test_a_run_leaves_its_job_when_it_has_ended(job, script):
     are_open = {"running", "preempted", "queued"}
     assert {run.path.name for run in runs_of(job) if is_open(run, str(script))} == are_open
     queue = {"6": QueuedJob("6", "RUNNING", "None", "n1", str(script))}
@@ -89,13 +87,8 @@ def test_a_run_leaves_its_job_when_it_has_ended(job: RunFolder, script: Path) ->
     ],
 )
 def test_the_end_of_a_job_is_the_end_of_its_open_runs(
-    job: RunFolder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-    noted: int,
-    state: str,
-) -> None:
+    job, tmp_path, monkeypatch, answer, noted, state
+):
     slurm = ScriptedSlurm(tmp_path / "slurm")
     slurm.install(monkeypatch)
     slurm.answer(answer)
@@ -154,13 +147,7 @@ def cancel_parts(job: RunFolder) -> None:
     ],
 )
 @pytest.mark.parametrize("all_newer", [False, True])
-def test_a_job_leaves_runs_alone_that_have_a_newer_job(
-    job: RunFolder,
-    script: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    write: Callable[..., None],
-    all_newer: bool,
-) -> None:
+def test_a_job_leaves_runs_alone_that_have_a_newer_job(job, script, monkeypatch, write, all_newer):
     monkeypatch.setenv("LAUNCHER_SCRIPT", str(script))
     runs = runs_of(job)
     for run in runs if all_newer else ():
@@ -172,9 +159,7 @@ def test_a_job_leaves_runs_alone_that_have_a_newer_job(
 
 
 @pytest.mark.parametrize("code", [7, 200, -9, 0])
-def test_a_run_that_ends_without_a_record_says_with_which_code(
-    job: RunFolder, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_run_that_ends_without_a_record_says_with_which_code(job, monkeypatch, code):
     (run,) = (run for run in runs_of(job) if run.path.name == "running")
     pool = RunPool([run], slots=2, ranks=1)
     pool._settle(0, code)
@@ -183,9 +168,7 @@ def test_a_run_that_ends_without_a_record_says_with_which_code(
     assert how in str(RunRecord(run).attempts[-1]["reason"])
 
 
-def test_a_job_that_did_not_start_has_failed_for_its_open_runs(
-    job: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_did_not_start_has_failed_for_its_open_runs(job, tmp_path, monkeypatch):
     slurm = ScriptedSlurm(tmp_path / "slurm")
     slurm.install(monkeypatch)
     slurm.answer("killed by hand")
@@ -198,9 +181,7 @@ def test_a_job_that_did_not_start_has_failed_for_its_open_runs(
     assert reason is not None and reason.endswith("before the run started: no such module")
 
 
-def test_each_run_has_its_share_of_the_node(
-    job: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_run_has_its_share_of_the_node(job, monkeypatch):
     monkeypatch.setattr("launcher.dispatch.pool.count_gpus", lambda: 4)
     monkeypatch.setattr("launcher.dispatch.slurm_runs.count_cores", lambda: 24)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -17,7 +17,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tmp_path, monkeypatch):
     """A repository with a committed file, a changed one, a file that git does not track, and a
     link."""
     top = tmp_path / "repository"

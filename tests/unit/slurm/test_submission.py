@@ -33,7 +33,7 @@ def config(path: Path) -> dict:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path):
     folder = RunFolder(tmp_path / "outputs" / "gpt" / "1a2b")
     freeze(folder, config(folder.path), HYDRA, Submission("/s/job-0.sh", 0))
     return folder
@@ -155,12 +155,7 @@ def test_a_file_in_the_place_of_the_folder_is_rejected(tmp_path):
     assert (tmp_path / ".slurm").read_text() == "a file"
 
 
-def test_a_job_starts_only_in_the_folder_that_was_submitted(
-    folder: RunFolder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_job_starts_only_in_the_folder_that_was_submitted(folder, tmp_path, monkeypatch, capsys):
     """A submission is checked where it is made, so its job needs nobody. A copy of the folder was
     not submitted."""
     started: list[Path] = []
@@ -184,7 +179,7 @@ def test_a_job_starts_only_in_the_folder_that_was_submitted(
     )
 
 
-def test_a_further_array_leaves_the_functions_that_a_job_reads(tmp_path: Path) -> None:
+def test_a_further_array_leaves_the_functions_that_a_job_reads(tmp_path):
     runs = [RunFolder(tmp_path / "run")]
     write_script(tmp_path / "job-0.sh", "#!/bin/bash", runs)
     (functions := tmp_path / "batch.sh").write_text("of the first array")

@@ -15,9 +15,7 @@ from launcher.strategies.checksum import CHUNK, checksum
         (torch.float32, CHUNK + 3),
     ],
 )
-def test_a_checksum_changes_with_each_bit_and_not_with_the_order_of_additions(
-    dtype: torch.dtype, size: int
-) -> None:
+def test_a_checksum_changes_with_each_bit_and_not_with_the_order_of_additions(dtype, size):
     values = torch.arange(size).to(dtype)
     before = int(checksum([values]))
     assert int(checksum([values.clone()])) == before
@@ -33,7 +31,7 @@ def test_a_checksum_changes_with_each_bit_and_not_with_the_order_of_additions(
         assert int(checksum([values.flip(0)])) != before
 
 
-def test_checksums_tell_tensors_apart_and_take_complex_and_empty_ones() -> None:
+def test_checksums_tell_tensors_apart_and_take_complex_and_empty_ones():
     one, other = torch.ones(3), torch.arange(3.0)
     assert int(checksum([one, other])) != int(checksum([other, one]))
     assert int(checksum([torch.zeros(0)])) == int(checksum([])) == 0

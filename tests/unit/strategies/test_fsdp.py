@@ -15,7 +15,7 @@ class Net(nn.Module):
         self.head = nn.Linear(4, 2)
 
 
-def test_parameter_without_dimensions_is_rejected_by_name() -> None:
+def test_parameter_without_dimensions_is_rejected_by_name():
     net = Net()
     net.block.register_parameter("scale", nn.Parameter(torch.tensor(1.0), requires_grad=False))
     with pytest.raises(
@@ -40,7 +40,7 @@ def test_parameter_without_dimensions_is_rejected_by_name() -> None:
         ),
     ],
 )
-def test_trained_parameters_of_a_unit_have_one_dtype(convert, has_units, is_rejected) -> None:
+def test_trained_parameters_of_a_unit_have_one_dtype(convert, has_units, is_rejected):
     net = Net()
     convert(net)
     units = [net.block] if has_units else []

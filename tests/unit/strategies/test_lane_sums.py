@@ -1,7 +1,6 @@
 """The sum in a tree, and the norm by rows."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -33,9 +32,7 @@ from support.composition import composed, run_of
 
 @settings(max_examples=40)
 @given(levels=st.integers(0, 4), absent=st.sets(st.integers(0, 15)), is_low=st.booleans())
-def test_gradients_of_autograd_are_added_as_the_tree_does(
-    levels: int, absent: set[int], is_low: bool
-) -> None:
+def test_gradients_of_autograd_are_added_as_the_tree_does(levels, absent, is_low):
     count, dtype = 1 << levels, torch.bfloat16 if is_low else torch.float32
     used, other = nn.Parameter(torch.ones(9, dtype=dtype)), nn.Parameter(torch.ones(1))
     factors = torch.randn(count, 9, generator=torch.Generator().manual_seed(count)).to(dtype)
@@ -63,9 +60,7 @@ def test_gradients_of_autograd_are_added_as_the_tree_does(
     seed=st.integers(0, 99),
     absent=st.sets(st.integers(0, 31)),
 )
-def test_every_layout_adds_the_same_numbers(
-    lanes: int, ranks: int, replicas: int, seed: int, absent: set[int]
-) -> None:
+def test_every_layout_adds_the_same_numbers(lanes, ranks, replicas, seed, absent):
     """The ranks' work, one rank after the other: sums over shards with each lane, their sums in
     each rank, and the sum over replicas."""
     count, ranks = 1 << lanes, min(ranks, lanes)
@@ -93,7 +88,7 @@ class Declared(Mine):
     supports_lanes = True
 
 
-def test_a_subclass_of_a_strategy_must_declare_that_it_supports_lanes() -> None:
+def test_a_subclass_of_a_strategy_must_declare_that_it_supports_lanes():
     def set_up(kind: type[NoStrategy]) -> Lanes | None:
         config = composed(["trainer.lanes=2", "data.batch_size=4", "device=cpu", "strategy=none"])
         config.strategy._target_ = f"{__name__}.{kind.__name__}"
@@ -112,9 +107,7 @@ def test_a_subclass_of_a_strategy_must_declare_that_it_supports_lanes() -> None:
     cut=st.integers(0, 9),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
-def test_rows_have_the_same_sum_however_they_are_divided(
-    rows: int, width: int, cut: int, dtype: torch.dtype
-) -> None:
+def test_rows_have_the_same_sum_however_they_are_divided(rows, width, cut, dtype):
     matrix = torch.randn(rows, width, generator=torch.Generator().manual_seed(rows)).to(dtype)
     whole = row_squares(matrix)
     parts = [row_squares(part) for part in (matrix[:cut], matrix[cut:])]
@@ -122,7 +115,7 @@ def test_rows_have_the_same_sum_however_they_are_divided(
     assert torch.allclose(whole, matrix.double().square().sum(1))
 
 
-def test_the_norm_of_rows_is_the_norm() -> None:
+def test_the_norm_of_rows_is_the_norm():
     model = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7))
     model.scale = nn.Parameter(torch.tensor(2.0))
     assert row_norm([[*model.parameters()]]) == 0, "no gradient"
@@ -139,7 +132,7 @@ def test_the_norm_of_rows_is_the_norm() -> None:
     "module",
     [nn.BatchNorm1d(3), nn.SyncBatchNorm(3), nn.InstanceNorm1d(3, track_running_stats=True)],
 )
-def test_statistics_of_the_samples_are_rejected(module: nn.Module) -> None:
+def test_statistics_of_the_samples_are_rejected(module):
     with pytest.raises(ConfigError, match=r"trainer.lanes: 0 .*GroupNorm or LayerNorm"):
         check_model(nn.Sequential(module))
     for p in (frozen := nn.Sequential(module, nn.Linear(3, 3))).parameters():
@@ -148,7 +141,7 @@ def test_statistics_of_the_samples_are_rejected(module: nn.Module) -> None:
     check_model(frozen.eval() and nn.Sequential())
 
 
-def test_a_changed_buffer_is_named() -> None:
+def test_a_changed_buffer_is_named():
     model = nn.BatchNorm1d(3)
     before = Buffers(model)
     before.check()
@@ -157,7 +150,7 @@ def test_a_changed_buffer_is_named() -> None:
         before.check()
 
 
-def test_options_that_differ_by_the_ranks_are_rejected() -> None:
+def test_options_that_differ_by_the_ranks_are_rejected():
     with pytest.raises(ConfigError, match=r"use strategy\.reduce_dtype=fp32"):
         FsdpStrategy(reduce_dtype="bf16").setup(StepPlan(lanes=2), Precision("bf16"), "cpu")
     strategy = FsdpStrategy(init="host")
@@ -168,7 +161,7 @@ def test_options_that_differ_by_the_ranks_are_rejected() -> None:
         strategy._check_lanes()
 
 
-def test_a_batch_without_a_loss_is_rejected() -> None:
+def test_a_batch_without_a_loss_is_rejected():
     strategy = NoStrategy()
     strategy.setup(StepPlan(lanes=2), Precision("fp32"), "cpu")
     message = r"Step 3: .* no loss on rank 0.* multiplied by 0, or use trainer\.lanes=null"
@@ -176,7 +169,7 @@ def test_a_batch_without_a_loss_is_rejected() -> None:
         check_missing_loss(strategy, 3)
 
 
-def test_sparse_gradients_and_fused_kernels_of_the_cpu_are_rejected() -> None:
+def test_sparse_gradients_and_fused_kernels_of_the_cpu_are_rejected():
     with pytest.raises(ConfigError, match="sparse gradients"):
         check_model(nn.Embedding(3, 3, sparse=True))
     optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), fused=True)
@@ -204,13 +197,13 @@ def test_sparse_gradients_and_fused_kernels_of_the_cpu_are_rejected() -> None:
         ({}, 3, 2, None),
     ],
 )
-def test_settings(settings: dict[str, Any], batch: int, ranks: int, message: str | None) -> None:
+def test_settings(settings, batch, ranks, message):
     issues = [*map(str, lane_issues(TrainerSettings(max_steps=1, **settings), batch, ranks))]
     assert (message is None) == (not issues)
     assert message is None or message in issues[0]
 
 
-def test_with_lanes_the_strategy_is_not_part_of_the_id() -> None:
+def test_with_lanes_the_strategy_is_not_part_of_the_id():
     def of(*overrides: str) -> str:
         return str(composed(["run.name=a", *overrides]).run.id)
 

@@ -1,6 +1,5 @@
 """The step on plain torch: which parameters are clipped and guarded."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,9 +41,7 @@ class LateGroup(Toy):
 
 
 @pytest.mark.parametrize("logging_first", [True, False])
-def test_parameters_added_later_are_clipped_and_guarded(
-    tmp_path: Path, logging_first: bool
-) -> None:
+def test_parameters_added_later_are_clipped_and_guarded(tmp_path, logging_first):
     hooks = [LoggingHook(1), Unfreezing()] if logging_first else [Unfreezing(), LoggingHook(1)]
     trainer = LateGroup(hooks, 3, tmp_path, batches=[GOOD])
     trainer.train()

@@ -46,7 +46,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_state_is_read_over_what_there_is(tmp_path: Path, kind: str) -> None:
+def test_state_is_read_over_what_there_is(tmp_path, kind):
     torch.manual_seed(0)
     model = Halves()
     optimizer = torch.optim.AdamW(model.parameters(), **{"lr": 0.01, **KINDS[kind]})
@@ -65,7 +65,7 @@ def test_state_is_read_over_what_there_is(tmp_path: Path, kind: str) -> None:
     assert len(optimizer_snapshot(model, optimizer)[0]) == 2 * len(expected)
 
 
-def test_state_goes_into_a_new_optimizer_of_another_kind(tmp_path: Path) -> None:
+def test_state_goes_into_a_new_optimizer_of_another_kind(tmp_path):
     torch.manual_seed(0)
     model = Halves()
     ends = []
@@ -85,7 +85,7 @@ def test_state_goes_into_a_new_optimizer_of_another_kind(tmp_path: Path) -> None
     assert torch.equal(*ends)
 
 
-def test_another_optimizer_s_state_is_rejected(tmp_path: Path) -> None:
+def test_another_optimizer_s_state_is_rejected(tmp_path):
     model = Halves()
     step(
         model,

@@ -55,12 +55,12 @@ def names(model: nn.Module, units: list[nn.Module]) -> list[str]:
         (10_000, []),
     ],
 )
-def test_the_size_rule(smallest: int, expected: list[str]) -> None:
+def test_the_size_rule(smallest, expected):
     model = Tied()
     assert names(model, shard_units(model, smallest)) == expected
 
 
-def test_a_model_names_its_own_units() -> None:
+def test_a_model_names_its_own_units():
     model = GPT(vocab_size=10, seq_len=4, dim=8, num_layers=3, num_heads=2)
     assert names(model, shard_units(model)) == ["blocks.2", "blocks.1", "blocks.0"]
     assert "embedding" not in names(model, shard_units(model, 1)), (
@@ -68,7 +68,7 @@ def test_a_model_names_its_own_units() -> None:
     )
 
 
-def test_recomputed_blocks_keep_their_names_and_survive_a_copy() -> None:
+def test_recomputed_blocks_keep_their_names_and_survive_a_copy():
     torch.manual_seed(0)
     model = GPT(vocab_size=10, seq_len=4, dim=8, num_layers=4, num_heads=2)
     model.init_weights()
@@ -99,14 +99,12 @@ def test_recomputed_blocks_keep_their_names_and_survive_a_copy() -> None:
         ),
     ],
 )
-def test_recompute_units_rejects_a_model_it_cannot_split(
-    model: nn.Module, every: int, words: str
-) -> None:
+def test_recompute_units_rejects_a_model_it_cannot_split(model, every, words):
     with pytest.raises(ConfigError, match=words):
         recompute_units(model, every)
 
 
 @pytest.mark.parametrize(("world", "name"), [("1", "none"), ("2", "fsdp")])
-def test_auto(monkeypatch: pytest.MonkeyPatch, world: str, name: str) -> None:
+def test_auto(monkeypatch, world, name):
     monkeypatch.setenv("WORLD_SIZE", world)
     assert auto().name == name

@@ -117,11 +117,11 @@ def trained(model: type[nn.Module], workspace: Path, *stops: int) -> dict[str, A
 
 
 @pytest.mark.parametrize("model", [Net, Cloning, Counting, Complex, Hiding])
-def test_a_resumed_run_has_every_value(model: type[nn.Module], tmp_path: Path) -> None:
+def test_a_resumed_run_has_every_value(model, tmp_path):
     assert trained(model, tmp_path / "parts", 2, 4) == trained(model, tmp_path / "whole", 4)
 
 
-def test_a_model_that_does_not_take_its_weights_is_an_error(tmp_path: Path) -> None:
+def test_a_model_that_does_not_take_its_weights_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match=r"layer\.bias: .*cannot be resumed"):
         trained(Deaf, tmp_path, 2, 4)
 
@@ -131,14 +131,12 @@ def test_a_model_that_does_not_take_its_weights_is_an_error(tmp_path: Path) -> N
     ("model", "sentence"),
     [(Quantized, "table has dtype qint8"), (Unstorable, "_extra_state/_extra_state is a object")],
 )
-def test_tensor_that_cannot_be_stored_is_rejected_before_training(
-    model: type[nn.Module], sentence: str, tmp_path: Path
-) -> None:
+def test_tensor_that_cannot_be_stored_is_rejected_before_training(model, sentence, tmp_path):
     with pytest.raises(ConfigError, match=f"model: .*{sentence}"):
         trained(model, tmp_path, 2)
 
 
-def test_extra_state_that_does_not_fit_is_an_error() -> None:
+def test_extra_state_that_does_not_fit_is_an_error():
     for model, stored in ((Counting(), {}), (Net(), {"_extra_state": {"calls": 3}})):
         with pytest.raises(
             TrainingError, match=r"_extra_state: the (checkpoint|model) does not have it"

@@ -1,5 +1,4 @@
 import shlex
-from pathlib import Path
 
 from omegaconf import OmegaConf
 
@@ -30,7 +29,7 @@ def test_numbers_are_those_of_the_metrics():
     assert numbers(line) == {"a/b": 1.0, "c": float("inf")}
 
 
-def test_a_run_as_trackers_see_it(tmp_path: Path):
+def test_a_run_as_trackers_see_it(tmp_path):
     words = "model=mlp optimizer.lr=0.1 +data.own=x seed=3 run.tag=b tracker=wandb ~hooks"
     config = {"seed": 3, "model": {"a": 1}, "optimizer": {"lr": 0.1}, "data": {"own": "x"}}
     run = WrittenRun(tmp_path / "name" / "abcd1234", overrides=shlex.split(words), **config)
@@ -42,7 +41,7 @@ def test_a_run_as_trackers_see_it(tmp_path: Path):
     run.lock.release()
 
 
-def test_state_that_a_tracker_stores_is_read_again(tmp_path: Path):
+def test_state_that_a_tracker_stores_is_read_again(tmp_path):
     """Another folder of the same configuration is another run."""
     ids = []
     for outputs in ("a", "b"):

@@ -2,7 +2,6 @@ import logging
 import shutil
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ NODE = {"_target_": "support.file_tracker.FileTracker"}
 
 
 @pytest.fixture
-def run(tmp_path: Path):
+def run(tmp_path):
     run = WrittenRun(tmp_path / "name" / "abcd1234", tracker={"files": NODE})
     yield run
     run.lock.release()

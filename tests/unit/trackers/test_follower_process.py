@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from support.tracked import WrittenRun
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch):
+def run(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     node = {"_target_": "support.file_tracker.FileTracker", "fails_while": str(tmp_path / "down")}
     run = WrittenRun(tmp_path / "name" / "abcd1234", tracker={"files": node})

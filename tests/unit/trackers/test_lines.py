@@ -1,7 +1,6 @@
 import json
 import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ def steps(lines) -> list[int]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path):
     return RunFolder(tmp_path)
 
 

@@ -13,7 +13,7 @@ from support.tracked import WrittenRun
 
 
 @pytest.fixture
-def run(tmp_path: Path):
+def run(tmp_path):
     run = WrittenRun(
         tmp_path / "name" / "abcd1234",
         overrides=["optimizer.lr=0.1", "optimizer.fused=true", "model=mlp", "run.tag=x"],

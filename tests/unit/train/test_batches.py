@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ class Counting:
         self.samples = state["samples"]
 
 
-def test_a_batch_that_a_signal_kept_from_the_loop_is_not_counted(tmp_path: Path) -> None:
+def test_a_batch_that_a_signal_kept_from_the_loop_is_not_counted(tmp_path):
     def train(loader: Counting) -> Toy:
         trainer = Toy([CheckpointingHook(9, exit_signals="SIGTERM")], 5, tmp_path, loader)
         trainer.train()
@@ -58,7 +57,7 @@ def test_a_batch_that_a_signal_kept_from_the_loop_is_not_counted(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["counts samples", "plain"])
-def test_a_rewound_batch_is_not_counted(kind: str) -> None:
+def test_a_rewound_batch_is_not_counted(kind):
     loader: Any = (
         Counting(signum=None) if kind != "plain" else torch.utils.data.DataLoader(torch.arange(6))
     )

@@ -48,9 +48,7 @@ def build(folder: Path, *overrides: str, **options: Any) -> Trainer:
         ("scheduler=plateau scheduler.metric=train/loss", None),
     ],
 )
-def test_option_that_follows_validation_needs_validation_data(
-    tmp_path: Path, words: str, key: str | None
-) -> None:
+def test_option_that_follows_validation_needs_validation_data(tmp_path, words, key):
     overrides = ["data.num_val_samples=0", *words.split()]
     if key is None:
         build(tmp_path, *overrides)
@@ -65,7 +63,7 @@ def test_option_that_follows_validation_needs_validation_data(
 
 
 @pytest.mark.parametrize("mode", [None, "min", "max"])
-def test_a_schedule_of_an_unknown_metric_needs_a_mode(tmp_path: Path, mode: str | None) -> None:
+def test_a_schedule_of_an_unknown_metric_needs_a_mode(tmp_path, mode):
     words = ["data=digits", "scheduler=plateau", "scheduler.metric=val/x"]
     if mode is None:
         with pytest.raises(ConfigError, match=r"set scheduler\.mode=min or scheduler\.mode=max"):
@@ -77,7 +75,7 @@ def test_a_schedule_of_an_unknown_metric_needs_a_mode(tmp_path: Path, mode: str 
 
 
 @given(st.integers(1, 16), st.integers(1, 64), st.one_of(st.none(), st.integers(1, 100)))
-def test_the_batch_is_divided(ranks: int, share: int, most: int | None) -> None:
+def test_the_batch_is_divided(ranks, share, most):
     plan = step_plan(TrainerSettings(1, micro_batch_size=most), ranks * share, ranks, Precision())
     assert plan.micro_batch_size is not None
     assert plan.micro_batch_size * plan.grad_accum_steps == share
@@ -98,14 +96,12 @@ EPOCHS = {
 @pytest.mark.parametrize(
     ("size", "expected"), [(100, (4, [2, 7, 7])), (96, (3, [2, 6, 7])), (1, (1, [1, 1, 7]))]
 )
-def test_epochs_of_a_schedule_are_steps_rounded_up(
-    size: int, expected: tuple[int, list[int]]
-) -> None:
+def test_epochs_of_a_schedule_are_steps_rounded_up(size, expected):
     schedule = in_steps(EPOCHS, range(size), 32)
     assert schedule == {**EPOCHS, "warmup_steps": expected[0], "milestones": expected[1]}
 
 
-def test_epochs_of_a_schedule_need_data_with_a_length() -> None:
+def test_epochs_of_a_schedule_need_data_with_a_length():
     with pytest.raises(
         ConfigError, match=r"^scheduler\.warmup_steps: the training data have no length; set it in"
     ):
@@ -113,14 +109,14 @@ def test_epochs_of_a_schedule_need_data_with_a_length() -> None:
     assert in_steps(None, iter([]), 32) is None
 
 
-def test_a_batch_that_does_not_divide_is_rejected() -> None:
+def test_a_batch_that_does_not_divide_is_rejected():
     with pytest.raises(
         ConfigError, match=r"data\.batch_size=12: is not divisible by 5 ranks; use 10 or 15"
     ):
         step_plan(TrainerSettings(1), 12, 5, Precision())
 
 
-def test_a_whole_graph_is_rejected_where_the_strategy_breaks_it() -> None:
+def test_a_whole_graph_is_rejected_where_the_strategy_breaks_it():
     with pytest.raises(ConfigError, match="breaks the graph"):
         compile_options({"fullgraph": True}, DdpStrategy())
 
@@ -137,9 +133,7 @@ class Epochs(BaseHook):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "batch", "steps"), [(7, 3, 8), (3, 7, 4)])
-def test_epochs_of_a_composed_run_are_those_of_its_samples(
-    tmp_path: Path, size: int, batch: int, steps: int
-) -> None:
+def test_epochs_of_a_composed_run_are_those_of_its_samples(tmp_path, size, batch, steps):
     def train(max_steps: int, folder: str, pause_at: int | None = None) -> list[int]:
         overrides = [
             "model=supervised", "model.loss=mse", "model.module._target_=torch.nn.Linear",
@@ -174,12 +168,12 @@ def test_epochs_of_a_composed_run_are_those_of_its_samples(
         ({"backend": "cudagraphs"}, True),
     ],
 )
-def test_options_that_capture_cuda_graphs(options: dict[str, str], expected: bool) -> None:
+def test_options_that_capture_cuda_graphs(options, expected):
     assert captures_graphs(options, torch.device("cuda")) is expected
     assert not captures_graphs(options, torch.device("cpu"))
 
 
-def test_cuda_graphs_accumulate_nothing(tmp_path: Path) -> None:
+def test_cuda_graphs_accumulate_nothing(tmp_path):
     """The device is only named here, since this is rejected before the model is compiled."""
     strategy = build(tmp_path, "data.batch_size=8", "trainer.micro_batch_size=2").strategy
     strategy.device = torch.device("cuda")
@@ -190,7 +184,7 @@ def test_cuda_graphs_accumulate_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("options", ["{mode:reduce-overhead}", "{backend:cudagraphs}"])
-def test_cuda_graphs_change_no_number(options: str, tmp_path: Path) -> None:
+def test_cuda_graphs_change_no_number(options, tmp_path):
     """Losses are logged every four steps, and must not be overwritten before."""
     plain = "{backend:aot_eager}" if "backend" in options else "true"
     written = []
@@ -216,9 +210,7 @@ def test_cuda_graphs_change_no_number(options: str, tmp_path: Path) -> None:
         (["data.val_batch_size=6", "trainer.lanes=2"], [3, 3, 3, 1]),
     ],
 )
-def test_evaluation_has_a_batch_size_of_its_own(
-    overrides: list[str], sizes: list[int], tmp_path: Path
-) -> None:
+def test_evaluation_has_a_batch_size_of_its_own(overrides, sizes, tmp_path):
     words = ["model=gpt", "data.seq_len=4", "data.batch_size=4", "data.num_val_samples=10"]
     trainer = build(tmp_path, *words, *overrides)
     assert trainer.context.val_loader is not None
@@ -227,7 +219,7 @@ def test_evaluation_has_a_batch_size_of_its_own(
     assert [len(batch[0]) for batch in loader] == sizes
 
 
-def test_an_optimizer_that_needs_a_closure_is_rejected(tmp_path: Path) -> None:
+def test_an_optimizer_that_needs_a_closure_is_rejected(tmp_path):
     node = OmegaConf.create({"_target_": "torch.optim.LBFGS", "lr": 0.1})
     message = r": the step of LBFGS needs a closure, which is not supported; use another"
     with pytest.raises(ConfigError, match=rf"^optimizer\._target_=torch\.optim\.LBFGS{message}"):

@@ -1,6 +1,5 @@
 """Which methods of hooks are called."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from launcher.errors import ConfigError
 from support.toy import Toy
 
 
-def test_log_reaches_every_form_of_a_hook(tmp_path: Path) -> None:
+def test_log_reaches_every_form_of_a_hook(tmp_path):
     calls: list[tuple[str, Any, bool]] = []
 
     class Log(BaseHook):
@@ -48,9 +47,7 @@ def test_log_reaches_every_form_of_a_hook(tmp_path: Path) -> None:
     assert trainer.state.metrics == {"a": 1}, "a dry run leaves nothing behind"
 
 
-def test_hooks_are_called_at_each_step_those_that_run_first_before_the_others(
-    tmp_path: Path,
-) -> None:
+def test_hooks_are_called_at_each_step_those_that_run_first_before_the_others(tmp_path):
     calls: list[str] = []
 
     class Reads(BaseHook):
@@ -88,7 +85,7 @@ class Misspelled(BaseHook):
         (Misspelled, "this is the class Misspelled, so create one"),
     ],
 )
-def test_object_that_is_not_a_hook_is_rejected(hook: Any, sentence: str, tmp_path: Path) -> None:
+def test_object_that_is_not_a_hook_is_rejected(hook, sentence, tmp_path):
     with pytest.raises(ConfigError, match=sentence):
         Toy([hook], 1, tmp_path).build()
     with pytest.raises(ConfigError, match="on_after_stp is not an event; did you mean"):
@@ -105,16 +102,14 @@ def test_object_that_is_not_a_hook_is_rejected(hook: Any, sentence: str, tmp_pat
         ("build_hooks", None, "a list of hooks; it returned nothing"),
     ],
 )
-def test_a_part_of_the_wrong_type_is_rejected(
-    method: str, part: Any, sentence: str, tmp_path: Path
-) -> None:
+def test_a_part_of_the_wrong_type_is_rejected(method, part, sentence, tmp_path):
     trainer = Toy([], 1, tmp_path)
     setattr(trainer, method, lambda: part)
     with pytest.raises(ConfigError, match=rf"^Toy\.{method} should return {sentence}"):
         trainer.build()
 
 
-def test_a_scheduler_that_training_cannot_step_is_rejected(tmp_path: Path) -> None:
+def test_a_scheduler_that_training_cannot_step_is_rejected(tmp_path):
     class Timms:
         """The interface of timm's schedulers."""
 
@@ -129,7 +124,7 @@ def test_a_scheduler_that_training_cannot_step_is_rejected(tmp_path: Path) -> No
         trainer.build()
 
 
-def test_a_missing_method_is_named() -> None:
+def test_a_missing_method_is_named():
     with pytest.raises(
         NotImplementedError,
         match=r"BaseTrainer has no build_data_loader; add build_data_loader\(self\)",
@@ -137,7 +132,7 @@ def test_a_missing_method_is_named() -> None:
         BaseTrainer(1).build()
 
 
-def test_the_output_of_forward_is_checked_once(tmp_path: Path) -> None:
+def test_the_output_of_forward_is_checked_once(tmp_path):
     trainer = Toy([], 3, tmp_path)
     outputs: list[Any] = []
 

@@ -2,7 +2,6 @@
 for the device."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,14 +80,14 @@ class Watched(BaseTrainer):
         return loss, {"accuracy": loss.detach()}
 
 
-def test_a_step_reads_the_norm_alone(tmp_path: Path) -> None:
+def test_a_step_reads_the_norm_alone(tmp_path):
     trainer = Watched(max_steps=35, grad_clip=1.0, device="cpu", workspace=tmp_path)
     trainer.train()
     assert trainer.reads.names == ["_local_scalar_dense"] * (LAST - FIRST)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_a_step_on_a_gpu_does_not_wait(tmp_path: Path) -> None:
+def test_a_step_on_a_gpu_does_not_wait(tmp_path):
     class Strict(Watched):
         def build_data_loader(self) -> Iterator[torch.Tensor]:
             for step, batch in enumerate(super().build_data_loader(), 1):

@@ -1,6 +1,5 @@
 """`trainer.max_epochs`."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,11 @@ SYNTHETIC = ["data=synthetic", "data.num_samples=100", "data.batch_size=32"]
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 4), (3, 10), (0.5, 2), (0.32, 1), (8.0, 25)])
-def test_every_sample_is_used_so_often(epochs: float, steps: int) -> None:
+def test_every_sample_is_used_so_often(epochs, steps):
     assert total_steps(epochs, 100, 32) == steps
 
 
-def test_the_schedule_follows() -> None:
+def test_the_schedule_follows():
     def of(*overrides: str) -> Any:
         return with_max_steps(run_of([*SYNTHETIC, "run.name=a", "run.id=b", *overrides]))
 
@@ -31,7 +30,7 @@ def test_the_schedule_follows() -> None:
 
 
 @pytest.fixture(scope="module")
-def presets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def presets(tmp_path_factory):
     folder = tmp_path_factory.mktemp("conf")
     (folder / "experiment").mkdir()
     for name, keys in PRESETS.items():
@@ -80,7 +79,7 @@ PRESETS = {
         ),
     ],
 )
-def test_a_run_ends_after_steps_or_after_epochs(presets: Path, words: str, expected: Any) -> None:
+def test_a_run_ends_after_steps_or_after_epochs(presets, words, expected):
     config = composed([*SYNTHETIC, "run.name=a", *words.split()], presets)
     if isinstance(expected, str):
         with pytest.raises(ConfigError) as error:
@@ -93,7 +92,7 @@ def test_a_run_ends_after_steps_or_after_epochs(presets: Path, words: str, expec
     )
 
 
-def test_unit_of_epochs_is_not_part_of_the_id() -> None:
+def test_unit_of_epochs_is_not_part_of_the_id():
     """The default is null with epochs, and 500 without them."""
     epochs = "trainer.max_epochs=3"
     words = (epochs, f"{epochs} trainer.max_steps=null", "", "trainer.max_steps=500")
@@ -101,7 +100,7 @@ def test_unit_of_epochs_is_not_part_of_the_id() -> None:
     assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
-def test_a_stream_without_a_length_is_rejected() -> None:
+def test_a_stream_without_a_length_is_rejected():
     words = (
         "data=custom data.dataset._target_=itertools.count model=mlp trainer.max_epochs=1"
         " run.name=a run.id=b"

@@ -14,7 +14,7 @@ SIZES = {"num_features": 3, "num_classes": 2, "hidden_dim": 4, "num_layers": 1}
 
 
 @pytest.fixture
-def model() -> MLP:
+def model():
     model = MLP(**SIZES)
     model.init_weights()
     return model.eval()
@@ -27,12 +27,12 @@ def export(folder: Path, model: torch.nn.Module, **changed: object) -> Path:
     return folder
 
 
-def test_an_export(tmp_path: Path, model: MLP) -> None:
+def test_an_export(tmp_path, model):
     loaded = load_model(str(export(tmp_path, model)))
     assert not loaded.training and torch.equal(loaded.head.weight, model.head.weight)
 
 
-def test_half_precision_is_converted(tmp_path: Path, model: MLP) -> None:
+def test_half_precision_is_converted(tmp_path, model):
     loaded = load_model(export(tmp_path, model.bfloat16()))
     assert loaded.head.weight.dtype == torch.float32
     assert torch.equal(loaded.head.weight, model.head.weight.float())
@@ -49,14 +49,12 @@ def test_half_precision_is_converted(tmp_path: Path, model: MLP) -> None:
         ({"_target_": "no_such_package.Model"}, "no_such_package"),
     ],
 )
-def test_load_model_reports_a_model_that_cannot_be_built(
-    tmp_path: Path, model: MLP, changed: dict[str, object], message: str
-) -> None:
+def test_load_model_reports_a_model_that_cannot_be_built(tmp_path, model, changed, message):
     with pytest.raises(ConfigError, match=message):
         load_model(export(tmp_path, model, **changed))
 
 
-def test_load_model_reports_that_there_is_nothing_to_load(tmp_path: Path, model: MLP) -> None:
+def test_load_model_reports_that_there_is_nothing_to_load(tmp_path, model):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(ConfigError, match="has no checkpoint"):
         load_model(tmp_path)
@@ -84,9 +82,7 @@ def runs(outputs: Path, model: MLP, *names: str) -> None:
 @pytest.mark.parametrize(
     "word", ["abc1", "a", "first/abc1", "second", "abd", "second/abd2", "outputs/first/abc1"]
 )
-def test_a_run_is_named_as_in_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: MLP, word: str
-) -> None:
+def test_a_run_is_named_as_in_commands(tmp_path, monkeypatch, model, word):
     runs(tmp_path / "outputs", model, "first/abc1", "second/abd2", "third/a")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "second").mkdir()
@@ -107,9 +103,7 @@ def test_a_run_is_named_as_in_commands(
         ("empty", r"'empty'\): this folder has no checkpoint and no model.safetensors"),
     ],
 )
-def test_a_word_that_names_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: MLP, word: str, message: str
-) -> None:
+def test_a_word_that_names_no_run(tmp_path, monkeypatch, model, word, message):
     runs(tmp_path / "outputs", model, "first/abc1", "second/abd2")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -139,13 +133,7 @@ def test_a_word_that_names_no_run(
         ),
     ],
 )
-def test_a_class_that_is_not_importable(
-    tmp_path: Path,
-    model: MLP,
-    caplog: pytest.LogCaptureFixture,
-    node: dict[str, object],
-    message: str,
-) -> None:
+def test_a_class_that_is_not_importable(tmp_path, model, caplog, node, message):
     export(tmp_path, model)
     (tmp_path / "config.yaml").write_text(sign_text(yaml.safe_dump({"model": node})))
     with pytest.raises(ConfigError, match=message):

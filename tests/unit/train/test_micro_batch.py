@@ -1,8 +1,6 @@
 """The sizes that `trainer.micro_batch_size=auto` tries."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,7 +23,7 @@ OOM = "OutOfMemoryError: CUDA out of memory."
 
 
 @given(st.integers(1, 400))
-def test_each_size_divides_the_share_and_is_at_most_half_of_the_last(share: int) -> None:
+def test_each_size_divides_the_share_and_is_at_most_half_of_the_last(share):
     sizes = [share]
     while sizes[-1] > 1:
         sizes.append(halve(sizes[-1], share))
@@ -34,7 +32,7 @@ def test_each_size_divides_the_share_and_is_at_most_half_of_the_last(share: int)
         assert sizes[-1] <= max(1, sizes[-2] // 2) and all(share % one for one in between)
 
 
-def test_the_size_is_not_part_of_the_id() -> None:
+def test_the_size_is_not_part_of_the_id():
     def of(value: str) -> str:
         words = ["run.name=a", *SMALL, f"trainer.micro_batch_size={value}"]
         return str(composed(words).run.id)
@@ -55,9 +53,7 @@ def test_the_size_is_not_part_of_the_id() -> None:
         ([(1, 1, OOM)], (1, False)),
     ],
 )
-def test_the_newest_attempt_with_as_many_ranks_is_followed(
-    tmp_path: Path, attempts: list[Any], expected: tuple[int, bool]
-) -> None:
+def test_the_newest_attempt_with_as_many_ranks_is_followed(tmp_path, attempts, expected):
     folder = RunFolder(tmp_path / "gpt-synthetic" / "0123456789ab")
     assert earlier_size(folder, 60, 1) == (60, False)
     one = {"number": 1, "started": "2026-01-01T00:00:00+00:00", "host": "a", "pid": 1}

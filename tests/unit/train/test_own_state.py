@@ -1,7 +1,7 @@
 """State that its owner keeps in its own way is restored, at whatever step a run stops."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +122,13 @@ CASES: dict[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_stop_at_each_step_changes_nothing(tmp_path: Path, case: str) -> None:
+def test_a_stop_at_each_step_changes_nothing(tmp_path, case):
     parts = CASES[case]
     whole = trained(parts, tmp_path / "whole", STEPS)
     assert trained(parts, tmp_path / "parts", *range(1, STEPS + 1)) == whole
 
 
-def test_a_new_group_has_the_rate_of_the_schedule(tmp_path: Path) -> None:
+def test_a_new_group_has_the_rate_of_the_schedule(tmp_path):
     parts = CASES["groups before a step, and a schedule"]
     trainer = Trainer(parts, STEPS, tmp_path)
     trainer.train()
@@ -140,7 +140,7 @@ def test_a_new_group_has_the_rate_of_the_schedule(tmp_path: Path) -> None:
     trained(parts | {"schedule": ReduceLROnPlateau}, tmp_path / "metric", STEPS)
 
 
-def test_checkpoints_have_the_weights_of_eval(tmp_path: Path) -> None:
+def test_checkpoints_have_the_weights_of_eval(tmp_path):
     trained({"optimizer": ScheduleFree}, tmp_path, STEPS)
     trainer = Trainer({"optimizer": ScheduleFree}, STEPS, tmp_path)
     trainer.build()
@@ -156,9 +156,7 @@ def test_checkpoints_have_the_weights_of_eval(tmp_path: Path) -> None:
     assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
 
 
-def test_a_tensor_that_nothing_restores_is_named_at_the_first_save(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_tensor_that_nothing_restores_is_named_at_the_first_save(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         trained({"model": own_state.Observed}, tmp_path / "observed", 2)
         assert not caplog.messages
@@ -182,9 +180,7 @@ class Holding(BaseHook):
         ({"hooks": [Holding]}, "hooks: The state at hooks/Holding/held is a object"),
     ],
 )
-def test_an_object_is_found_after_the_first_step(
-    tmp_path: Path, parts: Mapping[str, Any], sentence: str
-) -> None:
+def test_an_object_is_found_after_the_first_step(tmp_path, parts, sentence):
     trainer = Trainer(parts, STEPS, tmp_path)
     with pytest.raises(ConfigError, match=sentence):
         trainer.train()
@@ -199,8 +195,6 @@ def test_an_object_is_found_after_the_first_step(
         lambda: nn.EmbeddingBag(3, 2, sparse=True),
     ],
 )
-def test_a_parameter_that_cannot_be_trained_is_named(
-    tmp_path: Path, make: Callable[[], nn.Module]
-) -> None:
+def test_a_parameter_that_cannot_be_trained_is_named(tmp_path, make):
     with pytest.raises(ConfigError, match=r"^model: "):
         Trainer({"model": make}, STEPS, tmp_path).train()

@@ -37,9 +37,7 @@ class Own(nn.Module):
     ("share", "by_document", "expected"),
     [(1.0, True, True), (1.0, False, False), (1e-3, False, False), (0.0, False, True)],
 )
-def test_the_loss_is_compared_where_there_are_no_logits(
-    share: float, by_document: bool, expected: bool
-) -> None:
+def test_the_loss_is_compared_where_there_are_no_logits(share, by_document, expected):
     torch.manual_seed(0)
     with torch.no_grad():
         assert keeps_documents_apart(Own(share, by_document), 2, 16, 16) is expected

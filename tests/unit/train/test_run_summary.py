@@ -24,7 +24,7 @@ class Tied(nn.Module):
         self.body.requires_grad_(False)
 
 
-def test_tied_parameters_count_once() -> None:
+def test_tied_parameters_count_once():
     assert list(model_lines(Tied())) == ["Model: Tied, 872 parameters, 800 trainable"]
     assert list(model_lines(Tied(), by_module=True))[1:] == [
         "  embedding: Embedding, 800",
@@ -55,7 +55,7 @@ def finished(folder: Path, outcome: str, losses: list[float]) -> RunRecord:
     return record
 
 
-def test_the_end_of_a_run(tmp_path: Path) -> None:
+def test_the_end_of_a_run(tmp_path):
     record = finished(tmp_path, "completed", [4.0, 3.0, 2.0, 1e-7])
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     assert list(end_lines(record, "my runs", stream)) == [
@@ -70,7 +70,7 @@ def test_the_end_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("losses", [[], [2.0]])
-def test_a_stopped_run_names_the_way_to_resume_it(tmp_path: Path, losses: list[float]) -> None:
+def test_a_stopped_run_names_the_way_to_resume_it(tmp_path, losses):
     record = finished(tmp_path, "preempted", losses)
     ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     assert list(end_lines(record, "outputs", ascii_stream))[2:] == [
@@ -80,9 +80,7 @@ def test_a_stopped_run_names_the_way_to_resume_it(tmp_path: Path, losses: list[f
 
 
 @pytest.mark.parametrize("outcome", ["completed", "preempted"])
-def test_a_run_that_saved_nothing_names_no_command_that_needs_it(
-    tmp_path: Path, outcome: str
-) -> None:
+def test_a_run_that_saved_nothing_names_no_command_that_needs_it(tmp_path, outcome):
     record = finished(tmp_path, outcome, [])
     shutil.rmtree(record.folder.checkpoints)
     record.folder.metrics_path.unlink()

@@ -29,7 +29,7 @@ def built(folder: Path, kind: type[Toy] = Scaled, batches: Any = None) -> Toy:
     return trainer
 
 
-def test_all_of_it_is_restored(tmp_path: Path) -> None:
+def test_all_of_it_is_restored(tmp_path):
     trainer = built(tmp_path)
     trainer.state.step, trainer.state.epoch, trainer.state.stop_reason = 7, 2, "early stopping"
     trainer.state.skipped_steps, trainer.state.skipped_in_row = 5, 3
@@ -54,9 +54,7 @@ class Constant(Scaled):
 @pytest.mark.parametrize(
     ("before", "now"), [(Scaled, Toy), (Toy, Scaled), (Scaled, Constant), (Constant, Scaled)]
 )
-def test_state_that_only_one_of_two_runs_has_is_not_loaded(
-    tmp_path: Path, before: type[Toy], now: type[Toy]
-) -> None:
+def test_state_that_only_one_of_two_runs_has_is_not_loaded(tmp_path, before, now):
     """Another precision or schedule after a rollback."""
     trainer = built(tmp_path, now)
     fresh = trainer.training_state()
@@ -82,9 +80,7 @@ def test_state_that_only_one_of_two_runs_has_is_not_loaded(
         (1, None, "order starts from the beginning: the checkpoint has no position."),
     ],
 )
-def test_a_lost_position_is_mentioned(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, step: int, batches: Any, warning: str | None
-) -> None:
+def test_a_lost_position_is_mentioned(tmp_path, caplog, step, batches, warning):
     saved = built(tmp_path, batches=[GOOD]).training_state()
     built(tmp_path, batches=batches).load_training_state(saved | {"step": step})
     assert (warning in caplog.text) if warning else not caplog.text
@@ -214,8 +210,8 @@ CHANGES = [
 
 @pytest.mark.parametrize(("before", "now", "optimizer"), CHANGES)
 def test_a_longer_or_another_schedule_has_the_rates_of_a_run_that_had_it_from_the_first_step(
-    before: str, now: str, optimizer: str
-) -> None:
+    before, now, optimizer
+):
     first, resumed = Loop(6, before, optimizer), Loop(12, now, optimizer)
     first.run(6)
     resumed.optimizer.load_state_dict(first.optimizer.state_dict())
@@ -253,9 +249,7 @@ def trained(*args: Any) -> Rates:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_an_extended_run_has_the_rates_of_a_run_of_that_length(
-    tmp_path: Path, optimizer: str
-) -> None:
+def test_an_extended_run_has_the_rates_of_a_run_of_that_length(tmp_path, optimizer):
     trained(tmp_path / "parts", 3, schedule("linear", 3), optimizer)
     parts = trained(tmp_path / "parts", 6, schedule("linear", 6), optimizer)
     assert parts.seen == trained(tmp_path / "whole", 6, schedule("linear", 6), optimizer).seen[3:]
@@ -266,7 +260,7 @@ def test_an_extended_run_has_the_rates_of_a_run_of_that_length(
     "name",
     ["wsd", "LambdaLR of an object", "MultiplicativeLR", "CyclicLR of a function", "SequentialLR"],
 )
-def test_a_straight_resume_has_the_rates_and_weights_of_one_run(tmp_path: Path, name: str) -> None:
+def test_a_straight_resume_has_the_rates_and_weights_of_one_run(tmp_path, name):
     make = schedule(name, 12)
     whole = trained(tmp_path / "whole", 12, make)
     first = Rates(tmp_path / "parts", 12, make)
@@ -278,7 +272,7 @@ def test_a_straight_resume_has_the_rates_and_weights_of_one_run(tmp_path: Path, 
     assert all(torch.equal(state[key], expected[key]) for key in expected)
 
 
-def test_every_schedule_of_torch_is_in_the_table() -> None:
+def test_every_schedule_of_torch_is_in_the_table():
     kinds = {
         name
         for name, kind in vars(of_torch).items()
@@ -288,14 +282,14 @@ def test_every_schedule_of_torch_is_in_the_table() -> None:
     assert kinds - {"LRScheduler", "ReduceLROnPlateau"} == tried
 
 
-def test_a_rate_that_a_hook_has_set_is_kept_under_an_unchanged_schedule(tmp_path: Path) -> None:
+def test_a_rate_that_a_hook_has_set_is_kept_under_an_unchanged_schedule(tmp_path):
     trainer = built(tmp_path, Toy)
     schedulers.set_rate(trainer.optimizer.param_groups[0], 7.0)
     trainer.restore_schedule(trainer.training_state())
     assert trainer.optimizer.param_groups[0]["lr"] == 7.0
 
 
-def test_a_rate_in_a_tensor_stays_the_same_tensor() -> None:
+def test_a_rate_in_a_tensor_stays_the_same_tensor():
     def made(steps: int) -> tuple[torch.Tensor, Any, ScheduleState]:
         lr = torch.tensor(0.1)
         optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=lr)
@@ -312,7 +306,7 @@ def test_a_rate_in_a_tensor_stays_the_same_tensor() -> None:
     assert scheduler.optimizer.param_groups[0]["lr"] is lr and lr.item() == pytest.approx(0.05)
 
 
-def test_a_schedule_by_a_metric_keeps_its_counters_and_takes_new_arguments() -> None:
+def test_a_schedule_by_a_metric_keeps_its_counters_and_takes_new_arguments():
     def made(lr: float, **arguments: Any) -> tuple[Any, ScheduleState]:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
         scheduler = of_torch.ReduceLROnPlateau(optimizer, **arguments)
@@ -331,7 +325,7 @@ def test_a_schedule_by_a_metric_keeps_its_counters_and_takes_new_arguments() -> 
         assert now.optimizer.param_groups[0]["lr"] == expected
 
 
-def test_a_schedule_that_is_too_short_for_the_checkpoint_is_rejected(tmp_path: Path) -> None:
+def test_a_schedule_that_is_too_short_for_the_checkpoint_is_rejected(tmp_path):
     trained(tmp_path, 6, schedule("OneCycleLR", 6))
     make = schedule("OneCycleLR", 5)
     with pytest.raises(

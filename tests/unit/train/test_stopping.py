@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,8 +53,8 @@ class Signals(BaseHook):
     ],
 )
 def test_a_signal_stops_training_at_the_next_boundary_for_all_of_its_hooks(
-    tmp_path: Path, event: str, step: int, stopped_at: int
-) -> None:
+    tmp_path, event, step, stopped_at
+):
     signals.install()
     first, last = Signals((event, step)), Signals()
     with pytest.raises(signals.SignalExit) as stop:
@@ -67,9 +66,7 @@ def test_a_signal_stops_training_at_the_next_boundary_for_all_of_its_hooks(
 
 
 @pytest.mark.parametrize("reason", [None, "early stopping"])
-def test_a_run_that_has_ended_is_not_stopped_by_a_signal(
-    tmp_path: Path, reason: str | None
-) -> None:
+def test_a_run_that_has_ended_is_not_stopped_by_a_signal(tmp_path, reason):
     class Ends(BaseHook):
         def on_after_step(self, trainer: Any) -> None:
             if reason and trainer.step == 3:
@@ -81,7 +78,7 @@ def test_a_run_that_has_ended_is_not_stopped_by_a_signal(
     assert hook.seen[-2:] == [(3, 0)] * 2
 
 
-def test_an_interrupted_last_step_stops_the_run_which_repeats_it(tmp_path: Path) -> None:
+def test_an_interrupted_last_step_stops_the_run_which_repeats_it(tmp_path):
     """A signal came during the evaluation after the last step, so the run has not ended."""
 
     class Interrupted(BaseHook):

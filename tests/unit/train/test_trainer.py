@@ -2,7 +2,7 @@
 state."""
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -69,7 +69,7 @@ GOOD = [torch.ones(4, 2) * (i + 1) for i in range(3)]
 BAD = torch.full((4, 2), float("nan"))
 
 
-def test_build_order_and_step_info() -> None:
+def test_build_order_and_step_info():
     trainer = Toy(GOOD, max_steps=2, grad_clip=1.0, gradient_accumulation_steps=3)
     trainer.train()
     order = "data_loader model optimizer lr_scheduler grad_scaler hooks"
@@ -81,7 +81,7 @@ def test_build_order_and_step_info() -> None:
     assert not info["loss"][0].requires_grad
 
 
-def test_accumulation_equals_the_whole_batch() -> None:
+def test_accumulation_equals_the_whole_batch():
     whole = Toy([torch.cat([GOOD[0], GOOD[1]])], max_steps=1)
     parts = Toy(GOOD[:2], max_steps=1, gradient_accumulation_steps=2)
     whole.train(), parts.train()
@@ -89,7 +89,7 @@ def test_accumulation_equals_the_whole_batch() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_a_finite_loader_starts_again_within_a_step() -> None:
+def test_a_finite_loader_starts_again_within_a_step():
     trainer = Toy(GOOD, max_steps=4, gradient_accumulation_steps=2)
     trainer.train()
     assert [int(batch[0, 0]) for batch in trainer.seen] == [1, 2, 3, 1, 2, 3, 1, 2], (
@@ -98,7 +98,7 @@ def test_a_finite_loader_starts_again_within_a_step() -> None:
     assert trainer.state.epoch == 2
 
 
-def test_a_batch_without_a_loss_is_skipped_so_often() -> None:
+def test_a_batch_without_a_loss_is_skipped_so_often():
     trainer = Toy([None, GOOD[0], None, GOOD[1]], max_steps=1, gradient_accumulation_steps=2)
     trainer.train()
     assert len(trainer.seen) == 4 and len(trainer.step_info["loss"]) == 2
@@ -115,7 +115,7 @@ class MyDDP(nn.parallel.DistributedDataParallel):
 
 
 @pytest.fixture
-def process_group() -> Iterator[None]:
+def process_group():
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
@@ -131,7 +131,7 @@ def compiled(model: nn.Module) -> nn.Module:
     ("wrap", "warns"), [(MyDDP, True), (lambda m: compiled(MyDDP(m)), True), (compiled, False)]
 )
 @pytest.mark.usefixtures("process_group")
-def test_loss_none_warns_under_ddp_alone(wrap: Any, warns: bool) -> None:
+def test_loss_none_warns_under_ddp_alone(wrap, warns):
     class Wrapped(Toy):
         def build_model(self) -> nn.Module:
             return wrap(super().build_model())
@@ -145,7 +145,7 @@ def test_loss_none_warns_under_ddp_alone(wrap: Any, warns: bool) -> None:
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_non_finite_gradients_retry_with_new_batches(accumulation: int) -> None:
+def test_non_finite_gradients_retry_with_new_batches(accumulation):
     batches = [BAD, *[GOOD[0]] * (accumulation - 1), BAD, *[GOOD[0]] * (accumulation - 1), *GOOD]
     trainer = Toy(
         batches,
@@ -163,7 +163,7 @@ def test_non_finite_gradients_retry_with_new_batches(accumulation: int) -> None:
 
 
 @pytest.mark.parametrize("mixed_precision", [None, "bf16", "fp16"])
-def test_a_non_finite_step_is_skipped_and_counted(mixed_precision: str | None) -> None:
+def test_a_non_finite_step_is_skipped_and_counted(mixed_precision):
     trainer = Toy([GOOD[0], BAD, GOOD[1]], max_steps=3, decay=True, mixed_precision=mixed_precision)
     trainer.train()
     skipped = trainer.state.skipped_steps
@@ -178,7 +178,7 @@ def test_a_non_finite_step_is_skipped_and_counted(mixed_precision: str | None) -
     assert all(p.isfinite().all() for p in trainer.model.parameters())
 
 
-def test_skips_in_a_row_are_bounded_and_seldom_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_skips_in_a_row_are_bounded_and_seldom_logged(caplog):
     with pytest.raises(TrainingError, match="max_consecutive_skipped_steps=4"):
         Toy(
             [GOOD[0], BAD, BAD, BAD, BAD, BAD], max_steps=50, max_consecutive_skipped_steps=4
@@ -211,7 +211,7 @@ def recorder(name: str, log: list[str]) -> BaseHook:
 
 
 @pytest.mark.parametrize("mixed_precision", [None, "fp16"])
-def test_events_in_list_order(mixed_precision: str | None) -> None:
+def test_events_in_list_order(mixed_precision):
     log: list[str] = []
     hooks = [recorder(name, log) for name in "ab"]
     Toy(GOOD, hooks, max_steps=1, grad_clip=1e-3, mixed_precision=mixed_precision).train()
@@ -219,7 +219,7 @@ def test_events_in_list_order(mixed_precision: str | None) -> None:
     assert log == [f"{name} {event}" for event in events for name in "ab"]
 
 
-def test_state_dict_round_trip() -> None:
+def test_state_dict_round_trip():
     first = Toy(GOOD, max_steps=2, decay=True)
     first.train()
     second = Toy(GOOD, max_steps=4, decay=True)
@@ -231,7 +231,7 @@ def test_state_dict_round_trip() -> None:
         assert torch.equal(a, b)
 
 
-def test_unwrap() -> None:
+def test_unwrap():
     trainer = Toy(GOOD, max_steps=1)
     trainer.build()
     averaged = torch.optim.swa_utils.AveragedModel(nn.DataParallel(trainer.model))
@@ -239,7 +239,7 @@ def test_unwrap() -> None:
     assert trainer.unwrapped_model is trainer.model
 
 
-def test_before_optimizer_step_is_called_once_a_step_not_once_an_attempt() -> None:
+def test_before_optimizer_step_is_called_once_a_step_not_once_an_attempt():
     class Norms(BaseHook):
         def __init__(self) -> None:
             self.finite: list[bool] = []
@@ -272,7 +272,7 @@ def test_a_pause_takes_the_next_step_that_is_not_skipped(tmp_path):
     assert (last.is_paused, last.step) == (False, 6)
 
 
-def test_a_paused_trainer_trains_on() -> None:
+def test_a_paused_trainer_trains_on():
     trainer = Toy(GOOD, max_steps=4, pause_at=2)
     trainer.train()
     assert trainer.is_paused and trainer.step == 2
@@ -284,12 +284,12 @@ def test_a_paused_trainer_trains_on() -> None:
 @pytest.mark.parametrize(
     "name", ["max_steps", "grad_clip", "max_consecutive_skipped_steps", "pause_at"]
 )
-def test_an_argument_out_of_bounds_is_rejected(name: str) -> None:
+def test_an_argument_out_of_bounds_is_rejected(name):
     with pytest.raises(ValueError, match=f"^BaseTrainer: {name}=-1: should be"):
         BaseTrainer(**{"max_steps": 1, name: -1})
 
 
-def test_accumulators_of_gradients_live_from_step_to_step_and_end_with_training() -> None:
+def test_accumulators_of_gradients_live_from_step_to_step_and_end_with_training():
     class Marking(Toy):
         def accumulator(self) -> Any:
             weight: Any = self.model.weight

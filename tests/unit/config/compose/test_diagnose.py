@@ -1,7 +1,5 @@
 """Each mistake of a command line gives its own message and no message that follows from it."""
 
-from pathlib import Path
-
 import pytest
 from hydra.types import RunMode
 
@@ -66,7 +64,7 @@ MISTAKES = {
 }
 
 
-def test_glob_of_options_is_expanded(tmp_path: Path) -> None:
+def test_glob_of_options_is_expanded(tmp_path):
     (tmp_path / "experiment").mkdir()
     for name in ("keys", "kept", "other"):
         (tmp_path / "experiment" / f"{name}.yaml").write_text("model:\n  dim: 64\n")
@@ -77,7 +75,7 @@ def test_glob_of_options_is_expanded(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("conf")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -86,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", MISTAKES)
-def test_mistake_gives_its_own_message_alone(command: str, folder: Path) -> None:
+def test_mistake_gives_its_own_message_alone(command, folder):
     messages = mistakes(command.split(), folder)
     assert len(messages) == len(MISTAKES[command]), messages
     for message, start in zip(messages, MISTAKES[command], strict=True):

@@ -1,14 +1,12 @@
 """Differences of configurations."""
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.config.identity.difference import by_choice, columns, describe, diff, in_a_line
 
 
-def test_each_key_that_differs_is_described() -> None:
+def test_each_key_that_differs_is_described():
     saved = {"seed": 0, "model": {"width": 64, "depth": 2}, "a": {"b": True}, "same": 1}
     current = {"seed": 0, "model": {"width": 128, "norm": "rms"}, "a": {"b": 1}, "same": 1.0}
     changes = diff(saved, current)
@@ -23,19 +21,19 @@ def test_each_key_that_differs_is_described() -> None:
     assert diff(saved, saved) == {}
 
 
-def test_several_configurations_are_compared_at_once() -> None:
+def test_several_configurations_are_compared_at_once():
     rows = [{"model.width": 1, "tag": None}, {"model.width": 1}, {"model.width": 2, "tag": "a"}]
     assert columns(diff(*rows)) == {"model.width": ["1", "1", "2"], "tag": ["null", None, "a"]}
 
 
-def test_a_class_that_one_lacks_is_one_key() -> None:
+def test_a_class_that_one_lacks_is_one_key():
     own = {"_target_": "mine.Own", "a": 1}
     assert describe(diff({}, {"a": {"b": {"c": 1}}, "d": {}})) == ["a.b.c=1 (new)", "d={} (new)"]
     assert diff({"hooks": {}}, {"hooks": {"own": own}}, ignored=["hook"])["hooks.own"][1] == own
     assert diff({"hooks": {}}, {"hooks": {"own": own}}, ignored=["hooks"]) == {}
 
 
-def test_an_option_stands_for_the_keys_of_its_group() -> None:
+def test_an_option_stands_for_the_keys_of_its_group():
     changes = diff({"model": {"a": 1}, "data": {"b": 1}}, {"model": {"c": 1}, "data": {"b": 2}})
     choices = {"model": "gpt", "tracker": "none"}, {"model": "mlp", "tracker": "wandb"}
     assert describe(by_choice(changes, *choices)) == ["model: gpt -> mlp", "data.b: 1 -> 2"]
@@ -50,7 +48,7 @@ TREES = st.recursive(
 
 
 @given(one=st.dictionaries(st.sampled_from("abc"), TREES), keys=st.lists(st.sampled_from("abc")))
-def test_only_what_was_changed_differs(one: dict[str, Any], keys: list[str]) -> None:
+def test_only_what_was_changed_differs(one, keys):
     other = {**one, **dict.fromkeys(keys, "changed")}
     assert diff(one, other).keys() == set(keys)
     assert diff(one, other, ignored=keys) == {}

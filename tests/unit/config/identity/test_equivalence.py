@@ -64,9 +64,7 @@ def kind(value: Any) -> tuple[str, str]:
 
 
 @given(tree=identities, data=st.data())
-def test_identities_without_any_of_their_defaults_are_equivalent(
-    tree: Any, data: st.DataObject
-) -> None:
+def test_identities_without_any_of_their_defaults_are_equivalent(tree, data):
     less = copy.deepcopy(tree)
     for node in every_node(less):
         for name, default in DEFAULTS.items():
@@ -78,9 +76,7 @@ def test_identities_without_any_of_their_defaults_are_equivalent(
 
 
 @given(tree=identities, data=st.data())
-def test_identities_that_differ_in_a_value_are_never_equivalent(
-    tree: Any, data: st.DataObject
-) -> None:
+def test_identities_that_differ_in_a_value_are_never_equivalent(tree, data):
     other = copy.deepcopy(tree)
     node = data.draw(st.sampled_from(every_node(other)))
     name = data.draw(st.sampled_from(sorted(VALUES)))
@@ -96,7 +92,7 @@ def test_identities_that_differ_in_a_value_are_never_equivalent(
         assert (identity_key(other) == identity_key(tree)) == is_default
 
 
-def test_settings_have_the_defaults_of_their_schema() -> None:
+def test_settings_have_the_defaults_of_their_schema():
     assert TrainerSettings(max_steps=1).max_grad_norm == 1.0
     tree = {
         "trainer": {

@@ -37,7 +37,7 @@ def replace(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_the_run_of_the_same_configuration_is_accepted(tmp_path: Path) -> None:
+def test_the_run_of_the_same_configuration_is_accepted(tmp_path):
     config = config_of(tmp_path)
     check_identity(config.plain["run"])
     data = begin(config).data
@@ -49,9 +49,7 @@ def test_the_run_of_the_same_configuration_is_accepted(tmp_path: Path) -> None:
     check_identity(config_of(tmp_path, "device=cpu", "hooks.logging.interval=3").plain["run"])
 
 
-def test_another_configuration_in_the_folder_is_rejected_with_the_difference(
-    tmp_path: Path,
-) -> None:
+def test_another_configuration_in_the_folder_is_rejected_with_the_difference(tmp_path):
     config = config_of(tmp_path, "seed=3")
     identity = begin(config).data["identity"]
     identity["optimizer"]["lr"] = 7
@@ -72,16 +70,14 @@ def test_another_configuration_in_the_folder_is_rejected_with_the_difference(
     check_identity(config.plain["run"])
 
 
-def test_id_of_a_run_stays_when_it_resumes_with_other_values(tmp_path: Path) -> None:
+def test_id_of_a_run_stays_when_it_resumes_with_other_values(tmp_path):
     first = config_of(tmp_path)
     begin(first).end_attempt("preempted", end_step=0)
     begin(config_of(tmp_path, f"run.id={first.run.id}", "model.dropout=0.5"))
     check_identity(first.plain["run"])
 
 
-def test_values_from_the_environment_are_compared_as_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_from_the_environment_are_compared_as_others(tmp_path, monkeypatch):
     own = ("+trainer.own=[${oc.env:OWN_VALUE}]", "+data.own='a-${oc.env:OWN_VALUE}'")
     monkeypatch.setenv("OWN_VALUE", "1e3")
     config = config_of(tmp_path, *own)
@@ -106,7 +102,7 @@ def cases() -> list[tuple[str, str, bool]]:
 
 
 @pytest.mark.parametrize(("before", "now", "is_same"), cases())
-def test_the_table_of_changes_is_true(tmp_path: Path, before: str, now: str, is_same: bool) -> None:
+def test_the_table_of_changes_is_true(tmp_path, before, now, is_same):
     first = config_of(tmp_path, *before.split())
     begin(first)
     config, found = named(tmp_path, *now.split())
@@ -114,9 +110,7 @@ def test_the_table_of_changes_is_true(tmp_path: Path, before: str, now: str, is_
     assert (config.run.dir == first.run.dir) == is_same
 
 
-def test_the_runs_of_a_name_are_read_once_for_all_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_runs_of_a_name_are_read_once_for_all_jobs(tmp_path, monkeypatch):
     for seed in range(4):
         begin(config_of(tmp_path, f"seed={seed}"))
     read = run_on_disk.read_record
@@ -130,14 +124,14 @@ def test_the_runs_of_a_name_are_read_once_for_all_jobs(
     assert len(paths) == len(set(paths)) == 4
 
 
-def test_an_empty_folder_is_no_run(tmp_path: Path) -> None:
+def test_an_empty_folder_is_no_run(tmp_path):
     first = config_of(tmp_path, "~model.dropout")
     begin(first)
     Path(config_of(tmp_path).run.dir).mkdir()
     assert named(tmp_path)[1] == first.run.id
 
 
-def test_the_run_of_the_own_id_comes_before_an_equivalent_one(tmp_path: Path) -> None:
+def test_the_run_of_the_own_id_comes_before_an_equivalent_one(tmp_path):
     begin(config_of(tmp_path, "~model.dropout"))
     config = config_of(tmp_path)
     begin(config)
@@ -145,7 +139,7 @@ def test_the_run_of_the_own_id_comes_before_an_equivalent_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("own", ["here", "${run.id}-here"])
-def test_a_folder_of_another_name_stays_beside_an_equivalent_run(tmp_path: Path, own: str) -> None:
+def test_a_folder_of_another_name_stays_beside_an_equivalent_run(tmp_path, own):
     first = config_of(tmp_path, "~model.dropout")
     begin(first)
     folder = Path(first.run.dir).parent
@@ -154,7 +148,7 @@ def test_a_folder_of_another_name_stays_beside_an_equivalent_run(tmp_path: Path,
     assert Path(config.run.dir) == folder / own.replace("${run.id}", first.run.id)
 
 
-def test_several_equivalent_runs_are_rejected_and_a_copy_is_none(tmp_path: Path) -> None:
+def test_several_equivalent_runs_are_rejected_and_a_copy_is_none(tmp_path):
     first = config_of(tmp_path, "~model.dropout")
     begin(first)
     shutil.copytree(first.run.dir, Path(first.run.dir).parent / "copy")
@@ -166,12 +160,12 @@ def test_several_equivalent_runs_are_rejected_and_a_copy_is_none(tmp_path: Path)
     assert named(tmp_path, f"run.id={first.run.id}")[0].run.id == first.run.id
 
 
-def test_a_run_that_was_named_outright_is_only_found_by_that_name(tmp_path: Path) -> None:
+def test_a_run_that_was_named_outright_is_only_found_by_that_name(tmp_path):
     begin(config_of(tmp_path, "run.id=mine"))
     assert named(tmp_path)[1] is None
 
 
-def test_new_keys_are_one_line(tmp_path: Path) -> None:
+def test_new_keys_are_one_line(tmp_path):
     first = config_of(tmp_path, "~model.dropout", "seed=3")
     begin(first)
     config, _ = named(tmp_path, "seed=3")
@@ -189,9 +183,7 @@ def test_new_keys_are_one_line(tmp_path: Path) -> None:
         (["optimizer=sgd", "trainer.max_steps=1", "data.batch_size=2"], None),
     ],
 )
-def test_a_new_run_names_the_nearest_one(
-    tmp_path: Path, overrides: list[str], changes: str | None
-) -> None:
+def test_a_new_run_names_the_nearest_one(tmp_path, overrides, changes):
     first = config_of(tmp_path, "seed=3")
     begin(first)
     best = {"metric": "val/loss", "value": 1.5, "step": 1}
@@ -214,7 +206,7 @@ JSON = st.recursive(
 
 @settings(max_examples=40)
 @given(tree=JSON)
-def test_an_identity_survives_every_form_in_which_a_configuration_is_stored(tree: Any) -> None:
+def test_an_identity_survives_every_form_in_which_a_configuration_is_stored(tree):
     run = {"id": "${launcher.id:}", "name": "n", "dir": "d", "identity_exclude": []}
     config: Any = OmegaConf.create({**config_to_store({}, {"own": tree}), "run": run})
     named, _ = read(config)

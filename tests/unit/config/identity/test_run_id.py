@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ def id_of(*overrides: str) -> str:
     return str(composed(overrides).run.id)
 
 
-def test_the_id_is_twelve_hex_digits_and_the_folder_is_made_of_it() -> None:
+def test_the_id_is_twelve_hex_digits_and_the_folder_is_made_of_it():
     config = compose()
     assert len(config.run.id) == 12 and int(config.run.id, 16) >= 0
     assert config.run.name == "gpt-text"
@@ -32,7 +31,7 @@ def test_the_id_is_twelve_hex_digits_and_the_folder_is_made_of_it() -> None:
     "hooks=[default,memory,throughput,gradients,profiler,watchdog,nan_report,samples]",
     "job=evaluate",
 ])  # fmt: skip
-def test_keys_that_cannot_change_the_numbers_are_not_hashed(override: str) -> None:
+def test_keys_that_cannot_change_the_numbers_are_not_hashed(override):
     assert id_of(override) == id_of()
 
 
@@ -40,7 +39,7 @@ def test_keys_that_cannot_change_the_numbers_are_not_hashed(override: str) -> No
     "optimizer.lr=0.5", "trainer.max_steps=7", "hooks=[default,early_stopping]",
     "hooks=[default,skip_spikes]",
 ])  # fmt: skip
-def test_all_other_keys_are_hashed(override: str) -> None:
+def test_all_other_keys_are_hashed(override):
     assert id_of(override) != id_of()
 
 
@@ -52,15 +51,13 @@ STOPPING = "hooks=[default,early_stopping]"
     ("hooks.evaluation.at_start=false", "val/accuracy"), ("hooks.logging.interval=7", "train/loss"),
     ("hooks.logging.sync=false", "train/loss"),
 ])  # fmt: skip
-def test_settings_that_measure_a_steering_metric_are_in_the_identity(
-    override: str, metric: str
-) -> None:
+def test_settings_that_measure_a_steering_metric_are_in_the_identity(override, metric):
     steered = (STOPPING, f"hooks.early_stopping.metric={metric}")
     assert id_of(*steered, override) != id_of(*steered)
     assert id_of(STOPPING, "hooks.progress.interval=7") == id_of(STOPPING)
 
 
-def test_a_schedule_that_follows_a_metric_makes_what_measures_it_count() -> None:
+def test_a_schedule_that_follows_a_metric_makes_what_measures_it_count():
     plateau = ("scheduler=plateau",)
     assert id_of(*plateau, "hooks.evaluation.interval=7") != id_of(*plateau)
     assert id_of(*plateau, "hooks.logging.interval=7") == id_of(*plateau)
@@ -71,7 +68,7 @@ class Patient(EarlyStoppingHook):
 
 
 @pytest.mark.parametrize(("target", "steers"), [("Patient", True), ("Watching", False)])
-def test_a_hook_says_itself_whether_a_metric_steers_training(target: str, steers: bool) -> None:
+def test_a_hook_says_itself_whether_a_metric_steers_training(target, steers):
     """Not the spelling of a key: a model with a parameter `metric`, or a hook that only watches
     one, steers nothing."""
     own = (f"+hooks.own._target_={__name__}.{target}", "+model.metric=val/loss")
@@ -84,9 +81,7 @@ class Watching(BaseHook):
         self.metric = metric
 
 
-def test_the_content_of_deepspeeds_file_counts_and_its_path_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_content_of_deepspeeds_file_counts_and_its_path_does_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def written(file: str, text: str, spelling: str | None = None) -> str:
@@ -104,16 +99,16 @@ def test_the_content_of_deepspeeds_file_counts_and_its_path_does_not(
     assert first != written("a.json", '{"zero_optimization": {"stage": 3}}')
 
 
-def test_a_tag_is_the_same_as_text_and_as_number() -> None:
+def test_a_tag_is_the_same_as_text_and_as_number():
     assert id_of("run.tag=1") == id_of("run.tag='1'") != id_of("run.tag=2")
 
 
-def test_the_user_may_edit_what_counts() -> None:
+def test_the_user_may_edit_what_counts():
     without_seed = "run.identity_exclude=[job,run,hydra,seed]"
     assert id_of(without_seed, "seed=1") == id_of(without_seed, "seed=2")
 
 
-def test_a_value_that_depends_on_the_run_folder_is_no_circle() -> None:
+def test_a_value_that_depends_on_the_run_folder_is_no_circle():
     first = id_of("+trainer.folder=${run.dir}", "paths.outputs=a")
     assert first == id_of("+trainer.folder=${run.dir}", "paths.outputs=b")
     assert id_of("+trainer.link=${trainer.folder}", "+trainer.folder=${run.dir}") not in (
@@ -122,13 +117,13 @@ def test_a_value_that_depends_on_the_run_folder_is_no_circle() -> None:
     )
 
 
-def test_the_name_is_the_experiment_or_the_choices() -> None:
+def test_the_name_is_the_experiment_or_the_choices():
     assert compose(["model=mlp", "data=digits"]).run.name == "mlp-digits"
     assert compose(["experiment=digits_mlp"]).run.name == "digits_mlp"
     assert compose(["experiment=digits_mlp", "run.name=mine"]).run.name == "mine"
 
 
-def test_a_stored_configuration_keeps_name_and_id() -> None:
+def test_a_stored_configuration_keeps_name_and_id():
     run = run_of(["model=mlp", "data=digits"])
     again = from_stored(run.stored, run.hydra)
     assert (again.run, again.plain, again.stored) == (run.run, run.plain, run.stored)
@@ -147,6 +142,6 @@ def cases() -> list[tuple[str, bool]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("override", "counts"), cases())
-def test_the_table_of_what_counts_is_true(override: str, counts: bool) -> None:
+def test_the_table_of_what_counts_is_true(override, counts):
     model = ("model=gpt", "model.dropout=0")
     assert (id_of(*model, override) != id_of(*model)) == counts

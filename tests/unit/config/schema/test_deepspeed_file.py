@@ -43,7 +43,7 @@ def faults(path: Path, content: Any, run: dict[str, Any] = RUN, **strategy: Any)
     ]
 
 
-def test_file_without_keys_of_launcher_is_taken(tmp_path: Path) -> None:
+def test_file_without_keys_of_launcher_is_taken(tmp_path):
     assert faults(tmp_path / "ds.json", ALLOWED) == []
     file = read_file(tmp_path / "ds.json")
     assert file["fp16"] == {"loss_scale_window": 1000}
@@ -51,7 +51,7 @@ def test_file_without_keys_of_launcher_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", SET_BY_LAUNCHER)
-def test_key_that_launcher_sets_is_rejected_by_name(tmp_path: Path, key: str) -> None:
+def test_key_that_launcher_sets_is_rejected_by_name(tmp_path, key):
     section, _, name = key.partition(".")
     path = tmp_path / "ds.json"
     (fault,) = faults(path, {**ALLOWED, section: {name: True} if name else 1})
@@ -72,14 +72,14 @@ def test_key_that_launcher_sets_is_rejected_by_name(tmp_path: Path, key: str) ->
     ({ZERO: {"compute_grad_norm": False}}, "compute_grad_norm=false is not supported"),
     ({"data_types": {"grad_accum_dtype": "bf16"}}, "data_types is not supported"),
 ])  # fmt: skip
-def test_file_that_is_not_supported_is_rejected(tmp_path: Path, content: Any, message: str) -> None:
+def test_file_that_is_not_supported_is_rejected(tmp_path, content, message):
     path = tmp_path / "ds.json"
     first = faults(path, content)[0]
     assert first.startswith(f"strategy.config_file={path}: ")
     assert message in first
 
 
-def test_all_faults_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
+def test_all_faults_of_a_file_are_reported_at_once(tmp_path):
     content = {
         "train_batch_size": 1,
         "fp16": {"enabled": True},
@@ -89,14 +89,14 @@ def test_all_faults_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     assert len(faults(tmp_path / "ds.json", content, offload_param=True)) == 6
 
 
-def test_option_next_to_a_file_is_rejected(tmp_path: Path) -> None:
+def test_option_next_to_a_file_is_rejected(tmp_path):
     path = tmp_path / "ds.json"
     assert faults(path, ALLOWED, timeout=60.0) == []
     (fault,) = faults(path, ALLOWED, zero_stage=1)
     assert fault.startswith(f"strategy.zero_stage=1: strategy.config_file={path} replaces this")
 
 
-def test_a_missing_file() -> None:
+def test_a_missing_file():
     with pytest.raises(
         ConfigError, match=r"nowhere.json: cannot be read as JSON \(No such file or directory\)"
     ):
@@ -107,12 +107,12 @@ def test_a_missing_file() -> None:
     ({"zero_stage": 0, "offload_optimizer": True}, "strategy.offload_optimizer=true", 1),
     ({"zero_stage": 2, "offload_param": True}, "strategy.offload_param=true", 3),
 ])  # fmt: skip
-def test_offloading_needs_something_sharded(strategy: dict[str, Any], key: str, stage: int) -> None:
+def test_offloading_needs_something_sharded(strategy, key, stage):
     (fault,) = map(str, crosschecks({**RUN, "strategy": {**STRATEGY, **strategy}}))
     assert fault.startswith(f"{key}: needs strategy.zero_stage={stage}")
 
 
-def test_deepspeed_decides_when_gradients_are_exchanged() -> None:
+def test_deepspeed_decides_when_gradients_are_exchanged():
     (fault,) = map(
         str, crosschecks({**RUN, "trainer": {**RUN["trainer"], "sync_every_micro_batch": True}})
     )

@@ -45,7 +45,7 @@ DERIVED = {"_target_": f"{__name__}.Derived"}
 
 
 @pytest.fixture(scope="module")
-def composed() -> dict[str, Any]:
+def composed():
     """With all hooks that there are."""
     words = ["model=mlp", "data=digits", "run.name=a", f"hooks=[{','.join(HOOKS)}]"]
     return run_of(compose(words)).plain
@@ -61,9 +61,7 @@ def tree(composed: dict[str, Any], names: str, **changes: Any) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_alone_works_or_is_rejected_with_what_to_add(
-    composed: dict[str, Any], name: str
-) -> None:
+def test_a_hook_alone_works_or_is_rejected_with_what_to_add(composed, name):
     found = list(map(str, need_issues(tree(composed, name))))
     if name not in ("early_stopping", "ema", "export"):
         assert found == []
@@ -106,9 +104,7 @@ def mine(node: dict[str, Any], **settings: Any) -> dict[str, Any]:
     ("evaluation", BY_METRIC, None),
     ("checkpointing", BY_TRAIN_LOSS, "hooks.logging (best_metric="),
 ])  # fmt: skip
-def test_needs_of_a_hook_are_reported(
-    composed: dict[str, Any], names: str, changes: dict[str, Any], expected: str | None
-) -> None:
+def test_needs_of_a_hook_are_reported(composed, names, changes, expected):
     found = list(map(str, need_issues(tree(composed, names, **changes))))
     assert (len(found) == 1 and expected in found[0]) if expected else found == [], found
 
@@ -126,8 +122,8 @@ def test_needs_of_a_hook_are_reported(
     ],
 )
 def test_a_metric_that_no_hook_logs_is_rejected_before_training(
-    composed: dict[str, Any], key: str, metric: str, extra: dict[str, Any], is_known: bool
-) -> None:
+    composed, key, metric, extra, is_known
+):
     changes: dict[str, Any] = {"values": {key: metric}}
     if key == "scheduler":
         changes = {"scheduler": BY_METRIC["scheduler"] | {"metric": metric}}
@@ -138,13 +134,13 @@ def test_a_metric_that_no_hook_logs_is_rejected_before_training(
     assert found == ([] if is_known else [f"{path}='{metric}': {text}"])
 
 
-def test_the_groups_that_hooks_log_are_those_in_their_source() -> None:
+def test_the_groups_that_hooks_log_are_those_in_their_source():
     source = "".join(path.read_text() for path in (PACKAGE / "hooks").glob("*.py"))
     logged = re.findall(r"trainer\.log\(\s*\{\"(\w+)\"", source)
     # The evaluation logs the name of the split.
     assert {*logged, "val"} == set(LOGGED_GROUPS)
 
 
-def test_the_default_hooks_are_those_of_the_option() -> None:
+def test_the_default_hooks_are_those_of_the_option():
     option = yaml.safe_load((main_folder() / "hooks" / "default.yaml").read_text())
     assert set(option["defaults"]) - {"_self_"} == DEFAULT

@@ -3,7 +3,6 @@
 import itertools
 import math
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,12 +39,12 @@ NAMES: dict[str | None, str] = {
         *((name, expected) for expected, names in NAMES.items() for name in names.split()),
     ],
 )
-def test_the_last_word_of_the_name_decides(metric: str, expected: str | None) -> None:
+def test_the_last_word_of_the_name_decides(metric, expected):
     assert direction(metric) == expected
 
 
 @given(VALUES, MODES)
-def test_the_best_of_a_list_is_not_improved_on_later(values: list[float], mode: Any) -> None:
+def test_the_best_of_a_list_is_not_improved_on_later(values, mode):
     place = best_index(values, mode)
     assert (place is None) == (not any(map(math.isfinite, values)))
     if place is not None:
@@ -53,7 +52,7 @@ def test_the_best_of_a_list_is_not_improved_on_later(values: list[float], mode: 
 
 
 @given(VALUES, MODES)
-def test_a_ranking_has_all_values_in_order_up_to_rounding(values: list[float], mode: Any) -> None:
+def test_a_ranking_has_all_values_in_order_up_to_rounding(values, mode):
     places = sort_best_first(range(len(values)), lambda place: values[place], mode)
     assert sorted(places) == list(range(len(values)))
     for before, after in itertools.pairwise(values[place] for place in places):
@@ -62,14 +61,14 @@ def test_a_ranking_has_all_values_in_order_up_to_rounding(values: list[float], m
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_values_that_differ_by_rounding_keep_their_order(mode: Any) -> None:
+def test_values_that_differ_by_rounding_keep_their_order(mode):
     noise = random.Random(0)
     values = [0.9 * (1 + noise.uniform(-1, 1) * 1e-7) for _ in range(20)]
     assert sort_best_first(range(20), values.__getitem__, mode) == list(range(20))
     assert best_index(values, mode) == 0
 
 
-def test_min_delta_counts_where_it_is_more_than_rounding() -> None:
+def test_min_delta_counts_where_it_is_more_than_rounding():
     assert is_better(1.1, 1.0, "max") and not is_better(1.1, 1.0, "max", min_delta=0.2)
     assert not is_better(1.0 + 1e-7, 1.0, "max", min_delta=1e-9) and is_better(
         1.0 + 1e-5, 1.0, "max", min_delta=1e-9

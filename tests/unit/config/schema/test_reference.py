@@ -17,7 +17,7 @@ def reference():
     return all_groups([main_folder()])
 
 
-def test_every_key_of_the_default_configuration_is_in_the_reference() -> None:
+def test_every_key_of_the_default_configuration_is_in_the_reference():
     config = compose([])
     listed = {
         key.name: key
@@ -47,7 +47,7 @@ def _leaves(node: dict, path: str = "") -> list[str]:  # type: ignore[type-arg]
     return leaves
 
 
-def test_every_key_has_a_type_or_a_comment() -> None:
+def test_every_key_has_a_type_or_a_comment():
     bare = [
         f"{option.group}={option.name}: {key.name}"
         for options in reference().values()
@@ -58,7 +58,7 @@ def test_every_key_has_a_type_or_a_comment() -> None:
     assert bare == []
 
 
-def test_the_page_of_the_docs_is_up_to_date() -> None:
+def test_the_page_of_the_docs_is_up_to_date():
     """`make reference` writes it."""
     docs = Path(__file__).parents[4] / "docs"
     written = runpy.run_path(str(docs / "make_reference.py"))["reference"]()

@@ -85,7 +85,7 @@ bound = functools.partial(build, lr=1)
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def package(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     (folder / "signed").mkdir()
     for name, text in MODULES.items():
@@ -116,13 +116,11 @@ def read(target: str) -> Signature:
         ("parts.LastRow", ["name", "more"]),
     ],
 )
-def test_the_parameters_of_what_a_name_leads_to(
-    package: str, target: str, names: list[str]
-) -> None:
+def test_the_parameters_of_what_a_name_leads_to(package, target, names):
     assert read(f"{package}.{target}").names == names
 
 
-def test_types_that_yaml_can_write_are_kept_and_others_drop_out(package: str) -> None:
+def test_types_that_yaml_can_write_are_kept_and_others_drop_out(package):
     spec = read(f"{package}.parts.Typed")
     kinds = {each.name: each.annotation for each in spec.parameters}
     assert kinds == {
@@ -142,7 +140,7 @@ def test_types_that_yaml_can_write_are_kept_and_others_drop_out(package: str) ->
     assert read(f"{package}.parts.Part")["width"].annotation == PositiveInt
 
 
-def test_a_missing_default_differs_from_none(package: str) -> None:
+def test_a_missing_default_differs_from_none(package):
     defaults = {each.name: each.default for each in read(f"{package}.parts.Typed").parameters}
     assert (
         defaults["size"] is REQUIRED
@@ -156,7 +154,7 @@ def test_a_missing_default_differs_from_none(package: str) -> None:
     "target",
     ["functions.decorated", "functions.bound", "lazy.Anything", "parts", "parts.Typed.make"],
 )
-def test_signature_that_only_running_code_defines_is_left_open(package: str, target: str) -> None:
+def test_signature_that_only_running_code_defines_is_left_open(package, target):
     assert signature(f"{package}.{target}") is None
 
 
@@ -168,9 +166,7 @@ def test_signature_that_only_running_code_defines_is_left_open(package: str, tar
         ("signed.parts.Bse", "signed.parts", "Bse"),
     ],
 )
-def test_a_name_that_does_not_exist_is_rejected(
-    package: str, target: str, where: str, name: str
-) -> None:
+def test_a_name_that_does_not_exist_is_rejected(package, target, where, name):
     with pytest.raises(NotFound) as error:
         signature(target)
     assert (error.value.where, error.value.name) == (where, name)

@@ -55,7 +55,7 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
     ["scheduler=wsd", "scheduler.warmup_steps=0.5 epochs"],
     ["+width=16", "+paths.data=/data", "trainer.max_steps=${width}"],
 ])  # fmt: skip
-def test_a_valid_configuration_passes(overrides: list[str]) -> None:
+def test_a_valid_configuration_passes(overrides):
     assert sentences(*overrides) == []
 
 
@@ -185,12 +185,12 @@ SLURM = "dispatch=slurm dispatch.nodes="
         "set it, or give a default: ${oc.env:LAUNCHER_UNSET,...}",
     ),
 ])  # fmt: skip
-def test_a_fault_is_one_message_with_its_key_and_the_fix(words: str, key: str, fix: str) -> None:
+def test_a_fault_is_one_message_with_its_key_and_the_fix(words, key, fix):
     (message,) = sentences(*words.split())
     assert message.startswith(key) and fix in message
 
 
-def test_all_faults_are_reported_at_once_and_a_repeated_value_at_its_source() -> None:
+def test_all_faults_are_reported_at_once_and_a_repeated_value_at_its_source():
     faults = sentences("trainer.max_steps=0", "seed=x", "device=gpu", "optimizer.lr=abc")
     assert [fault.partition("=")[0] for fault in faults] == [
         "seed",
@@ -201,16 +201,14 @@ def test_all_faults_are_reported_at_once_and_a_repeated_value_at_its_source() ->
 
 
 @pytest.mark.parametrize("data", ["parquet", "jsonl"])
-def test_a_missing_value_has_no_second_error_about_what_follows_from_it(
-    data: str, tmp_path: Path
-) -> None:
+def test_a_missing_value_has_no_second_error_about_what_follows_from_it(data, tmp_path):
     """The tokenizer determines data.vocab_size, and with it model.vocab_size."""
     (tmp_path / "x").touch()
     (sentence,) = sentences(f"data={data}", f"data.files={tmp_path}/x")
     assert sentence.startswith("data.tokenizer: needs a value; e.g. data.tokenizer=...")
 
 
-def test_the_users_own_keys_are_not_passed_to_the_constructor() -> None:
+def test_the_users_own_keys_are_not_passed_to_the_constructor():
     words = ["+data.image_size=16", "data.batch_size=${trainer.max_steps}"]
     run = run_of(compose(["model=mlp", "data=digits", *words]))
     data = without_own_keys(run.plain["data"])
@@ -218,7 +216,7 @@ def test_the_users_own_keys_are_not_passed_to_the_constructor() -> None:
     assert data["batch_size"] == run.trainer.max_steps
 
 
-def test_files_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_must_exist(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert sentences("data.files=corpus/*.txt") == [
         f"data.files='corpus/*.txt': matches no file (looked in {tmp_path})."
@@ -233,20 +231,20 @@ def test_files_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert sentences("data.files='~/corpus/*.txt'") == []
 
 
-def test_a_checkpoint_to_start_from_must_exist(tmp_path: Path) -> None:
+def test_a_checkpoint_to_start_from_must_exist(tmp_path):
     assert sentences(f"run.init_from={tmp_path}") == []
     (tmp_path / "gpt-text" / "abcd0123").mkdir(parents=True)
     assert sentences("run.init_from=abcd0123", f"paths.outputs={tmp_path}") == []
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     write_project(tmp_path, package="schema_package")
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path / "conf"
 
 
-def test_a_users_option_must_not_have_the_name_of_one_of_ours(project: Path) -> None:
+def test_a_users_option_must_not_have_the_name_of_one_of_ours(project):
     """Hydra would use ours silently."""
     (project / "optimizer").mkdir(exist_ok=True)
     (project / "optimizer" / "adamw.yaml").write_text("_target_: torch.optim.AdamW\nlr: 5.0\n")
@@ -258,7 +256,7 @@ def test_a_users_option_must_not_have_the_name_of_one_of_ours(project: Path) -> 
     )
 
 
-def test_a_users_class_is_its_own_schema_and_is_not_imported(project: Path) -> None:
+def test_a_users_class_is_its_own_schema_and_is_not_imported(project):
     too_small = "should be a whole number greater than 0."
     nested = "+model.depth={_target_: schema_package.MyModel, width: -1}"
     for words, expected in {
@@ -279,7 +277,7 @@ def test_a_users_class_is_its_own_schema_and_is_not_imported(project: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["trainer", "run", "hpo"])
-def test_defaults_of_settings_equal_those_of_the_yaml_files(name: str) -> None:
+def test_defaults_of_settings_equal_those_of_the_yaml_files(name):
     """A stored configuration may lack a key that is newer than itself: the code then uses the
     declared default."""
     node = compose(["model=mlp", "data=digits"])[name]
@@ -294,7 +292,7 @@ def test_defaults_of_settings_equal_those_of_the_yaml_files(name: str) -> None:
     "job=lr_find job.folder=", "job=predict job.file=",
     "model=gpt data=parquet data.files=x data.cache=",
 ])  # fmt: skip
-def test_a_path_that_an_unset_variable_left_empty_is_rejected(words: str) -> None:
+def test_a_path_that_an_unset_variable_left_empty_is_rejected(words):
     *others, empty = words.split()
     with pytest.raises(ConfigError) as caught:
         validate(composed(["model=mlp", "data=digits", *others, empty]))
@@ -312,7 +310,7 @@ def test_a_path_that_an_unset_variable_left_empty_is_rejected(words: str) -> Non
         ("hooks.checkpointing.best_metric=val/x hooks.checkpointing.best_mode=max", False),
     ],
 )
-def test_the_best_value_of_an_objective_needs_a_direction(words: str, is_rejected: bool) -> None:
+def test_the_best_value_of_an_objective_needs_a_direction(words, is_rejected):
     config = composed(["model=mlp", "data=digits", "job.objective=val/x", *words.split()])
     if not is_rejected:
         validate(config)
@@ -321,7 +319,7 @@ def test_the_best_value_of_an_objective_needs_a_direction(words: str, is_rejecte
         validate(config)
 
 
-def test_lists_of_one_option_of_hooks_and_of_values_are_accepted() -> None:
+def test_lists_of_one_option_of_hooks_and_of_values_are_accepted():
     assert mistakes(["optimizer=[adamw]", "hooks=[default,ema]", "optimizer.betas=[0.8,0.9]"]) == []
 
 
@@ -335,7 +333,7 @@ SIGNATURES = {
 
 
 @pytest.mark.parametrize("owner", [*SIGNATURES, *SECTIONS])
-def test_numbers_are_finite(owner: str) -> None:
+def test_numbers_are_finite(owner):
     spec = SIGNATURES[owner] if owner in SIGNATURES else section(SECTIONS[owner])
     for parameter in () if spec is None else spec.parameters:
         if parameter.default is UNKNOWN:
@@ -359,6 +357,6 @@ class Unbounded:
         pass
 
 
-def test_a_number_may_be_infinite_where_its_default_is() -> None:
+def test_a_number_may_be_infinite_where_its_default_is():
     spec, keys = signature(f"{__name__}.Unbounded"), {"most": math.inf, "any": math.inf}
     assert spec is not None and not list(_keys("x", keys, spec, partial=True))

@@ -20,13 +20,13 @@ def found(outputs: Path, *overrides: str) -> str:
 
 
 @pytest.fixture
-def adopted(outputs: Path) -> str:
+def adopted(outputs):
     config = config_of(outputs)
     begin(config).end_attempt("preempted", end_step=0)
     return str(config.run.id)
 
 
-def test_the_command_resumes_the_run_that_it_has_adopted(outputs: Path, adopted: str, runs) -> None:
+def test_the_command_resumes_the_run_that_it_has_adopted(outputs, adopted, runs):
     code, output, _ = runs("adopt", adopted, "--", *COMMAND, "optimizer.lr=0.5", "seed=7")
     lines = [" ".join(line.split()) for line in output.splitlines()]
     assert code == 0 and lines[:3] == ["identity before now", "optimizer.lr 0.003 0.5", "seed 0 7"]
@@ -39,9 +39,7 @@ def test_the_command_resumes_the_run_that_it_has_adopted(outputs: Path, adopted:
     assert found(outputs) == adopted
 
 
-def test_two_adopted_runs_of_one_configuration_are_rejected(
-    outputs: Path, adopted: str, runs
-) -> None:
+def test_two_adopted_runs_of_one_configuration_are_rejected(outputs, adopted, runs):
     other = config_of(outputs, "seed=3")
     begin(other).end_attempt("preempted", end_step=0)
     assert runs("adopt", other.run.id, "--", *COMMAND, "seed=7")[0] == 0
@@ -49,7 +47,7 @@ def test_two_adopted_runs_of_one_configuration_are_rejected(
     assert code == 2 and f"{other.run.id} is the run of this configuration already" in error
 
 
-def test_adopt_rejects_an_unfit_run_and_changes_nothing(outputs: Path, adopted: str, runs) -> None:
+def test_adopt_rejects_an_unfit_run_and_changes_nothing(outputs, adopted, runs):
     begin(config_of(outputs, "seed=3"))
     record = (outputs / "mlp-digits" / adopted / "run.json").read_bytes()
     for words, message in (

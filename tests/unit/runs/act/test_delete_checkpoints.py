@@ -57,7 +57,7 @@ def steps_of(folder: RunFolder) -> list[int]:
 
 
 @pytest.fixture
-def old_run(make_run: Any) -> Any:
+def old_run(make_run):
     """Makes a run with checkpoints 1 to 4, which ended a month ago; 2 is the best."""
 
     def make(id: str, **options: Any) -> RunFolder:
@@ -73,7 +73,7 @@ def old_run(make_run: Any) -> Any:
     return make
 
 
-def test_without_yes_nothing_changes(old_run: Any, runs: Any) -> None:
+def test_without_yes_nothing_changes(old_run, runs):
     folder = old_run("aa")
     code, out, err = runs("checkpoints", "--delete")
     assert (code, err) == (0, "") and "Would delete 2 checkpoints of 1 run: " in out
@@ -91,7 +91,7 @@ def test_without_yes_nothing_changes(old_run: Any, runs: Any) -> None:
         (["--keep=99"], [4]),
     ],
 )
-def test_keep_names_what_stays(old_run: Any, runs: Any, keep: list[str], kept: list[int]) -> None:
+def test_keep_names_what_stays(old_run, runs, keep, kept):
     folder = old_run("aa")
     before = others(folder)
     code, out, err = runs(*DELETE, *keep)
@@ -117,8 +117,8 @@ def test_keep_names_what_stays(old_run: Any, runs: Any, keep: list[str], kept: l
     ],
 )
 def test_runs_that_are_held_or_needed_are_never_touched(
-    old_run: Any, make_run: Any, change: Any, runs: Any, tmp_path: Path, name: str, reason: str
-) -> None:
+    old_run, make_run, change, runs, tmp_path, name, reason
+):
     folder = old_run("aa", config={"run": {"tag": "again"}} if name == "tagged" else None)
     holder = json.dumps(asdict(Holder.current()))
     starts = {"planned": {"fork_from": "aa/1"}}
@@ -150,7 +150,7 @@ def test_runs_that_are_held_or_needed_are_never_touched(
     assert code == 0 and reason in out and steps_of(folder) == [1, 2, 3, 4]
 
 
-def test_set_aside_and_left_behind_folders_are_deleted(old_run: Any, runs: Any) -> None:
+def test_set_aside_and_left_behind_folders_are_deleted(old_run, runs):
     folder = old_run("aa")
     for name in ("abandoned-step-00000001", "corrupt-step-00000009", ".tmp-step-00000007-1"):
         (folder.checkpoints / name).mkdir()
@@ -162,7 +162,7 @@ def test_set_aside_and_left_behind_folders_are_deleted(old_run: Any, runs: Any) 
     assert names == {"latest", "best", "step-00000002", "step-00000004", "corrupt-step-00000003"}
 
 
-def test_a_run_that_changes_meanwhile_is_left(old_run: Any) -> None:
+def test_a_run_that_changes_meanwhile_is_left(old_run):
     folder = old_run("aa")
     run = delete_checkpoints.StoredRun.read(folder.path)
     seen = run.updated
@@ -172,9 +172,7 @@ def test_a_run_that_changes_meanwhile_is_left(old_run: Any) -> None:
     assert steps_of(folder) == [1, 2, 3, 4]
 
 
-def test_a_failure_to_delete_is_reported(
-    old_run: Any, runs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_to_delete_is_reported(old_run, runs, monkeypatch):
     old_run("aa")
 
     def fails(path: Path, ignore_errors: bool = False) -> None:
@@ -197,9 +195,7 @@ def test_a_failure_to_delete_is_reported(
         ([""], "'': "),
     ],
 )
-def test_bad_options_are_rejected(
-    old_run: Any, runs: Any, monkeypatch: pytest.MonkeyPatch, words: list[str], key: str
-) -> None:
+def test_bad_options_are_rejected(old_run, runs, monkeypatch, words, key):
     """An empty word does not mean the current folder."""
     folder = old_run("aa")
     monkeypatch.chdir(folder.path)
@@ -208,9 +204,7 @@ def test_bad_options_are_rejected(
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_call_leaves_nothing_half(
-    old_run: Any, outputs: Path, tmp_path: Path
-) -> None:
+def test_a_kill_at_any_call_leaves_nothing_half(old_run, outputs, tmp_path):
     folder, died, kill_at = old_run("aa"), True, 0
     shutil.copytree(outputs, tmp_path / "pristine", symlinks=True)
     words = ["--outputs", str(outputs), *DELETE]
@@ -280,9 +274,7 @@ def valid_steps(folder: RunFolder) -> list[int]:
     st.lists(st.sampled_from(["best", "latest", "1", "5"]), min_size=1, max_size=2),
     st.sampled_from([[], ["--older", "7d"]]),
 )
-def test_over_all_states_of_runs(
-    tmp_path: Path, states: list[dict[str, Any]], keep: list[str], older: Any
-) -> None:
+def test_over_all_states_of_runs(tmp_path, states, keep, older):
     outputs = tmp_path / "outputs"
     shutil.rmtree(outputs, ignore_errors=True)
     folders = [made(outputs, index, given) for index, given in enumerate(states)]

@@ -37,7 +37,7 @@ def spent_by(*attempts: dict[str, Any]) -> Times:
     return time_of_run(StoredRun("nowhere", {"state": "completed", "attempts": [*attempts]}), BEGIN)
 
 
-def test_each_second_of_an_attempt_has_its_part() -> None:
+def test_each_second_of_an_attempt_has_its_part():
     seconds = {"starting": 10.0, "evaluating": 5.0, "saving": 2.0}
     found = spent_by(attempt(100, 200, (0, 50), seconds=seconds, queued=time_of(40), world_size=4))
     expected = {"queued": 60, "repeating": 0, "computing": 83, DEVICES: 400, **seconds}
@@ -54,9 +54,7 @@ def test_each_second_of_an_attempt_has_its_part() -> None:
         pytest.param([(0, 10), (0, 20)], 100, id="all steps"),
     ],
 )
-def test_steps_that_a_later_attempt_computes_again_are_lost(
-    spans: list[tuple[int, int]], repeated: float
-) -> None:
+def test_steps_that_a_later_attempt_computes_again_are_lost(spans, repeated):
     """Each step took ten seconds."""
     attempts = []
     for index, (first, last) in enumerate(spans):
@@ -68,7 +66,7 @@ def test_steps_that_a_later_attempt_computes_again_are_lost(
 
 
 @pytest.mark.parametrize("state", ["running", "stale"])
-def test_an_open_attempt_lasts_until_now_or_the_last_write(make_run: Any, state: str) -> None:
+def test_an_open_attempt_lasts_until_now_or_the_last_write(make_run, state):
     folder = make_run("gpt", "aa", state=state)
     run = StoredRun.read(folder.path)
     begun = datetime.fromisoformat(run.attempts[0]["started"]).timestamp()
@@ -86,7 +84,7 @@ SPANS = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda pair: (min(
         st.tuples(SPANS, st.integers(0, 100), st.integers(0, 100), st.integers(1, 8)), max_size=5
     )
 )
-def test_the_parts_add_up_to_the_time(given: list[Any]) -> None:
+def test_the_parts_add_up_to_the_time(given):
     attempts, total, devices = [], 0, 0
     for index, (steps, waited, took, ranks) in enumerate(given):
         begin = 1000 * index + 200

@@ -2,7 +2,6 @@
 tests/end_to_end/test_reproduce.py runs the commands."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from launcher.rundir.reproduction import CODE, ENVIRONMENT
 
 
 @pytest.fixture
-def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def commit(tmp_path, monkeypatch):
     """The commit of a repository, which is the current folder."""
     (root := tmp_path / "my project").mkdir()
     monkeypatch.chdir(root)
@@ -21,7 +20,7 @@ def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
 
 
-def test_the_commands_have_absolute_quoted_paths(make_run, runs, tmp_path, commit) -> None:
+def test_the_commands_have_absolute_quoted_paths(make_run, runs, tmp_path, commit):
     folder = make_run("mlp", "abcd1234").path
     (folder / CODE).write_text(
         f"# commit: {commit}\n# left out: .env (looks like a secret)\ndiff --git a/a.py b/a.py\n"
@@ -53,7 +52,7 @@ def test_the_commands_have_absolute_quoted_paths(make_run, runs, tmp_path, commi
         ("# commit: {commit}\n", "# No changes to apply: "),
     ],
 )
-def test_what_is_missing_is_named(make_run, runs, commit, text, expected) -> None:
+def test_what_is_missing_is_named(make_run, runs, commit, text, expected):
     folder = make_run("mlp", "abcd1234").path
     (folder / CODE).write_text(text.replace("{commit}", commit))
     code, output, _ = runs("reproduce", "abcd1234")
@@ -62,7 +61,7 @@ def test_what_is_missing_is_named(make_run, runs, commit, text, expected) -> Non
     assert runs("reproduce", "abcd1234")[0] == int("Missing" in expected)
 
 
-def test_without_git_the_commit_is_missing(make_run, runs, commit, monkeypatch) -> None:
+def test_without_git_the_commit_is_missing(make_run, runs, commit, monkeypatch):
     (make_run("mlp", "abcd1234").path / CODE).write_text(f"# commit: {commit}\n")
     monkeypatch.setenv("PATH", "")
     code, output, _ = runs("reproduce", "abcd1234")

@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,7 @@ LOSSES = {"adamw": [0.2, 0.3, 0.4], "sgd": [0.6, 0.5]}
 
 
 @pytest.fixture
-def sweep(make_run: Any, change: Any) -> None:
+def sweep(make_run, change):
     """Two optimizers with several seeds. `data.seed` follows the seed; one run has failed."""
 
     def add(optimizer: str, seed: int, loss: float, id: str, state: str = "completed") -> None:
@@ -37,7 +35,7 @@ def sweep(make_run: Any, change: Any) -> None:
     add("sgd", 2, 99.0, "12", state="failed")
 
 
-def test_the_table_groups_runs_over_seeds(sweep: None, runs: Any) -> None:
+def test_the_table_groups_runs_over_seeds(sweep, runs):
     code, out, err = runs("list", "--over", "seed")
     assert (code, err) == (0, "")
     lines = [line.split("  ") for line in out.splitlines()]
@@ -50,7 +48,7 @@ def test_the_table_groups_runs_over_seeds(sweep: None, runs: Any) -> None:
     ]
 
 
-def test_json_has_the_values_of_completed_runs(sweep: None, runs: Any) -> None:
+def test_json_has_the_values_of_completed_runs(sweep, runs):
     words = ("--columns", "val/loss", "--sort", "val/loss", "--reverse", "--json")
     groups = json.loads(runs("--over", "seed", *words)[1])
     assert [group["differs"] for group in groups] == [{"optimizer": "sgd"}, {"optimizer": "adamw"}]
@@ -59,7 +57,7 @@ def test_json_has_the_values_of_completed_runs(sweep: None, runs: Any) -> None:
         assert group["metrics"]["val/loss"] == losses
 
 
-def test_over_another_key(sweep: None, runs: Any) -> None:
+def test_over_another_key(sweep, runs):
     groups = json.loads(runs("list", "state=completed", "--over", "optimizer", "--json")[1])
     counts = [(group["differs"]["seed"], group["n"]) for group in groups]
     assert counts == [("0", 2), ("1", 2), ("2", 1)]
@@ -67,12 +65,12 @@ def test_over_another_key(sweep: None, runs: Any) -> None:
 
 
 @pytest.mark.parametrize(("key", "hint"), [("sede", "did you mean seed?"), ("val/loss", "a key")])
-def test_bad_keys_are_rejected(sweep: None, runs: Any, key: str, hint: str) -> None:
+def test_bad_keys_are_rejected(sweep, runs, key, hint):
     code, out, err = runs("list", "--over", key)
     assert (code, out) == (2, "") and f"--over={key}" in err and hint in err
 
 
-def test_a_band_is_where_all_curves_have_values_and_positive_on_a_logarithmic_scale() -> None:
+def test_a_band_is_where_all_curves_have_values_and_positive_on_a_logarithmic_scale():
     found = band([Curve([1, 2, 3], [1, 2, 3]), Curve([1, 2, 3], [3, math.nan, 5]), Curve([], [])])
     assert (found.x, found.mean) == ([1, 3], [2, 4])
     assert found.low == pytest.approx([2 - math.sqrt(2), 4 - math.sqrt(2)])
@@ -83,7 +81,7 @@ def test_a_band_is_where_all_curves_have_values_and_positive_on_a_logarithmic_sc
     assert band([]).x == band([Curve([], [])]).x == []
 
 
-def test_plot_and_report_draw_bands(sweep: None, runs: Any, outputs: Path, tmp_path: Path) -> None:
+def test_plot_and_report_draw_bands(sweep, runs, outputs, tmp_path):
     pytest.importorskip("matplotlib")
     words = ("plot", "seed>-1", "--over", "seed")
     assert runs(*words, "--metric", "val/loss", "-o", tmp_path / "plot.svg")[0] == 0

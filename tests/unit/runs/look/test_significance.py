@@ -14,7 +14,7 @@ NAMES = iter(range(10**9))
 
 
 @pytest.fixture
-def add(make_run: Any, change: Any) -> Any:
+def add(make_run, change):
     """Adds a completed run. `scheduler.lr` follows the optimizer's learning rate, and `data.seed`
     the seed."""
 
@@ -43,7 +43,7 @@ def add(make_run: Any, change: Any) -> Any:
 
 
 @pytest.fixture
-def arms(add: Any) -> Any:
+def arms(add):
     def make(*optimizers: str, seeds: int = 4) -> None:
         for optimizer in optimizers:
             for seed, loss in enumerate(LOSSES[optimizer][:seeds]):
@@ -53,7 +53,7 @@ def arms(add: Any) -> Any:
 
 
 @pytest.mark.parametrize("seeds", [4, 3])
-def test_numbers_equal_scipys(arms: Any, runs: Any, seeds: int) -> None:
+def test_numbers_equal_scipys(arms, runs, seeds):
     """Arms with the same seeds are paired, others are not."""
     from scipy import stats  # half a second, which each worker would pay at its start
 
@@ -74,7 +74,7 @@ def test_numbers_equal_scipys(arms: Any, runs: Any, seeds: int) -> None:
     assert [found[k] for k in ("difference", "low", "high", "p")] == pytest.approx(expected)
 
 
-def test_several_arms_are_adjusted(arms: Any, runs: Any) -> None:
+def test_several_arms_are_adjusted(arms, runs):
     """By Holm's method."""
     from scipy import stats
 
@@ -90,7 +90,7 @@ def test_several_arms_are_adjusted(arms: Any, runs: Any) -> None:
     assert "p (Holm)" in runs("test", "optimizer")[1]
 
 
-def test_the_tables(arms: Any, runs: Any) -> None:
+def test_the_tables(arms, runs):
     arms("adamw", "muon")
     code, out, _ = runs("test", "optimizer")
     rows = [line.split() for line in out.splitlines()]
@@ -102,7 +102,7 @@ def test_the_tables(arms: Any, runs: Any) -> None:
     assert rows[5][:3] == ["adamw", "-", "muon"] and rows[5][-2:] == ["paired", "t"]
 
 
-def test_an_earlier_step_and_a_filter_are_compared(arms: Any, runs: Any) -> None:
+def test_an_earlier_step_and_a_filter_are_compared(arms, runs):
     arms("adamw", "sgd", "muon")
     found = json.loads(runs("test", "optimizer", "optimizer!=muon", "--json")[1])["arms"]
     assert [*found] == ["adamw", "sgd"]
@@ -122,16 +122,14 @@ def test_an_earlier_step_and_a_filter_are_compared(arms: Any, runs: Any) -> None
         ({}, ("optimizer=sgd",), "'optimizer': a test compares runs with several values of it;"),
     ],
 )
-def test_arms_that_cannot_be_compared_are_rejected(
-    arms: Any, add: Any, runs: Any, more: dict[str, Any], arguments: Any, message: str
-) -> None:
+def test_arms_that_cannot_be_compared_are_rejected(arms, add, runs, more, arguments, message):
     arms("adamw", "sgd")
     add(**{"optimizer": "sgd", "loss": 0.4, "seed": 9} | more)
     code, out, err = runs("test", "optimizer", *arguments)
     assert (code, out) == (2, "") and err.startswith(message)
 
 
-def test_keys_that_make_no_arms_are_rejected(arms: Any, add: Any, runs: Any) -> None:
+def test_keys_that_make_no_arms_are_rejected(arms, add, runs):
     arms("adamw", "sgd")
     code, _, err = runs("test", "optimizer.lr")
     assert code == 2 and err.startswith("'optimizer.lr': the arms differ in optimizer")

@@ -17,7 +17,7 @@ def completed(
     return complete(config, plan, Precision(precision), 2)  # type: ignore[arg-type]
 
 
-def test_the_run_decides_on_batch_clipping_and_number_format() -> None:
+def test_the_run_decides_on_batch_clipping_and_number_format():
     config = completed({"zero_optimization": {"stage": 3}})
     assert config["zero_optimization"] == {"stage": 3}
     sizes = (
@@ -36,7 +36,7 @@ def test_the_run_decides_on_batch_clipping_and_number_format() -> None:
     assert completed({}, plan=StepPlan(micro_batch_size=4))["gradient_clipping"] == 0.0
 
 
-def test_auto_is_left_to_deepspeed() -> None:
+def test_auto_is_left_to_deepspeed():
     assert DeepSpeedStrategy(reduce_bucket_size=5e8).options(on_gpu=False)["zero_optimization"] == {
         "stage": 2, "overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": 5e8,
         "sub_group_size": 1e9, "stage3_prefetch_bucket_size": 5e7,

@@ -10,7 +10,7 @@ from launcher.errors import ConfigError
 from launcher.strategies.deepspeed import engine_setup
 
 
-def test_the_extra_installs_the_tested_range() -> None:
+def test_the_extra_installs_the_tested_range():
     project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
     extra = project["optional-dependencies"]["deepspeed"]
     assert [each for each in extra if each.startswith("deepspeed")] == [
@@ -19,9 +19,7 @@ def test_the_extra_installs_the_tested_range() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.9.5", "0.17.6", "0.20.0", "0.20.1", "1.0.0"])
-def test_a_version_that_is_not_tested_is_rejected(
-    monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
+def test_a_version_that_is_not_tested_is_rejected(monkeypatch, version):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     with pytest.raises(ConfigError, match=f"DeepSpeed {version} .*deepspeed{engine_setup.TESTED}"):
         engine_setup.require()
