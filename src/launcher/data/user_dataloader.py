@@ -187,7 +187,7 @@ class ResumableSampler:
             restore_own(self.loader, {**state, "samplers": {}})
             rest = iter(self.inner)
             first = list(islice(rest, 1))
-        rest = chain(first, rest)
+        rest = self._watch(chain(first, rest))
         # The sampler draws for the skipped items here, from the generators that are restored.
         next(islice(rest, position, position), None)
         return rest

@@ -53,7 +53,8 @@ class SamplesHook(IntervalHook):
         encode: Callable[[str], Sequence[int]] | None = None,
         decode: Callable[[list[int]], str] | None = None,
     ):
-        self.prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        # No prompt is rejected as an empty one is.
+        self.prompts = [prompts] if isinstance(prompts, str) else list(prompts) or [""]
         self.interval, self.max_new_tokens, self.seed = interval, max_new_tokens, seed
         self.temperature, self.top_k = temperature, top_k
         self.encode, self.decode = encode, decode

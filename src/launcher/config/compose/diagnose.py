@@ -182,9 +182,10 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
     groups = [group for group in loader().list_groups("") if group != "hydra"]
     if name in groups:
         return f"no option of {name} is chosen; choose one with {name}=..."
-    if near := closest_name(name, keys + groups):
-        return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
     parts = {key: node for key in keys if isinstance(node := select(config, key), DictConfig)}
+    # Only a mapping has keys below it.
+    if near := closest_name(name, [*(parts if rest else keys), *groups]):
+        return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
     if below := closest_name(name, [str(key) for node in parts.values() for key in node]):
         echoes = references(to_plain(config))
         owners = [
