@@ -307,7 +307,10 @@ def test_jobs_of_submitit_are_the_same_runs(project):
     (ours,) = said(project, "-m", "seed=1", "model.width=4")
     (project / "said.jsonl").unlink()
     words = ("hydra/launcher=submitit_local", "job=mine", "model=net", "model.width=4")
-    done = python.run("-m", "launcher", "-m", "seed=1", *words, cwd=project)
-    assert done.returncode == 0, done.stderr
+    words = ("-m", "launcher", "-m", "seed=1", *words)
+    children = (("submitit.local._local", 1),)  # its job has the number of its process
+    launched = python.start(*words, cwd=project, env=python.forking(), children=children)
+    output, _ = launched.communicate()
+    assert launched.returncode == 0, output
     theirs = json.loads((project / "said.jsonl").read_text())
     assert (theirs["id"], theirs["mode"]) == (ours["id"], "MULTIRUN")
