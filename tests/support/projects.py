@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
+from launcher.config.compose import composer
 from support import python
+from support.composition import shared_composer
 
 PACKAGE = '''
 from launcher.errors import ConfigError
@@ -83,3 +85,9 @@ def enter_project(folder: Path, files: Mapping[str, str], monkeypatch: pytest.Mo
         (folder / name).write_text(text)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
+
+
+@pytest.fixture
+def shared_groups(monkeypatch):
+    """Commands in this process share what Hydra has composed, as the jobs of a sweep do."""
+    monkeypatch.setattr(composer, "Composer", shared_composer)

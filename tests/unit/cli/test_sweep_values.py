@@ -12,7 +12,7 @@ from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from support.projects import enter_project
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_groups")]
 
 PACKAGE = """
 class Net:

@@ -152,6 +152,7 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ),
     ("~model", "model", "the run needs one; choose model="),
     ("optimizer.lr=abc", "optimizer.lr='abc'", "should be a number"),
+    ("optimizer.betas=0.9", "optimizer.betas=0.9", "a list of 2, each item a number from 0 to bel"),
     ("experiment=conf/experiment/gpt_tiny.yaml", "experiment=conf/", "mean experiment=gpt_tiny?"),
     ("experiment=gpt_tiny hooks=[]", "hooks.evaluation", "or remove the keys: ~hooks.evaluation."),
     ("hooks.logging.interval=often", "hooks.logging.interval='often'", "should be a whole"),
