@@ -22,7 +22,9 @@ EXITS = [
 
 
 def test_a_sweep_reports_every_exit(tmp_path):
-    hooks = (f"{{_target_:support.saboteur.Exits,where:{where},code:{code}}}" for where, code in EXITS)
+    hooks = (
+        f"{{_target_:support.saboteur.Exits,where:{where},code:{code}}}" for where, code in EXITS
+    )
     done = launch(tmp_path, "-m", *RUN, f"+hooks.exits={','.join(hooks)}")
     assert done.returncode == 1 and "6 of 6 jobs failed:" in done.output, done.output
     states = [read_record(path)["state"] for path in tmp_path.glob("*/*/run.json")]

@@ -14,12 +14,24 @@ from support.composition import composed, validate
 
 FOLDER = Path(str(main_folder()))
 OPTIONS = [(group, option) for group, names in groups([FOLDER]).items() for option in names]
-COLLECTIONS = ("hooks", "tracker")
+COLLECTIONS = {"hooks", "tracker"}
 """Groups whose options can all be chosen at once."""
+APART = {"data", "experiment", "model"}
+"""Groups whose options need others next to them."""
+TOGETHER = {
+    group: sorted(names)
+    for group, names in groups([FOLDER]).items()
+    if group not in COLLECTIONS | APART
+}
 CHOICES = [
-    *((group, option) for group, option in OPTIONS if group not in COLLECTIONS),
-    *((group, f"[{','.join(groups([FOLDER])[group])}]") for group in COLLECTIONS),
+    *({group: option} for group, option in OPTIONS if group in APART),
+    {group: f"[{','.join(groups([FOLDER])[group])}]" for group in COLLECTIONS},
+    *(
+        {group: names[place % len(names)] for group, names in TOGETHER.items()}
+        for place in range(max(map(len, TOGETHER.values())))
+    ),
 ]
+"""Choices in which each option is once."""
 NEEDS = {
     ("model", "mlp"): ["data=digits"],
     ("data", "digits"): ["model=mlp"],
@@ -59,11 +71,6 @@ NOT_BUILT = [("model", "pretrained")]
 """Options that cannot be built here: there are no weights."""
 
 
-def chosen(group: str, option: str) -> DictConfig:
-    """A configuration with an option of a group chosen, the defaults next to it."""
-    return composed([f"{group}={option}", *NEEDS.get((group, option), [])])
-
-
 def targets(node: Any) -> set[str]:
     if isinstance(node, dict):
         own = {node["_target_"]} if "_target_" in node else set()
@@ -79,13 +86,22 @@ def test_every_file_is_an_option_of_a_group():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("group", "option"), CHOICES)
-def test_every_option_is_valid_and_matches_its_class(group, option):
+@pytest.mark.parametrize("choices", CHOICES, ids=lambda choices: " ".join(choices.values()))
+def test_every_option_is_valid_and_matches_its_class(choices):
     """The signature read from source is the one that Python sees, and each part that is not a
     partial can be built."""
-    config = chosen(group, option)
+    words = [
+        word
+        for group, option in choices.items()
+        for word in (f"{group}={option}", *NEEDS.get((group, option), []))
+    ]
+    config = composed(words)
     validate(config)
-    node = OmegaConf.select(config, group)
+    for group, option in choices.items():
+        check_option(group, option, OmegaConf.select(config, group))
+
+
+def check_option(group: str, option: str, node: Any) -> None:
     for target in targets(OmegaConf.to_container(node, resolve=True) if node is not None else {}):
         read, real = signature(target), inspect.signature(get_object(target))
         named = [
@@ -98,10 +114,7 @@ def test_every_option_is_valid_and_matches_its_class(group, option):
         pytest.importorskip(EXTRAS[group, option])
     if (group, option) in NOT_BUILT:
         return
-    parts = node.values() if group in COLLECTIONS else [node]
-    for part in parts:
+    for part in node.values() if group in COLLECTIONS else [node]:
         if isinstance(part, DictConfig) and "_target_" in part:
-            assert (
-                instantiate(part, _recursive_=group != "job" and part.get("_recursive_", True))
-                is not None
-            )
+            recursive = group != "job" and part.get("_recursive_", True)
+            assert instantiate(part, _recursive_=recursive) is not None

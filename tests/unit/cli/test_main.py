@@ -2,7 +2,6 @@
 
 import sys
 import zlib
-from pathlib import Path
 
 import pytest
 

@@ -11,11 +11,9 @@ from support.composition import mistakes
 FILES = {
     "experiment/keys.yaml": "model:\n  dim: 64\n",
     "experiment/defaults.yaml": "defaults:\n  - override /model: mlp\n",
-    "model/tab.yaml": "_target_: torch.nn.Linear\n\tbad: 1\n",
     "model/twice.yaml": "_target_: torch.nn.Linear\n_target_: torch.nn.ReLU\n",
 }
 MISTAKES = {
-    "model=tab data=digits": ["model=tab: The configuration cannot be read as YAML"],
     "model=twice data=digits": ["model=twice: The configuration cannot be read as YAML"],
     "model=bn optimizer.lrr=3": ["model=bn: no option bn", "optimizer.lrr=3: no key optimizer.lrr"],
     "experiment=keys": ["experiment={model:{dim:64}}: sets model below itself; its file should"],

@@ -10,7 +10,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from launcher.config.compose import session
-from launcher.config.compose.composer import compose
 from launcher.config.schema.signature import UNKNOWN, signature
 from launcher.config.schema.validate import _check_type, _keys, without_own_keys
 from launcher.config.schema.value_types import fits
@@ -31,7 +30,7 @@ NO_TAG = (  # Hydra 1.4 deletes it
 def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
     """The faults of a configuration that composes."""
     try:
-        validate(compose(overrides, config_dir) if config_dir else composed(overrides))
+        validate(composed(overrides, config_dir))
     except ConfigError as error:
         return error.messages
     return []
@@ -211,7 +210,7 @@ def test_a_missing_value_has_no_second_error_about_what_follows_from_it(data, tm
 
 def test_the_users_own_keys_are_not_passed_to_the_constructor():
     words = ["+data.image_size=16", "data.batch_size=${trainer.max_steps}"]
-    run = run_of(compose(["model=mlp", "data=digits", *words]))
+    run = run_of(composed(["model=mlp", "data=digits", *words]))
     data = without_own_keys(run.plain["data"])
     assert set(run.plain["data"]) - set(data) == {"image_size"}
     assert data["batch_size"] == run.trainer.max_steps
@@ -281,7 +280,7 @@ def test_a_users_class_is_its_own_schema_and_is_not_imported(project):
 def test_defaults_of_settings_equal_those_of_the_yaml_files(name):
     """A stored configuration may lack a key that is newer than itself: the code then uses the
     declared default."""
-    node = compose(["model=mlp", "data=digits"])[name]
+    node = composed(["model=mlp", "data=digits"])[name]
     defaults = {
         each.name: each.default for each in fields(SECTIONS[name]) if each.default is not MISSING
     }
