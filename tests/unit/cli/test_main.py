@@ -8,7 +8,6 @@ import pytest
 from launcher.cli.main import main, read
 from launcher.cli.start import start_run
 from launcher.config.compose import session
-from launcher.config.compose.composer import compose
 from launcher.config.explain import log_traceback, user_traceback
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
@@ -219,20 +218,6 @@ def test_an_id_of_digits_stays_text(folder, monkeypatch):
     assert (folder / "outputs" / "7" / "12345e67").is_dir()
 
 
-def test_the_configuration_of_the_wheel_composes_in_the_same_way(tmp_path, monkeypatch):
-    """Installed, `conf/` is a package inside `launcher`; here a copy of it stands for that."""
-    import shutil
-
-    from launcher.config.compose import session
-    from launcher.config.options import config_path
-
-    shutil.copytree(config_path(), tmp_path / "packed_conf")
-    monkeypatch.syspath_prepend(tmp_path)
-    expected = compose(["seed=4"])
-    monkeypatch.setattr(session, "config_path", lambda: "pkg://packed_conf")
-    assert compose(["seed=4"]).run == expected.run
-
-
 MODE = "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      seed: 1,2\n"
 RUN = ("model=mlp", "data=digits", "device=cpu")
 
@@ -267,7 +252,6 @@ def test_a_file_may_make_a_sweep(folder, jobs, words, expected):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["seed=3"], [(3, 7)]),
         (["seed=3,4", "hydra.mode=MULTIRUN"], [(3, 7), (4, 7)]),
         (["-m", "seed=3,4", "precision.init_scale=3"], [(3, 7), (4, 7)]),
         (["-m", "seed=3", "precision.init_scale=3,4"], [(3, 7), (3, 7)]),
