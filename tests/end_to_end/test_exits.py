@@ -25,8 +25,8 @@ def test_a_sweep_reports_every_exit(tmp_path):
     hooks = (
         f"{{_target_:support.saboteur.Exits,where:{where},code:{code}}}" for where, code in EXITS
     )
-    done = launch(tmp_path, "-m", *RUN, f"+hooks.exits={','.join(hooks)}")
-    assert done.returncode == 1 and "6 of 6 jobs failed:" in done.output, done.output
+    done = launch(tmp_path, "-m", *RUN, f"+hooks.exits={','.join(hooks)}", code=1)
+    assert "6 of 6 jobs failed:" in done.output, done.output
     states = [read_record(path)["state"] for path in tmp_path.glob("*/*/run.json")]
     assert states == ["failed"] * len(EXITS)
 
@@ -39,8 +39,7 @@ def test_an_exit_while_a_sample_is_loaded(tmp_path, workers):
         f"data.num_workers={workers}",
     )
     sizes = ("model.num_features=64", "model.num_classes=10", "data.batch_size=8")
-    done = launch(tmp_path, *RUN, *data, *sizes)
-    assert done.returncode == 1, done.output
+    done = launch(tmp_path, *RUN, *data, *sizes, code=1)
     assert "called sys.exit(0); raise an exception instead" in done.output
     assert "saboteur.py" in done.output, "where it was called"
     assert record(tmp_path)["attempts"][-1]["exit_code"] == 1

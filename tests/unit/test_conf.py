@@ -14,14 +14,14 @@ from support.composition import composed, validate
 
 FOLDER = Path(str(main_folder()))
 OPTIONS = [(group, option) for group, names in groups([FOLDER]).items() for option in names]
-COLLECTIONS = {"hooks", "tracker"}
+COLLECTIONS = ("hooks", "tracker")
 """Groups whose options can all be chosen at once."""
-APART = {"data", "experiment", "model"}
+APART = ("data", "experiment", "model")
 """Groups whose options need others next to them."""
 TOGETHER = {
     group: sorted(names)
     for group, names in groups([FOLDER]).items()
-    if group not in COLLECTIONS | APART
+    if group not in COLLECTIONS + APART
 }
 CHOICES = [
     *({group: option} for group, option in OPTIONS if group in APART),
@@ -32,37 +32,23 @@ CHOICES = [
     ),
 ]
 """Choices in which each option is once."""
+SIZES = "data.vocab_size=256 data.seq_len=16"
+FILES = "data.files=tests data.tokenizer=tests data.vocab_size=256"
+LINEAR = "{_target_:torch.nn.Linear,in_features:64,out_features:10}"
+DATASET = "torch.utils.data.TensorDataset"
 NEEDS = {
-    ("model", "mlp"): ["data=digits"],
-    ("data", "digits"): ["model=mlp"],
-    ("job", "predict"): [f"data.predict='{__file__}'"],
-    ("data", "tokens"): [f"data.files='{__file__}'"],
-    ("model", "supervised"): [
-        "data=digits",
-        "+model.module={_target_: torch.nn.Linear, in_features: 64, out_features: 10}",
-    ],
-    ("model", "pretrained"): ["model.pretrained=a/folder"],
-    **{
-        ("data", kind): ["data.files=tests", "data.tokenizer=tests", "data.vocab_size=256"]
-        for kind in ("jsonl", "parquet")
-    },
-    ("data", "table"): [
-        f"data.files='{__file__}'",
-        "data.target=price",
-        "data.features=[rooms,area]",
-        "model=mlp",
-        "data.num_classes=2",
-    ],
-    ("data", "mixture"): [
-        "data.sources={a: {_target_: torch.utils.data.TensorDataset, weight: 2}}",
-        "data.vocab_size=256",
-        "data.seq_len=16",
-    ],
-    ("data", "custom"): [
-        "data.dataset={_target_: torch.utils.data.TensorDataset}",
-        "data.vocab_size=256",
-        "data.seq_len=16",
-    ],
+    "model=mlp": "data=digits",
+    "model=supervised": f"data=digits +model.module={LINEAR}",
+    "model=pretrained": "model.pretrained=a/folder",
+    "data=digits": "model=mlp",
+    "data=tokens": f"data.files='{__file__}'",
+    "data=jsonl": FILES,
+    "data=parquet": FILES,
+    "data=table": f"data.files='{__file__}' data.target=price data.features=[rooms,area] model=mlp"
+    " data.num_classes=2",
+    "data=mixture": f"data.sources={{a:{{_target_:{DATASET},weight:2}}}} {SIZES}",
+    "data=custom": f"data.dataset={{_target_:{DATASET}}} {SIZES}",
+    "job=predict": f"data.predict='{__file__}'",
 }
 """Other options to choose so that an option fits."""
 EXTRAS = {("model", "huggingface"): "transformers"}
@@ -90,12 +76,8 @@ def test_every_file_is_an_option_of_a_group():
 def test_every_option_is_valid_and_matches_its_class(choices):
     """The signature read from source is the one that Python sees, and each part that is not a
     partial can be built."""
-    words = [
-        word
-        for group, option in choices.items()
-        for word in (f"{group}={option}", *NEEDS.get((group, option), []))
-    ]
-    config = composed(words)
+    words = [f"{group}={option}" for group, option in choices.items()]
+    config = composed([*words, *" ".join(NEEDS.get(word, "") for word in words).split()])
     validate(config)
     for group, option in choices.items():
         check_option(group, option, OmegaConf.select(config, group))

@@ -19,7 +19,7 @@ from launcher.config.compose.hydra_job import hydra_job
 from launcher.config.options import main_folder
 from support import python
 from support.composition import run_of
-from support.projects import enter_project, exit_code
+from support.projects import exit_code, in_project
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_groups")]
 
@@ -137,16 +137,12 @@ ConfigStore.instance().store(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        project = tmp_path_factory.mktemp("project")
-        enter_project(project, FILES, monkeypatch)
-        yield project
+    with in_project(tmp_path_factory.mktemp("project"), FILES) as folder:
+        yield folder
 
 
 @pytest.fixture
 def project(folder, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["launcher"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
     return folder
 
@@ -255,12 +251,13 @@ def test_a_sweeper_of_another_package_gets_the_values_of_its_jobs(project, launc
 
 def test_a_mistake_is_reported_before_another_launcher_starts_a_job(project, capsys):
     words = ("-m", "hydra/launcher=basic", "seed=1,x", "model.widht=3")
+    before = {*project.rglob("*")}
     assert said(project, *words, code=2) == []
     assert capsys.readouterr().err.splitlines() == [
         "model.widht=3: no key model.widht; did you mean model.width=3?",
         "seed='x': should be a whole number from 0 to below 4294967296 (job 2: seed=x).",
     ]
-    assert not (project / "outputs").exists()
+    assert {*project.rglob("*")} <= before, "nothing is written"
 
 
 @pytest.mark.parametrize("words", [

@@ -1,6 +1,5 @@
 """The command line, as a user types it."""
 
-import sys
 import zlib
 
 import pytest
@@ -25,10 +24,8 @@ hydra_1_3 = pytest.mark.skipif(
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty current folder, and a command line that may be changed."""
+    """An empty current folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["launcher"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     return tmp_path
 
 

@@ -1,6 +1,5 @@
 """Sweeps: all jobs are checked first, then run one after the other."""
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +27,6 @@ def project(folder, tmp_path, monkeypatch):
     """An empty current folder of somebody who has a package."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.setattr(sys, "argv", ["launcher"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     return tmp_path
 
 

@@ -22,17 +22,13 @@ from launcher.search.slurm_runner import SlurmRunner
 from launcher.slurm import submission
 from launcher.slurm.submission import read_frozen
 from support.scripted_slurm import ScriptedQueue
-from support.toy_trials import ToyRunner, composed, search
+from support.toy_trials import Killed, ToyRunner, composed, search
 
 XS = (0.1, 0.25, 0.4, 0.6)
 ENQUEUE = [{"x": x} for x in XS]
 
 
 KILLS = [*(("squeue", number) for number in (1, 2, 3, 4, 6, 8)), ("sbatch", 1), ("sbatch", 2)]
-
-
-class Killed(BaseException):
-    """The search ends without another word."""
 
 
 class Cluster(ScriptedQueue):
