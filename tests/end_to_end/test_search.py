@@ -82,7 +82,7 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     # A trial that has just started has its log, and no run yet.
     while has_open_files(outputs):
         assert time.monotonic() < deadline, "a trial outlives its search"
-        time.sleep(0.05)
+        time.sleep(0.2)
 
     original, outputs = outputs, Path(shutil.copytree(outputs, tmp_path / "copied"))
     before = {path: path.read_bytes() for path in original.rglob("*") if path.is_file()}
@@ -102,10 +102,6 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     ends = {parts[-1][1] for parts in runs.values()}
     assert 36 in ends and ends <= {4, 12, 36}
 
-    third = start(outputs, "hpo.parallel=2")
-    text, _ = third.communicate(timeout=500)
-    assert (third.returncode, attempts(outputs)) == (0, runs), text
-
     (study,) = outputs.glob("studies/*")
     best = yaml.safe_load((study / "optimization_results.yaml").read_text())
     (winner,) = [trial for trial in trials if trial.params == best["best_params"]]
@@ -124,10 +120,11 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
 
 @ON_LINUX
 def test_a_search_that_is_killed_at_random_moments_has_the_runs_of_an_undisturbed_one(tmp_path):
-    words = ("hpo.n_trials=3", "+hpo.sampler_options.n_startup_trials=1", "hpo.max_failures=9")
+    words = ("hpo.n_trials=2", "+hpo.sampler_options.n_startup_trials=1", "hpo.max_failures=9")
+    words += ("hpo.reduction_factor=9",)
     outputs, undisturbed, moments = tmp_path / "a", tmp_path / "b", random.Random(3)
     whole = start(undisturbed, *words)
-    for number in range(3):
+    for number in range(2):
         killed = start(outputs, *words)
         for line in killed.stdout:
             if line.startswith(f"trial {number}: "):
@@ -140,7 +137,7 @@ def test_a_search_that_is_killed_at_random_moments_has_the_runs_of_an_undisturbe
         killed.stdout.close()
         killed.wait()
     text, _ = start(outputs, *words).communicate(timeout=500)
-    assert "3 trials, " in text, text
+    assert "2 trials, " in text, text
     assert (whole.communicate(timeout=500), whole.returncode)[1] == 0
     trials, expected = (
         [(trial.run, trial.sampled, trial.step) for trial in asked(folder)]

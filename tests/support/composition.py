@@ -13,7 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from launcher.config.compose.composer import Command, Composer
-from launcher.config.compose.session import session
+from launcher.config.compose.session import loader, session
 from launcher.config.identity.lookup import RunIndex
 from launcher.config.run_config import RunConfig, check, read
 from launcher.errors import ConfigError
@@ -23,13 +23,18 @@ def composed(overrides: Sequence[str] = (), config_dir: Path | None = None) -> D
     """Compose as `launcher.config.compose.composer.compose` does."""
     with session(config_dir, overrides):
         command = Command(overrides, mode=RunMode.RUN)
-        command.composer = _composer(config_dir)
+        command.composer = shared_composer()
         return command.config()
 
 
+def shared_composer(config_name: str = "config") -> Composer:
+    """The composer of all commands that find the same folders."""
+    return _composer(config_name, *(source.path for source in loader().get_sources()))
+
+
 @cache
-def _composer(config_dir: Path | None) -> Composer:
-    return Composer()
+def _composer(config_name: str, *folders: str) -> Composer:
+    return Composer(config_name)
 
 
 def validate(config: DictConfig) -> dict[str, Any]:
@@ -42,7 +47,7 @@ def mistakes(overrides: Sequence[str], config_dir: Path | None = None) -> list[s
     try:
         with session(config_dir, overrides):
             command = Command(overrides, mode=RunMode.RUN)
-            command.composer = _composer(config_dir)
+            command.composer = shared_composer()
             command.run()
     except ConfigError as error:
         return error.messages

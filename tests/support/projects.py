@@ -1,13 +1,17 @@
 """A user's project, and command lines in it."""
 
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from launcher.cli import main
+from launcher.config.compose import composer
 from support import python
+from support.composition import shared_composer
 
 PACKAGE = '''
 from launcher.errors import ConfigError
@@ -76,10 +80,22 @@ def exit_code(*arguments: str) -> int:
     return 0
 
 
-def enter_project(folder: Path, files: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def in_project(folder: Path, files: Mapping[str, str]) -> Iterator[Path]:
     """Write a project's files, and make its folder the current one, whose modules are found."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(folder)
+        monkeypatch.syspath_prepend(folder)
+        yield folder
+
+
+@pytest.fixture
+def shared_groups(monkeypatch):
+    """Commands in this process share what Hydra has composed, as the jobs of a sweep do; those that
+    Hydra runs see a command line, and show their errors."""
+    monkeypatch.setattr(sys, "argv", ["launcher"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.setattr(composer, "Composer", shared_composer)

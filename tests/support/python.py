@@ -221,6 +221,11 @@ def command(folder: Path, preloaded: tuple[str, ...] = (), children: proxy.Child
     return proxy.write(path, address(preloaded), children)
 
 
+def forking() -> dict[str, str]:
+    """The environment of a process whose `sys.executable` is forked too, wherever it starts it."""
+    return {**os.environ, PYTHON: str(interpreter())}
+
+
 @cache
 def interpreter() -> Path:
     """A command for those that a forked process starts or becomes (see `command`)."""

@@ -74,11 +74,14 @@ def launch(
     timeout: float = 400,
     real: bool = False,
     jobs: int = 0,
+    code: int | None = None,
 ) -> Outcome:
-    """Run to the end."""
-    return interrupt(
+    """Run to the end, with this exit code."""
+    done = interrupt(
         outputs, *overrides, at=None, module=module, timeout=timeout, real=real, jobs=jobs
     )
+    assert code in (None, done.returncode), done.output
+    return done
 
 
 def interrupt(

@@ -28,6 +28,10 @@ def loss(x: float, step: int) -> float:
     return abs(x - 0.3) + 1 / step
 
 
+class Killed(BaseException):
+    """The search ends without another word."""
+
+
 class ToyRunner(Runner):
     """
     Args:

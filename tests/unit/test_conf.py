@@ -16,52 +16,45 @@ FOLDER = Path(str(main_folder()))
 OPTIONS = [(group, option) for group, names in groups([FOLDER]).items() for option in names]
 COLLECTIONS = ("hooks", "tracker")
 """Groups whose options can all be chosen at once."""
+APART = ("data", "experiment", "model")
+"""Groups whose options need others next to them."""
+TOGETHER = {
+    group: sorted(names)
+    for group, names in groups([FOLDER]).items()
+    if group not in COLLECTIONS + APART
+}
 CHOICES = [
-    *((group, option) for group, option in OPTIONS if group not in COLLECTIONS),
-    *((group, f"[{','.join(groups([FOLDER])[group])}]") for group in COLLECTIONS),
+    *({group: option} for group, option in OPTIONS if group in APART),
+    {group: f"[{','.join(groups([FOLDER])[group])}]" for group in COLLECTIONS},
+    *(
+        {group: names[place % len(names)] for group, names in TOGETHER.items()}
+        for place in range(max(map(len, TOGETHER.values())))
+    ),
 ]
+"""Choices in which each option is once."""
+SIZES = "data.vocab_size=256 data.seq_len=16"
+FILES = "data.files=tests data.tokenizer=tests data.vocab_size=256"
+LINEAR = "{_target_:torch.nn.Linear,in_features:64,out_features:10}"
+DATASET = "torch.utils.data.TensorDataset"
 NEEDS = {
-    ("model", "mlp"): ["data=digits"],
-    ("data", "digits"): ["model=mlp"],
-    ("job", "predict"): [f"data.predict='{__file__}'"],
-    ("data", "tokens"): [f"data.files='{__file__}'"],
-    ("model", "supervised"): [
-        "data=digits",
-        "+model.module={_target_: torch.nn.Linear, in_features: 64, out_features: 10}",
-    ],
-    ("model", "pretrained"): ["model.pretrained=a/folder"],
-    **{
-        ("data", kind): ["data.files=tests", "data.tokenizer=tests", "data.vocab_size=256"]
-        for kind in ("jsonl", "parquet")
-    },
-    ("data", "table"): [
-        f"data.files='{__file__}'",
-        "data.target=price",
-        "data.features=[rooms,area]",
-        "model=mlp",
-        "data.num_classes=2",
-    ],
-    ("data", "mixture"): [
-        "data.sources={a: {_target_: torch.utils.data.TensorDataset, weight: 2}}",
-        "data.vocab_size=256",
-        "data.seq_len=16",
-    ],
-    ("data", "custom"): [
-        "data.dataset={_target_: torch.utils.data.TensorDataset}",
-        "data.vocab_size=256",
-        "data.seq_len=16",
-    ],
+    "model=mlp": "data=digits",
+    "model=supervised": f"data=digits +model.module={LINEAR}",
+    "model=pretrained": "model.pretrained=a/folder",
+    "data=digits": "model=mlp",
+    "data=tokens": f"data.files='{__file__}'",
+    "data=jsonl": FILES,
+    "data=parquet": FILES,
+    "data=table": f"data.files='{__file__}' data.target=price data.features=[rooms,area] model=mlp"
+    " data.num_classes=2",
+    "data=mixture": f"data.sources={{a:{{_target_:{DATASET},weight:2}}}} {SIZES}",
+    "data=custom": f"data.dataset={{_target_:{DATASET}}} {SIZES}",
+    "job=predict": f"data.predict='{__file__}'",
 }
 """Other options to choose so that an option fits."""
 EXTRAS = {("model", "huggingface"): "transformers"}
 """Options that need a package which is not always installed."""
 NOT_BUILT = [("model", "pretrained")]
 """Options that cannot be built here: there are no weights."""
-
-
-def chosen(group: str, option: str) -> DictConfig:
-    """A configuration with an option of a group chosen, the defaults next to it."""
-    return composed([f"{group}={option}", *NEEDS.get((group, option), [])])
 
 
 def targets(node: Any) -> set[str]:
@@ -79,13 +72,18 @@ def test_every_file_is_an_option_of_a_group():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("group", "option"), CHOICES)
-def test_every_option_is_valid_and_matches_its_class(group, option):
+@pytest.mark.parametrize("choices", CHOICES, ids=lambda choices: " ".join(choices.values()))
+def test_every_option_is_valid_and_matches_its_class(choices):
     """The signature read from source is the one that Python sees, and each part that is not a
     partial can be built."""
-    config = chosen(group, option)
+    words = [f"{group}={option}" for group, option in choices.items()]
+    config = composed([*words, *" ".join(NEEDS.get(word, "") for word in words).split()])
     validate(config)
-    node = OmegaConf.select(config, group)
+    for group, option in choices.items():
+        check_option(group, option, OmegaConf.select(config, group))
+
+
+def check_option(group: str, option: str, node: Any) -> None:
     for target in targets(OmegaConf.to_container(node, resolve=True) if node is not None else {}):
         read, real = signature(target), inspect.signature(get_object(target))
         named = [
@@ -98,10 +96,7 @@ def test_every_option_is_valid_and_matches_its_class(group, option):
         pytest.importorskip(EXTRAS[group, option])
     if (group, option) in NOT_BUILT:
         return
-    parts = node.values() if group in COLLECTIONS else [node]
-    for part in parts:
+    for part in node.values() if group in COLLECTIONS else [node]:
         if isinstance(part, DictConfig) and "_target_" in part:
-            assert (
-                instantiate(part, _recursive_=group != "job" and part.get("_recursive_", True))
-                is not None
-            )
+            recursive = group != "job" and part.get("_recursive_", True)
+            assert instantiate(part, _recursive_=recursive) is not None

@@ -12,10 +12,6 @@ from launcher.hooks.records import key_average
 from support.paths import ROOT
 
 
-def test_trainloops_utilities():
-    assert utils.key_average is key_average
-
-
 def test_names_of_the_package_are_those_of_its_api():
     assert dir(launcher) == sorted(name for name in vars(api) if not name.startswith("_"))
     assert "torch" not in dir(launcher)
@@ -42,7 +38,7 @@ def test_unknown_name_is_an_attribute_error():
     ["EmaHook", "EMAHook", "CudaMaxMemoryHook", "ImageFileLoggerHook", "WandbHook", "key_average"],
 )
 def test_trainloops_names(name):
-    assert callable(getattr(launcher, name))
+    assert callable(getattr(launcher, name)) and utils.key_average is key_average
 
 
 def test_distributed_join_and_leave_work_for_one_process(monkeypatch):

@@ -47,9 +47,9 @@ def own_names(tree: ast.Module) -> Iterator[str]:
             yield node.arg
 
 
-def foreign_names(source: str, own: set[str]) -> Iterator[str]:
-    """Private names that a source uses and nothing in `own` defines."""
-    for node in ast.walk(ast.parse(source)):
+def foreign_names(tree: ast.Module, own: set[str]) -> Iterator[str]:
+    """Private names that a module uses and nothing in `own` defines."""
+    for node in ast.walk(tree):
         used: list[str] = []
         if isinstance(node, ast.Import):
             used = [part for alias in node.names for part in alias.name.split(".")]
@@ -76,12 +76,14 @@ def foreign_names(source: str, own: set[str]) -> Iterator[str]:
     ],
 )
 def test_private_names_of_others_are_seen(source, names):
-    assert list(foreign_names(source, {"_mine"})) == names
+    assert list(foreign_names(ast.parse(source), {"_mine"})) == names
 
 
 def test_private_names_of_other_libraries_are_those_of_the_list():
-    sources = {path.relative_to(SRC).as_posix(): path.read_text() for path in SRC.rglob("*.py")}
-    own = {name for source in sources.values() for name in own_names(ast.parse(source))}
+    trees = {
+        path.relative_to(SRC).as_posix(): ast.parse(path.read_text()) for path in SRC.rglob("*.py")
+    }
+    own = {name for tree in trees.values() for name in own_names(tree)}
     assert {
-        (file, name) for file, source in sources.items() for name in foreign_names(source, own)
+        (file, name) for file, tree in trees.items() for name in foreign_names(tree, own)
     } == ALLOWED

@@ -79,10 +79,3 @@ def test_each_run_is_compared_with_few(monkeypatch):
     runs = [run(200, 0.1 + 0.01 * ratio, seed) for ratio in range(20) for seed in range(5)]
     assert describe_branches(plan(runs)) == "100 runs, 20,000 steps; shared: 4,705 are trained"
     assert set(counts) == {"same"} and counts["same"] <= 4 * len(runs)
-
-
-def test_runs_with_nothing_in_common_are_in_their_order():
-    branches = plan([run(50, 0.2, seed) for seed in range(3)])
-    assert [(branch.index, branch.trunk, branch.leaves) for branch in branches] == [
-        (index, None, {}) for index in range(3)
-    ]

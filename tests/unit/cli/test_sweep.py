@@ -1,6 +1,5 @@
 """Sweeps: all jobs are checked first, then run one after the other."""
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,24 +14,31 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from support.projects import exit_code, write_project
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_groups")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_project(tmp_path_factory.mktemp("project"), package="sweep_package")
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    write_project(tmp_path, package="sweep_package")
+def project(folder, tmp_path, monkeypatch):
+    """An empty current folder of somebody who has a package."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["launcher"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.syspath_prepend(folder)
     return tmp_path
 
 
-def sweep(*overrides: str) -> int:
-    return exit_code("--config-dir", "conf", "job=mine", "-m", *overrides)
+@pytest.fixture
+def sweep(project, folder):
+    def sweep(*overrides: str) -> int:
+        return exit_code("--config-dir", str(folder / "conf"), "job=mine", "-m", *overrides)
+
+    return sweep
 
 
-def test_every_combination_runs_in_a_folder_of_its_own(project, capsys):
+def test_every_combination_runs_in_a_folder_of_its_own(sweep, capsys):
     assert sweep("seed=1,2", "optimizer.lr=0.1,0.2") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("job")]
     assert len(lines) == 8
@@ -40,11 +46,11 @@ def test_every_combination_runs_in_a_folder_of_its_own(project, capsys):
         " seed=1 optimizer.lr=0.2: starts"
     )
     assert lines[3] == lines[2].removesuffix("starts") + "completed"
-    assert len(list((project / "outputs" / "gpt-text").iterdir())) == 4
-    assert [path.name for path in (project / "outputs").iterdir()] == ["gpt-text"]
+    assert len(list(Path("outputs/gpt-text").iterdir())) == 4
+    assert [path.name for path in Path("outputs").iterdir()] == ["gpt-text"]
 
 
-def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(project, capsys):
+def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(sweep, capsys):
     identity_exclude = "run.identity_exclude=[run,hydra]"
     assert sweep("job.outcome=crashes,exits,rejects,completes", identity_exclude) == 1
     printed = capsys.readouterr()
@@ -52,16 +58,12 @@ def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(proje
         line.rpartition(": ")[2] for line in printed.out.splitlines() if line.startswith("job")
     ]
     assert len(states) == 8 and states[-1] == "completed"
+    assert "failed: ValueError: a bug\n" in printed.out
     table = printed.err.splitlines()[-4:]
     assert table[0] == "3 of 4 jobs failed:"
     assert "failed: ValueError: a bug" in table[1]
     assert "failed: RuntimeError: the code of the run called sys.exit(1)" in table[2]
     assert "rejected: data.files='x': is empty." in table[3]
-
-
-def test_the_line_of_a_failed_job_has_its_cause(project, capsys):
-    assert sweep("model=mine", "job.outcome=cannot build") == 1
-    assert "failed: RuntimeError: built" in capsys.readouterr().out.splitlines()[-1]
 
 
 class Job:
@@ -133,7 +135,7 @@ def test_a_rank_that_failed_elsewhere_gives_its_reason(tmp_path):
     assert reason(job, JobResult(error=SystemExit(1))) == "failed: it failed"
 
 
-def test_a_signal_stops_the_sweep(project, capsys):
+def test_a_signal_stops_the_sweep(sweep, capsys):
     outcomes = ["job.outcome=completes,'is stopped',exits", "run.identity_exclude=[run,hydra]"]
     assert sweep(*outcomes) == 143
     lines = capsys.readouterr().out.splitlines()
@@ -148,14 +150,12 @@ def test_a_signal_stops_the_sweep(project, capsys):
             "data.num_workers: jobs 1 and 2 of the sweep are the same run, gpt-text/",
         ),
         (["seed=1,1"], "remove one, or give each its own run.tag."),
-        (["seed=1,2", "device=cpu,cuda"], "device: jobs 1 and 2 of the sweep are the same run"),
         (["seed=1,2", "run.id=mine"], "run.id=mine: jobs 1 and 2 of the sweep are the same run, "),
-        (["seed=1,2,x"], "seed='x': should be a whole number"),
         (["model=mine,gpt", "+model.depth=3"], "takes no depth (job 2: model=gpt).\n"),
     ],
 )
-def test_sweep_starts_no_job_if_any_is_invalid(overrides, sentence, project, capsys):
+def test_sweep_starts_no_job_if_any_is_invalid(overrides, sentence, sweep, capsys):
     assert sweep(*overrides) == 2
     printed = capsys.readouterr()
     assert sentence in printed.err and "running" not in printed.out
-    assert not (project / "outputs").exists()
+    assert not Path("outputs").exists()

@@ -10,9 +10,9 @@ from launcher.config.compose.overrides import parse
 from launcher.config.tree import get
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
-from support.projects import enter_project
+from support.projects import in_project
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_groups")]
 
 PACKAGE = """
 class Net:
@@ -49,8 +49,7 @@ FILES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def project(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        enter_project(tmp_path_factory.mktemp("project"), FILES, monkeypatch)
+    with in_project(tmp_path_factory.mktemp("project"), FILES):
         yield
 
 

@@ -20,11 +20,6 @@ def stored(config: Any) -> dict[str, Any]:
     return config_to_store(to_plain(config), resolved)
 
 
-def stored_of(tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setenv("MINE", VALUE)
-    return stored(OmegaConf.create(tree))
-
-
 def issues_of(tree: dict[str, Any]) -> list[str]:
     plain: Any = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     return list(map(str, secret_issues(tree, plain, config_to_store(tree, plain))))
@@ -52,7 +47,8 @@ def test_values_of_the_environment_are_stored_as_written_if_the_id_leaves_them_o
 ):
     monkeypatch.setenv("OTHER", "word")
     tree = tree | {"run": EXCLUDED | tree.get("run", {})}
-    kept = stored_of(tree, monkeypatch)
+    monkeypatch.setenv("MINE", VALUE)
+    kept = stored(OmegaConf.create(tree))
     assert VALUE not in str(kept) and not issues_of(tree)
     resolved: Any = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     assert OmegaConf.to_container(OmegaConf.create(kept), resolve=True) == resolved

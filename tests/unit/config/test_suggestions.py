@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from support.composition import mistakes
-from support.projects import enter_project
+from support.projects import in_project
 
 pytestmark = pytest.mark.slow
 
@@ -47,9 +47,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    project = tmp_path_factory.mktemp("project")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        enter_project(project, FILES, monkeypatch)
+    with in_project(tmp_path_factory.mktemp("project"), FILES) as project:
         yield project / "conf"
 
 

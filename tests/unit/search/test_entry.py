@@ -14,6 +14,8 @@ from launcher.search.search_space import read_space
 from support.composition import composed
 from support.projects import exit_code
 
+pytestmark = pytest.mark.usefixtures("shared_groups")
+
 LR = "optimizer.lr=tag(log,interval(1e-4,1e-1))"
 
 

@@ -16,7 +16,7 @@ from launcher.rundir.record import RunRecord
 from launcher.search.samplers import make_sampler
 from launcher.search.search import Search
 from launcher.search.study_settings import Settings
-from support.toy_trials import EVERY, MAX_STEPS, ToyRunner, composed, loss, search
+from support.toy_trials import EVERY, MAX_STEPS, Killed, ToyRunner, composed, loss, search
 
 SPACE = {
     "model.width": CategoricalDistribution(["8", "16"]),
@@ -30,10 +30,6 @@ SAMPLERS: list[tuple[str, dict[str, object], Any, int]] = [
     ("tpe", SOON | {"multivariate": False}, SPACE, 8),
     ("gp", SOON, SPACE, 3),
 ]
-
-
-class Killed(BaseException):
-    """The search ends without another word."""
 
 
 class Stepwise(ToyRunner):

@@ -13,20 +13,16 @@ from launcher.process import signals
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.trials import best_of
 from launcher.search.search import Search
-from support.toy_trials import SPACE, ToyRunner, loss, search
-
-
-class Killed(BaseException):
-    """The search ends without another word."""
+from support.toy_trials import Killed, ToyRunner, loss, search
 
 
 def statuses(study: Search) -> Counter[str]:
     return Counter(trial.status(study.settings) for trial in study.trials)
 
 
-def searched(outputs: Path, space: Any = SPACE, **settings: Any) -> Search:
+def searched(outputs: Path, runner: Any = None, **settings: Any) -> Search:
     """Run a whole search of toys."""
-    study = search(outputs, ToyRunner(outputs), space, **settings)
+    study = search(outputs, runner or ToyRunner(outputs), **settings)
     study.run()
     return study
 
@@ -88,10 +84,8 @@ def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path):
             return super().reap() if self.looks > 3 else {}
 
     enqueue = [{"x": x} for x in (0.31, 0.5, 0.6)]
-    study = search(
-        tmp_path, Lingering(tmp_path), n_trials=3, parallel=4, pruner="asha", enqueue=enqueue
-    )
-    study.run()
+    keys = {"n_trials": 3, "parallel": 4, "pruner": "asha", "enqueue": enqueue}
+    study = searched(tmp_path, Lingering(tmp_path), **keys)
     assert [trial.step for trial in study.trials] == [90, 10, 10]
 
 
@@ -127,8 +121,7 @@ def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path):
     enqueue = [{"x": 0.31}, {"x": 0.32}, {"x": 0.33}, {"x": 0.8}]
     runner = Slow(tmp_path, breaks=lambda number, start: 143 if number == 3 else 0)
     keys = {"n_startup_trials": 2, "enqueue": enqueue, "n_trials": 4}
-    study = search(tmp_path, runner, pruner="median", **keys)
-    study.run()
+    study = searched(tmp_path, runner, pruner="median", **keys)
     assert stopped == [3]
     assert (study.trials[3].pruned, study.trials[3].status(study.settings)) == (10, "pruned")
     again = searched(tmp_path, pruner="none", enqueue=enqueue, n_trials=4)
@@ -139,8 +132,7 @@ def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path):
     runner = ToyRunner(
         tmp_path, breaks=lambda number, start: number == 1 or (number == 2 and start == 1)
     )
-    study = search(tmp_path, runner, n_trials=4, enqueue=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
-    study.run()
+    study = searched(tmp_path, runner, n_trials=4, enqueue=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
     assert runner.starts == [0, 1, 1, 2, 2, 3]
     assert [trial.status(study.settings) for trial in study.trials] == [
         "completed",
@@ -158,8 +150,7 @@ def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path):
 def test_a_trial_that_a_signal_stops_has_not_failed(tmp_path, code):
     """A negative code: the signal came while the trial's process was starting, as Ctrl-C may."""
     runner = ToyRunner(tmp_path, breaks=lambda number, start: code if start < 4 else 0)
-    study = search(tmp_path, runner, n_trials=1, enqueue=[{"x": 0.2}])
-    study.run()
+    study = searched(tmp_path, runner, n_trials=1, enqueue=[{"x": 0.2}])
     assert (runner.starts, study.trials[0].failures) == ([0] * 4, 0)
     assert statuses(study) == {"completed": 1}
     assert sum("was stopped by a signal at step" in line for line in study.lines) == 3
@@ -169,10 +160,8 @@ def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path):
     for pruner in ("none", "asha"):
         folder = tmp_path / pruner
         runner = ToyRunner(folder, lambda x, step: "nan" if x > 0.5 else loss(x, step))
-        study = search(
-            folder, runner, n_trials=3, pruner=pruner, enqueue=[{"x": 0.6}, {"x": 0.4}, {"x": 0.25}]
-        )
-        study.run()
+        enqueue = [{"x": 0.6}, {"x": 0.4}, {"x": 0.25}]
+        study = searched(folder, runner, n_trials=3, pruner=pruner, enqueue=enqueue)
         assert study.trials[0].status(study.settings) == "failed"
         assert runner.starts.count(0) == 1
         assert study.trials[2] is best_of(study.trials, study.settings)
@@ -188,12 +177,10 @@ def test_invalid_and_equal_trials_are_not_run(tmp_path):
 
 
 def test_a_run_that_is_on_disk_is_not_run_again(tmp_path):
-    search(tmp_path, ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}]).run()
+    searched(tmp_path, n_trials=1, enqueue=[{"x": 0.5}])
     (tmp_path / "studies" / "toy").rename(tmp_path / "studies" / "other")
-    runner = ToyRunner(tmp_path)
-    study = search(tmp_path, runner, n_trials=1, enqueue=[{"x": 0.5}], name="other")
-    study.run()
-    assert runner.starts == []
+    study = searched(tmp_path, n_trials=1, enqueue=[{"x": 0.5}], name="other")
+    assert starts(study) == []
     assert "is completed already" in study.lines[0]
 
 

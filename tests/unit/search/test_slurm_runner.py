@@ -22,17 +22,13 @@ from launcher.search.slurm_runner import SlurmRunner
 from launcher.slurm import submission
 from launcher.slurm.submission import read_frozen
 from support.scripted_slurm import ScriptedQueue
-from support.toy_trials import ToyRunner, composed, search
+from support.toy_trials import Killed, ToyRunner, composed, search
 
 XS = (0.1, 0.25, 0.4, 0.6)
 ENQUEUE = [{"x": x} for x in XS]
 
 
 KILLS = [*(("squeue", number) for number in (1, 2, 3, 4, 6, 8)), ("sbatch", 1), ("sbatch", 2)]
-
-
-class Killed(BaseException):
-    """The search ends without another word."""
 
 
 class Cluster(ScriptedQueue):
@@ -84,9 +80,20 @@ def study(outputs: Path, clock: Callable[[], float] = lambda: 0.0, **settings: A
     return made
 
 
-def listen(searched: Search, say: Callable[[str], None]) -> None:
-    """Everything that prints lines calls `say` from now on."""
+def listen(searched: Search, *acts: tuple[str, Callable[[], object]]) -> None:
+    """Act once a line that is printed has the text."""
+
+    def say(line: str) -> None:
+        searched.lines.append(line)  # type: ignore[attr-defined]
+        for text, act in acts:
+            if text in line:
+                act()
+
     searched.runner.say = searched.say = say  # type: ignore[attr-defined]
+
+
+def kill() -> None:
+    raise Killed
 
 
 def statuses(searched: Search) -> list[str]:
@@ -196,13 +203,7 @@ def test_a_trial_below_the_others_is_cancelled(cluster):
 )
 def test_a_trial_that_somebody_cancels_counts_as_pruned(cluster, phase):
     searched = study(cluster.outputs, parallel=4)
-
-    def say(line: str) -> None:
-        searched.lines.append(line)
-        if line == f"trial 1: {phase}":
-            cluster.cancel("1_1")
-
-    listen(searched, say)
+    listen(searched, (f"trial 1: {phase}", lambda: cluster.cancel("1_1")))
     searched.run()
     assert statuses(searched) == ["completed", "pruned", "completed", "completed"]
     assert "trial 1: was cancelled at step 0; it counts as pruned" in searched.lines
@@ -214,12 +215,7 @@ def test_a_trial_that_somebody_cancels_counts_as_pruned(cluster, phase):
 
 def test_trials_that_were_cancelled_without_a_search_are_taken_up_again(cluster):
     killed = study(cluster.outputs, parallel=4)
-
-    def say(line: str) -> None:
-        if "runs on node1" in line:
-            raise Killed
-
-    killed.runner.say = say  # type: ignore[attr-defined]
+    listen(killed, ("runs on node1", kill))
     with pytest.raises(Killed):
         killed.run()
     for name, job in list(cluster.jobs.items()):
@@ -234,13 +230,7 @@ def test_trials_that_were_cancelled_without_a_search_are_taken_up_again(cluster)
 
 def test_a_job_that_vanishes_is_a_failure_after_some_looks(cluster):
     searched = study(cluster.outputs, n_trials=1)
-
-    def say(line: str) -> None:
-        searched.lines.append(line)
-        if line == "trial 0: runs on node1 as SLURM job 1":
-            cluster.jobs.clear()
-
-    listen(searched, say)
+    listen(searched, ("trial 0: runs on node1 as SLURM job 1", cluster.jobs.clear))
     searched.run()
     why = "trial 0: failed: SLURM job 1 left the queue without a reason; it is started again"
     assert why in searched.lines
@@ -260,39 +250,23 @@ def test_later_refusals_and_silence_are_waited_out(cluster):
     times = iter(range(0, 10_000, 10))
     searched = study(cluster.outputs, lambda: float(next(times)), parallel=1)
 
-    def say(line: str) -> None:
-        searched.lines.append(line)
-        if line.startswith("trial 0: completed"):
-            cluster.refusal = "too many jobs"
-        elif line.startswith("Not submitted yet: trial 1."):
-            cluster.refusal = ""
-        elif line == "trial 2: runs on node1 as SLURM job 3":
-            cluster.is_down = True
-        elif line.startswith("SLURM does not answer"):
-            cluster.is_down = False
-
-    listen(searched, say)
+    rejected = "Not submitted yet: trial 1. dispatch=slurm: too many jobs"
+    listen(
+        searched,
+        ("trial 0: completed", lambda: setattr(cluster, "refusal", "too many jobs")),
+        ("Not submitted yet: trial 1.", lambda: setattr(cluster, "refusal", "")),
+        ("trial 2: runs on node1 as SLURM job 3", lambda: setattr(cluster, "is_down", True)),
+        ("SLURM does not answer", lambda: setattr(cluster, "is_down", False)),
+    )
     searched.run()
     assert statuses(searched) == ["completed"] * 4
-    assert (
-        sum(
-            "Not submitted yet: trial 1. dispatch=slurm: too many jobs" in line
-            for line in searched.lines
-        )
-        == 1
-    )
+    assert sum(rejected in line for line in searched.lines) == 1
     assert searched.lines.count("SLURM does not answer; the search waits for it.") == 1
 
 
 def test_the_jobs_of_a_search_that_ends_stay_in_the_queue(cluster):
     searched = study(cluster.outputs, parallel=4)
-
-    def say(line: str) -> None:
-        searched.lines.append(line)
-        if "runs on node1" in line:
-            raise Killed
-
-    searched.runner.say = say  # type: ignore[attr-defined]
+    listen(searched, ("runs on node1", kill))
     with pytest.raises(Killed):
         searched.run()
     assert len(cluster.jobs) == 4

@@ -1,21 +1,15 @@
 """Each mistake of a command line gives its own message and no message that follows from it."""
 
 import pytest
-from hydra.types import RunMode
 
-from launcher.cli.sweep import check_jobs
-from launcher.config.compose.composer import command
-from launcher.errors import ConfigError
 from support.composition import mistakes
 
 FILES = {
     "experiment/keys.yaml": "model:\n  dim: 64\n",
     "experiment/defaults.yaml": "defaults:\n  - override /model: mlp\n",
-    "model/tab.yaml": "_target_: torch.nn.Linear\n\tbad: 1\n",
     "model/twice.yaml": "_target_: torch.nn.Linear\n_target_: torch.nn.ReLU\n",
 }
 MISTAKES = {
-    "model=tab data=digits": ["model=tab: The configuration cannot be read as YAML"],
     "model=twice data=digits": ["model=twice: The configuration cannot be read as YAML"],
     "model=bn optimizer.lrr=3": ["model=bn: no option bn", "optimizer.lrr=3: no key optimizer.lrr"],
     "experiment=keys": ["experiment={model:{dim:64}}: sets model below itself; its file should"],
@@ -62,16 +56,6 @@ MISTAKES = {
         "seed: is missing, and a run needs it; add +seed=<a whole number"
     ],
 }
-
-
-def test_glob_of_options_is_expanded(tmp_path):
-    (tmp_path / "experiment").mkdir()
-    for name in ("keys", "kept", "other"):
-        (tmp_path / "experiment" / f"{name}.yaml").write_text("model:\n  dim: 64\n")
-    with command(["experiment=glob(ke*)"], tmp_path, mode=RunMode.MULTIRUN) as words:
-        assert sorted(words.expand()) == [["experiment=kept"], ["experiment=keys"]]
-        with pytest.raises(ConfigError, match="its file should begin with `# @package _global_`"):
-            check_jobs(words, words.expand())
 
 
 @pytest.fixture(scope="module")

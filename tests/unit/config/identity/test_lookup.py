@@ -117,7 +117,7 @@ def test_the_runs_of_a_name_are_read_once_for_all_jobs(tmp_path, monkeypatch):
     paths: list[str] = []
     monkeypatch.setattr(run_on_disk, "read_record", lambda path: paths.append(path) or read(path))
     runs = RunIndex()
-    for seed in range(20):
+    for seed in range(6):
         words = ["model=mlp", "data=digits", f"paths.outputs={tmp_path}", "~model.dropout"]
         config = run_of([*words, f"seed={seed}"], runs)
         assert (config.continued is None) == (seed >= 4)

@@ -10,7 +10,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from launcher.config.compose import session
-from launcher.config.compose.composer import compose
 from launcher.config.schema.signature import UNKNOWN, signature
 from launcher.config.schema.validate import _check_type, _keys, without_own_keys
 from launcher.config.schema.value_types import fits
@@ -31,7 +30,7 @@ NO_TAG = (  # Hydra 1.4 deletes it
 def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
     """The faults of a configuration that composes."""
     try:
-        validate(compose(overrides, config_dir) if config_dir else composed(overrides))
+        validate(composed(overrides, config_dir))
     except ConfigError as error:
         return error.messages
     return []
@@ -49,7 +48,6 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
     ["hooks.progress=null", "trainer.max_grad_norm=null", "optimizer.lr=1", "run.tag=3"],
     ["trainer.compile={backend:eager}"],
     ["trainer.compile={backend:aot_eager}", "trainer.activation_checkpointing=full"],
-    ["trainer.compile=true", "trainer.activation_checkpointing=2"],
     ['optimizer.lr="${oc.decode:${oc.env:LAUNCHER_UNSET,0.02}}"'],
     ["scheduler.warmup_steps=1epoch"],
     ["scheduler=wsd", "scheduler.warmup_steps=0.5 epochs"],
@@ -72,7 +70,6 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ("device=cuda:7", "device='cuda:7'", "set CUDA_VISIBLE_DEVICES=7, and use device=cuda."),
     # trainer
     ("trainer.max_steps=0", "trainer.max_steps=0", f"{POSITIVE} or null."),
-    ("trainer.max_steps=1e3", "trainer.max_steps=1000.0", "or null; use trainer.max_steps=1000."),
     ("trainer.max_steps=0.5epoch", "trainer.max_steps='0.5epoch'", "; set trainer.max_epochs=0.5"),
     ("+trainer.max_step=3", "trainer.max_step=3", "did you mean trainer.max_steps?"),
     ("~trainer.max_grad_norm", "trainer.max_grad_norm", "is missing, and trainer needs it; add"),
@@ -98,10 +95,6 @@ SLURM = "dispatch=slurm dispatch.nodes="
         f"{SLURM}1-4 data.batch_size=64", "dispatch.nodes=1-4",
         "by 3 ranks (3 nodes, 1 per node); use a smaller range or data.batch_size=60 or 72.",
     ),
-    (
-        f"{SLURM}3-6 data.batch_size=64 dispatch.gpus_per_node=2", "dispatch.nodes=3-6",
-        "12 ranks (3, 5, 6 nodes, 2 per node); use a smaller range or data.batch_size=120.",
-    ),
     (f"{SLURM}20-21 data.batch_size=7", "dispatch.nodes=20-21", "or data.batch_size=420."),
     (f"{SLURM}3-4 trainer.lanes=8", "trainer.lanes=8", "3-4 nodes); use 2 or 4 ranks."),
     ("data.batch_size=3 dispatch.nproc=2", "data.batch_size=3", "(dispatch.nproc=2); use 2 or 4."),
@@ -119,7 +112,6 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ("scheduler.min_lr_ratio=1epoch", "scheduler.min_lr_ratio='1epoch'", "a number from 0 to 1"),
     # run and paths
     ("run.resume=atuo", "run.resume='atuo'", "one of auto, never, must; e.g. run.resume=auto."),
-    ("run.resume=", "run.resume=''", "should be one of auto, never, must"),
     ("run.resume=/a/step-00000004", "run.resume='/a/step-00000004'", "one of auto, never, must"),
     *(
         (f"run.resume={value}", f"run.resume={shown}", f"runs rollback RUN {step}` goes back to a")
@@ -134,7 +126,6 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ("run.name=" + 129 * "x", "run.name='xxx", "name of at most 128 bytes"),
     ("run.id='" + 65 * "é" + "'", "run.id='éé", "name of at most 128 bytes"),
     ("run.id=true", "run.id=true", "should be text; a text needs quotes: 'run.id=\"true\"'."),
-    ("run.init_from='~nobody_here/x'", "run.init_from='~nobody_here/x'", "no such file or folder"),
     ("run.init_from=/no/where", "run.init_from='/no/where'", "or folder, and no run of this id."),
     ("paths.outputs='~nobody_here/x'", "paths.outputs='~nobody_here/x'", "is no user nobody_here."),
     ("paths.outputs=/dev/null/x", "paths.outputs='/dev/null/x'", "not a folder; use another"),
@@ -152,6 +143,7 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ),
     ("~model", "model", "the run needs one; choose model="),
     ("optimizer.lr=abc", "optimizer.lr='abc'", "should be a number"),
+    ("optimizer.betas=0.9", "optimizer.betas=0.9", "a list of 2, each item a number from 0 to bel"),
     ("experiment=conf/experiment/gpt_tiny.yaml", "experiment=conf/", "mean experiment=gpt_tiny?"),
     ("experiment=gpt_tiny hooks=[]", "hooks.evaluation", "or remove the keys: ~hooks.evaluation."),
     ("hooks.logging.interval=often", "hooks.logging.interval='often'", "should be a whole"),
@@ -210,7 +202,7 @@ def test_a_missing_value_has_no_second_error_about_what_follows_from_it(data, tm
 
 def test_the_users_own_keys_are_not_passed_to_the_constructor():
     words = ["+data.image_size=16", "data.batch_size=${trainer.max_steps}"]
-    run = run_of(compose(["model=mlp", "data=digits", *words]))
+    run = run_of(composed(["model=mlp", "data=digits", *words]))
     data = without_own_keys(run.plain["data"])
     assert set(run.plain["data"]) - set(data) == {"image_size"}
     assert data["batch_size"] == run.trainer.max_steps
@@ -280,7 +272,7 @@ def test_a_users_class_is_its_own_schema_and_is_not_imported(project):
 def test_defaults_of_settings_equal_those_of_the_yaml_files(name):
     """A stored configuration may lack a key that is newer than itself: the code then uses the
     declared default."""
-    node = compose(["model=mlp", "data=digits"])[name]
+    node = composed(["model=mlp", "data=digits"])[name]
     defaults = {
         each.name: each.default for each in fields(SECTIONS[name]) if each.default is not MISSING
     }
