@@ -28,3 +28,12 @@ def together(count: int, folder: Path, tasks: list[Task]) -> list[list[Any]]:
         json.loads((folder / f"results-{number}.json").read_text()) for number in range(count)
     ]
     return [list(of_task) for of_task in zip(*results, strict=True)]
+
+
+def task(name: str, folder: Path, *overrides: str, **more: Any) -> Task:
+    return name, {"folder": str(folder), "overrides": [*overrides], **more}
+
+
+def by_name(count: int, folder: Path, tasks: dict[Any, Task]) -> dict[Any, list[Any]]:
+    """Do tasks as `together` does; each rank's result by the task's name."""
+    return dict(zip(tasks, together(count, folder, list(tasks.values())), strict=True))

@@ -189,7 +189,7 @@ class Wrapping(BaseTrainer):
         generator = torch.Generator().manual_seed(ranks.rank())
         inputs, targets = (torch.randn(16, size, generator=generator) for size in (5, 1))
         samples = TensorDataset(inputs, targets)
-        return DataLoader(samples, 4, shuffle=True, num_workers=1, generator=generator)
+        return DataLoader(samples, 4, shuffle=True, generator=generator)
 
     def build_model(self) -> torch.nn.Module:
         torch.manual_seed(0)

@@ -2,11 +2,10 @@
 a number."""
 
 from functools import cache
-from typing import Any
 
 import pytest
 
-from support.ranks import together
+from support.ranks import Task, by_name, task
 
 HOOKS = {
     "ema": ["hooks.ema.decay=[0.9,0.99]", "hooks.ema.warmup=3", "hooks.ema.evaluate=true"],
@@ -26,22 +25,13 @@ HOOKS = {
         "hooks.samples.max_new_tokens=14",
     ],
     "watchdog": ["hooks.watchdog.factor=100"],
-    "profiler": ["hooks.profiler.start=1", "hooks.profiler.steps=1"],
 }
 BASIC = ["checkpointing", "logging", "evaluation"]
 SETTINGS = [
     "trainer.micro_batch_size=3", "hooks.logging.interval=2", "hooks.evaluation.interval=2",
     *(setting for settings in HOOKS.values() for setting in settings),
 ]  # fmt: skip
-OBSERVING = [
-    "memory",
-    "throughput",
-    "gradients",
-    "nan_report",
-    "samples",
-    "watchdog",
-    "profiler",
-]
+STEERING = [*BASIC, "ema", "skip_spikes"]
 STRATEGIES = {"none": 1, "ddp": 2, "fsdp": 2}
 INTERRUPTED = ("none", "fsdp")
 """Under ddp a hook sees the tensors of none, and the collectives of fsdp."""
@@ -59,36 +49,32 @@ def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("averages")
 
     @cache
-    def of(world_size: int) -> dict[str, list[dict[str, Any]]]:
+    def of(world_size):
         if world_size == 1:
             # It reads what two ranks have saved.
             of(2)
         folder = tmp_path_factory.mktemp(f"ranks-{world_size}")
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, Task] = {}
         for strategy in (name for name, count in STRATEGIES.items() if count == world_size):
-            steering = [name for name in (*BASIC, *HOOKS) if name not in OBSERVING]
-            arguments = {
-                "folder": str(folder / strategy),
-                "overrides": overrides(strategy, steering),
-            }
-            # The profiler wraps the same steps under every strategy, and costs as much as all else.
-            every = [name for name in HOOKS if strategy == "none" or name != "profiler"]
-            arguments["of_parts"] = overrides(strategy, [*every, *BASIC][::-1])
             if strategy in INTERRUPTED:
-                tasks[strategy] = "whole_and_interrupted", arguments
+                every = overrides(strategy, [*BASIC, *HOOKS][::-1])
+                tasks[strategy] = task(
+                    "whole_and_interrupted", folder / strategy, *overrides(strategy, STEERING),
+                    of_parts=every,
+                )  # fmt: skip
             watched = overrides(strategy, ["checkpointing", "nan_report"])
-            arguments = {"folder": str(folder / f"{strategy}-broken"), "overrides": watched}
-            tasks[f"{strategy} broken"] = "broken", arguments
-        names, saved = [*BASIC, "ema"], str(root / "run" / "name" / "id")
+            tasks[f"{strategy} broken"] = task("broken", folder / f"{strategy}-broken", *watched)
+        names, saved = [*BASIC, "ema"], root / "run" / "name" / "id"
         reader = "none" if world_size == 1 else "ddp"
         if world_size == 2:
-            tasks["saved"] = "saved", {"folder": saved, "overrides": overrides("fsdp", names)}
-            tasks["stored"] = "stored", {"folder": saved}
+            tasks["saved"] = task("saved", saved, *overrides("fsdp", names))
+            tasks["stored"] = "stored", {"folder": str(saved)}
         # A copy of a run keeps its name.
-        copied = {"source": saved, "folder": str(root / reader / "name" / "id")}
-        read = {**copied, "overrides": overrides(reader, names)}
-        tasks[f"{reader} averages"] = "hook_values", read
-        return dict(zip(tasks, together(world_size, folder, list(tasks.values())), strict=True))
+        tasks[f"{reader} averages"] = task(
+            "hook_values", root / reader / "name" / "id", *overrides(reader, names),
+            source=str(saved),
+        )  # fmt: skip
+        return by_name(world_size, folder, tasks)
 
     return of
 
