@@ -25,13 +25,7 @@ from launcher.slurm.submission import Submission, freeze, read_frozen
 from support.stores import CheckpointStore, save
 
 OTHERS = {
-    "evaluate": {
-        "_target_": "launcher.jobs.evaluate.EvaluateJob",
-        "checkpoint": "latest",
-        "weights": None,
-    },
-    "export": {"_target_": "launcher.jobs.export.ExportJob", "checkpoint": "latest"},
-    "lr_find": {"_target_": "launcher.jobs.lr_find.LRFindJob", "num_iterations": 5},
+    "evaluate": {"_target_": "launcher.jobs.evaluate.EvaluateJob", "checkpoint": "latest"},
     "check": {"_target_": "launcher.jobs.check.CheckJob"},
 }
 STATES = ("none", "queued", "running", "paused", "failed", "preempted", "cancelled", "completed")
@@ -133,8 +127,8 @@ def test_run_that_would_train_here_is_submitted(tmp_path, state, what):
 @pytest.mark.parametrize("job", OTHERS)
 def test_another_job_leaves_the_record_of_the_training(tmp_path, state, job):
     folder, config = made(tmp_path / "run", state), asked(tmp_path / "run", job)
-    uses_checkpoint = job in ("evaluate", "export")
-    expected = "job.checkpoint=latest" if uses_checkpoint and state in ("none", "queued") else True
+    has_none = job == "evaluate" and state in ("none", "queued")
+    expected = "job.checkpoint=latest" if has_none else True
     assert submits(config, state) == expected
     files = (folder.record_path, folder.path / "submission.json")
     before = [file.read_bytes() if file.exists() else None for file in files]

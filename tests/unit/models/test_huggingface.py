@@ -11,12 +11,9 @@ from launcher.models.huggingface import HuggingFaceModel
 from launcher.models.lora import Lora
 from launcher.strategies.recompute import recompute_units
 from support.tokenizer import write_tokenizer
+from support.transformers_configs import GPT2
 
 TARGET = "launcher.models.huggingface.HuggingFaceModel"
-GPT2 = {
-    "model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 32,
-    "bos_token_id": None, "eos_token_id": None,
-}  # fmt: skip
 LLAMA = {
     "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
     "intermediate_size": 24,
@@ -28,24 +25,13 @@ BERT = {
     "intermediate_size": 24,
     "max_position_embeddings": 32,
 }  # fmt: skip
-VIT = BERT | {
-    "model_type": "vit",
-    "image_size": 8,
-    "patch_size": 4,
-    "num_channels": 1,
-    "qkv_bias": True,
-}
+IMAGES = {"image_size": 8, "patch_size": 4, "num_channels": 1, "qkv_bias": True}
+VIT = BERT | IMAGES | {"model_type": "vit"}
 del VIT["max_position_embeddings"]
 T5 = {
-    "model_type": "t5",
-    "d_model": 16,
-    "num_layers": 1,
-    "num_heads": 2,
-    "d_kv": 8,
-    "d_ff": 24,
-    "pad_token_id": 0,
-    "decoder_start_token_id": 0,
-}
+    "model_type": "t5", "d_model": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 24,
+    "pad_token_id": 0, "decoder_start_token_id": 0,
+}  # fmt: skip
 CONFIGS = {
     "causal_lm": GPT2, "masked_lm": BERT, "seq2seq_lm": T5, "sequence_classification": BERT,
     "token_classification": BERT, "image_classification": VIT,
@@ -120,12 +106,11 @@ class TestWithTransformers:
                 tensor, model.model.state_dict()[name].float()
             )
 
-    @pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
-    def test_recomputed_layers_have_the_same_gradients(self, config):
+    def test_recomputed_layers_have_the_same_gradients(self):
         grads = []
         input = torch.randint(0, 64, (2, 8))
         for recompute in (False, True):
-            model = HuggingFaceModel(vocab_size=64, config=config)
+            model = HuggingFaceModel(vocab_size=64, config=GPT2)
             if recompute:
                 recompute_units(model, 1)
             torch.manual_seed(0)
@@ -140,31 +125,16 @@ class TestWithTransformers:
         [
             ({}, r"^model\.pretrained: set a folder or a name"),
             ({"config": GPT2, "pretrained": "gpt2"}, r"set only one of the two"),
-            (
-                {"config": {"model_type": "gpt2"}, "vocab_size": None},
-                r"^model\.vocab_size=null: .*data\.vocab_size",
-            ),
-            (
-                {"config": GPT2, "lora": Lora(r=2)},
-                r"^model\.lora\.r=2: adapters need a pretrained model",
-            ),
+            ({"config": GPT2, "vocab_size": None}, r"^model\.vocab_size=null: .*data\.vocab_size"),
+            ({"config": GPT2, "lora": Lora(r=2)}, r"^model\.lora\.r=2: .*set model\.pretrained"),
             (
                 {"config": {"model_type": "gpt22"}},
-                r"^model\.config\.model_type=gpt22: .*did you mean gpt2?",
+                r"^model\.config\.model_type=gpt22: .*mean gpt2?",
             ),
-            (
-                {"config": GPT2 | {"n_layers": 3}},
-                r"^model\.config\.n_layers: .*did you mean n_layer",
-            ),
+            ({"config": GPT2 | {"n_layers": 3}}, r"^model\.config\.n_layers: .*mean n_layer"),
             ({"config": GPT2 | {"n_head": 3}}, r"^model\.config: gpt2 cannot be built from it"),
-            (
-                {"config": GPT2 | {"vocab_size": 32}},
-                r"^model\.vocab_size=64: the model has only 32 token values",
-            ),
-            (
-                {"config": GPT2, "seq_len": 33},
-                r"^model\.seq_len=33: .*at most 32 tokens; e\.g\. data\.seq_len=32",
-            ),
+            ({"config": GPT2 | {"vocab_size": 32}}, r"^model\.vocab_size=64: .*only 32 token val"),
+            ({"config": GPT2, "seq_len": 33}, r"^model\.seq_len=33: .*e\.g\. data\.seq_len=32"),
             (
                 {"pretrained": "./nowhere"},
                 r"^model\.pretrained=\./nowhere: there is no such folder",
@@ -289,3 +259,25 @@ class TestWithTransformers:
         assert torch.equal(second.bert.pooler.dense.weight, first.bert.pooler.dense.weight)
         same = HuggingFaceModel(task, **options).model
         assert torch.equal(same.classifier.weight, first.classifier.weight)
+
+    def test_a_model_that_is_nowhere_is_rejected_at_once(self, monkeypatch, tmp_path):
+        """Nobody listens at this address: one connection fails, and nothing waits and tries
+        again."""
+        from huggingface_hub import constants
+
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        waits = []
+        monkeypatch.setattr("time.sleep", waits.append)
+        sentence = (
+            r"^model\.pretrained=no/such: is not a folder here .*127.0.0.1:9 cannot be reached"
+        )
+        with pytest.raises(ConfigError, match=sentence):
+            HuggingFaceModel(pretrained="no/such")
+        snapshot = tmp_path / "models--some--model" / "snapshots" / "0123"
+        HuggingFaceModel(vocab_size=64, config=GPT2).model.save_pretrained(snapshot)
+        (snapshot.parent.parent / "refs").mkdir()
+        (snapshot.parent.parent / "refs" / "main").write_text("0123")
+        HuggingFaceModel(pretrained="some/model")  # from the cache: it needs no hub
+        assert waits == []

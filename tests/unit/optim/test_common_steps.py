@@ -1,7 +1,6 @@
 """The first steps in which two runs are the same run, without training either."""
 
 import warnings
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -52,10 +51,6 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
     [
         # The first step of a decay by a square root still has the full rate.
         (identity(), identity(200), 81),
-        (identity(), identity(schedule={"decay_ratio": 0.5}), 51),
-        (identity(), identity(schedule={"decay": "linear"}), 81),
-        (identity(), identity(schedule={"warmup_steps": 6}), 0),
-        (identity(), identity(schedule={"min_lr_ratio": 0.5}), 81),
         # The last step of a run is logged and saved in any case.
         (
             identity(50, {"_target_": f"{OURS}constant"}),
@@ -63,7 +58,6 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
             49,
         ),
         (identity(), identity(seed=1), 0),
-        (identity(), identity() | {"run.tag": "again"}, 0),
         (identity(), identity(optimizer={"_target_": "torch.optim.AdamW", "lr": 0.2}), 0),
         (identity(), identity(200, seed=1), 0),
         (identity(), identity(scheduler=None), 0),
@@ -236,14 +230,3 @@ def test_the_rates_of_common_steps_are_equal(one, data, steps, more):
     common = common_steps(identity(steps, scheduler=one), identity(more, scheduler=other))
     is_kin = one["_target_"] == other["_target_"]
     assert common == expected if is_kin else common in (0, expected)
-
-
-def test_common_steps_are_the_depth_of_a_tree():
-    """Two runs share with each other what both share with a third, as in a tree."""
-    runs = [
-        identity(steps, {"decay_ratio": ratio}) for steps in (100, 200) for ratio in (0.1, 0.2, 0.4)
-    ]
-    for third in runs:
-        for one, other in pairwise(runs):
-            shared = [common_steps(run, third) for run in (one, other)]
-            assert common_steps(one, other) >= min(shared)

@@ -124,9 +124,8 @@ def test_a_torch_optimizer_by_its_name_alone():
     )
     optimizer = build_optimizer(config, model)
     assert type(optimizer) is torch.optim.RMSprop and optimizer.defaults["alpha"] == 0.5
-    assert len(optimizer.param_groups[0]["params"]) == sum(
-        p.requires_grad for p in model.parameters()
-    )
+    trained = [p for p in model.parameters() if p.requires_grad]
+    assert [*map(id, optimizer.param_groups[0]["params"])] == [*map(id, trained)]
 
 
 class Holder(nn.Module):
@@ -159,9 +158,6 @@ class TestHiddenMatrices:
     @pytest.mark.parametrize(
         "build",
         [
-            pytest.param(
-                lambda a, b, c: nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c), id="sequence"
-            ),
             pytest.param(
                 lambda a, b, c: nn.Sequential(nn.Sequential(a, nn.ReLU()), b, nn.Sequential(c)),
                 id="head",
