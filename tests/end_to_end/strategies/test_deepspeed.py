@@ -111,7 +111,7 @@ def pair(root):
     tasks["weights, bf16"] = "initial_weights", {"overrides": [*STAGES[2], "precision=bf16"]}
     tasks["uneven"] = "uneven_evaluation", {"overrides": STAGES[3], "batches": [1, 4]}
     tasks["damaged"] = task("damaged", root / "damaged", *STAGES[2], "strategy.timeout=60")
-    tasks["after"] = task("train", root / "after", "strategy=ddp", "trainer.max_steps=1")
+    tasks["after"] = task("train", root / "after", "strategy=ddp", "trainer.max_steps=2")
     return by_name(2, root / "two", tasks)
 
 

@@ -172,16 +172,12 @@ def test_an_input_longer_than_seq_len_is_rejected():
 
 
 def test_packed_documents_do_not_see_each_other():
-    torch.manual_seed(0)
-    model = GPT(vocab_size=32, seq_len=8, dim=16, num_layers=2, num_heads=2)
-    model.init_weights()
-    model.eval()
-    tokens = torch.randint(0, 32, (2, 8))
+    model, input = gpt().eval(), tokens(2, 8)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]] * 2)
-    labels = tokens.masked_fill(positions == 0, -100)
-    batch = {"input_ids": tokens, "labels": labels, "position_ids": positions}
+    labels = input.masked_fill(positions == 0, -100)
+    batch = {"input_ids": input, "labels": labels, "position_ids": positions}
     loss, records = model(batch)
-    apart = torch.cat([model.logits(tokens[:, :5]), model.logits(tokens[:, 5:])], 1)
+    apart = torch.cat([model.logits(input[:, :5]), model.logits(input[:, 5:])], 1)
     torch.testing.assert_close(records["logits"], apart)
     assert model.num_targets(batch) == 12
     torch.testing.assert_close(

@@ -60,11 +60,7 @@ def test_without_transformers_it_says_how_to_install_it(monkeypatch):
 class TestWithTransformers:
     @pytest.fixture(autouse=True)
     def transformers(self, monkeypatch):
-        pytest.importorskip("transformers")
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-    @pytest.fixture
-    def transformers_library(self):
         return pytest.importorskip("transformers")
 
     @pytest.mark.parametrize(
@@ -101,10 +97,9 @@ class TestWithTransformers:
             loaded = HuggingFaceModel(vocab_size=60, seq_len=8, pretrained=str(tmp_path))
         loaded.init_weights()
         assert loaded.training
+        stored = model.model.state_dict()
         for name, tensor in loaded.model.state_dict().items():
-            assert tensor.dtype == torch.float32 and torch.equal(
-                tensor, model.model.state_dict()[name].float()
-            )
+            assert tensor.dtype == torch.float32 and torch.equal(tensor, stored[name].float())
 
     def test_recomputed_layers_have_the_same_gradients(self):
         grads = []
@@ -146,9 +141,7 @@ class TestWithTransformers:
             HuggingFaceModel(**{"vocab_size": 64, **options})
 
     @pytest.mark.parametrize(("config", "size"), [(GPT2, "5GB"), (LLAMA, "10KB")])
-    def test_transformers_loads_an_export(
-        self, transformers_library, config, size, tmp_path, capfd
-    ):
+    def test_transformers_loads_an_export(self, transformers, config, size, tmp_path, capfd):
         torch.manual_seed(0)
         model = HuggingFaceModel(vocab_size=64, config=config).eval()
         node = {"_target_": TARGET, "vocab_size": 64, "config": config}
@@ -163,7 +156,7 @@ class TestWithTransformers:
         assert {path.stat().st_mode for path in tmp_path.iterdir()} == {mode.stat().st_mode}, (
             "as the umask says"
         )
-        load = transformers_library.AutoModelForCausalLM.from_pretrained
+        load = transformers.AutoModelForCausalLM.from_pretrained
         assert torch.equal(load(tmp_path).eval()(TOKENS).logits, model.logits(TOKENS))
         (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"model": node})))
         assert torch.equal(load_model(tmp_path).logits(TOKENS), model.logits(TOKENS))
@@ -171,9 +164,7 @@ class TestWithTransformers:
         write_model(tmp_path, node, half)
         assert load(tmp_path, dtype="auto").dtype == torch.bfloat16
 
-    def test_the_export_of_a_pretrained_model_has_its_tokenizer(
-        self, transformers_library, tmp_path
-    ):
+    def test_the_export_of_a_pretrained_model_has_its_tokenizer(self, transformers, tmp_path):
         source, export = tmp_path / "source", tmp_path / "export"
         write_tokenizer(source)
         export.mkdir()
@@ -182,10 +173,10 @@ class TestWithTransformers:
         model = HuggingFaceModel(vocab_size=64, pretrained=str(source))
         node = {"_target_": TARGET, "pretrained": str(source), "vocab_size": 64}
         write_model(export, node, model.state_dict())
-        theirs = transformers_library.AutoModelForCausalLM.from_pretrained(export)
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(export)
         assert all(map(torch.equal, theirs.parameters(), first.model.parameters()))
         texts = [
-            transformers_library.AutoTokenizer.from_pretrained(folder)("an option")["input_ids"]
+            transformers.AutoTokenizer.from_pretrained(folder)("an option")["input_ids"]
             for folder in (source, export)
         ]
         assert texts[0] == texts[1]
@@ -199,10 +190,8 @@ class TestWithTransformers:
         batch = BATCHES[task]
         loss, records = model(batch)
         torch.testing.assert_close(loss, model.model(**batch).loss, rtol=0, atol=0)
-        assert (
-            records["logits"].shape[:-1] == records["targets"].shape
-            and 0 <= records["accuracy"] <= 1
-        )
+        assert records["logits"].shape[:-1] == records["targets"].shape
+        assert 0 <= records["accuracy"] <= 1
         assert HuggingFaceModel.num_targets(model, batch) == (records["targets"] != -100).sum()
         if task.endswith("classification"):
             input, labels = (next(iter(batch.values())), batch["labels"])
@@ -231,9 +220,8 @@ class TestWithTransformers:
         loss, records = model(batch)
         assert loss == model.model(**batch).loss and model.num_targets(batch) == targets.numel()
         assert model.num_targets({"labels": targets.to("meta")}).device.type == "meta"
-        assert records["logits"].shape == records["targets"].shape and ("accuracy" in records) == (
-            labels == 3
-        )
+        assert records["logits"].shape == records["targets"].shape
+        assert ("accuracy" in records) == (labels == 3)
 
     def test_a_dict_batch_without_labels_is_rejected(self):
         model = HuggingFaceModel(vocab_size=64, config=GPT2)

@@ -56,15 +56,15 @@ def members(model, optimizer):
     }
 
 
-def train(model, optimizer, steps, seed=0, scheduler=None):
+def train(model, steps, *parts, seed=0):
+    """Train with optimizers and schedules."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         tokens = torch.randint(0, 11, (2, 9), generator=generator)
         model((tokens[:, :-1], tokens[:, 1:]))[0].backward()
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
-        optimizer.zero_grad()
+        for part in parts:
+            part.step()
+        model.zero_grad()
 
 
 def equal(a, b):
@@ -192,27 +192,15 @@ class TestMuon:
         groups = members(one, optimizer)
         assert list(groups) == ["muon", "decay", "no_decay"]
         assert groups["decay"] == ["embedding.weight"]
-        train(one, optimizer, 4)
+        train(one, 4, optimizer)
 
-        named = dict(two.named_parameters())
-        take = lambda name: [named[n] for n in groups[name]]  # noqa: E731
+        muon, decay, no_decay = (map(two.get_parameter, names) for names in groups.values())
         apart = [
-            torch.optim.Muon(
-                take("muon"), lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
-            ),
-            torch.optim.AdamW(take("decay"), lr=0.01, betas=(0.9, 0.95), weight_decay=0.1),
-            torch.optim.AdamW(take("no_decay"), lr=0.01, betas=(0.9, 0.95), weight_decay=0.0),
+            torch.optim.Muon(muon, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(decay, lr=0.01, betas=(0.9, 0.95), weight_decay=0.1),
+            torch.optim.AdamW(no_decay, lr=0.01, betas=(0.9, 0.95), weight_decay=0.0),
         ]
-
-        class Both:
-            def step(self):
-                for each in apart:
-                    each.step()
-
-            def zero_grad(self):
-                two.zero_grad()
-
-        train(two, Both(), 4)
+        train(two, 4, *apart)
         assert equal(one, two)
 
     @pytest.mark.parametrize("how", ["state_dict", "deepcopy"])
@@ -220,25 +208,20 @@ class TestMuon:
         whole = tiny_gpt()
         optimizer = optimizers.muon(whole, **self.OPTIONS)
         scheduler = schedulers.cosine(optimizer, max_steps=6, warmup_steps=1)
-        train(whole, optimizer, 3, scheduler=scheduler)
+        train(whole, 3, optimizer, scheduler)
 
-        other = copy.deepcopy(whole)
-        if how == "deepcopy":
-            other, resumed = copy.deepcopy((whole, optimizer))
-        else:
-            resumed = optimizers.muon(other, **self.OPTIONS)
-        going_on = schedulers.cosine(resumed, max_steps=6, warmup_steps=1)
+        other, resumed, going_on = copy.deepcopy((whole, optimizer, scheduler))
         if how == "state_dict":
+            resumed = optimizers.muon(other, **self.OPTIONS)
+            going_on = schedulers.cosine(resumed, max_steps=6, warmup_steps=1)
             buffer = io.BytesIO()
             torch.save(optimizer.state_dict(), buffer)
             buffer.seek(0)
             resumed.load_state_dict(torch.load(buffer, weights_only=True))
-        going_on.load_state_dict(scheduler.state_dict())
-        for group, like in zip(resumed.param_groups, optimizer.param_groups, strict=True):
-            group["lr"] = like["lr"]
+            going_on.load_state_dict(scheduler.state_dict())
 
-        train(whole, optimizer, 3, seed=1, scheduler=scheduler)
-        train(other, resumed, 3, seed=1, scheduler=going_on)
+        train(whole, 3, optimizer, scheduler, seed=1)
+        train(other, 3, resumed, going_on, seed=1)
         assert equal(whole, other)
 
     def test_a_model_without_hidden_matrices(self):
