@@ -8,40 +8,30 @@ import pytest
 from support.ranks import Task, by_name, task
 
 HOOKS = {
-    "ema": ["hooks.ema.decay=[0.9,0.99]", "hooks.ema.warmup=3", "hooks.ema.evaluate=true"],
+    "checkpointing": [],
+    "logging": ["interval=2"],
+    "evaluation": ["interval=2"],
+    "ema": ["decay=[0.9,0.99]", "warmup=3", "evaluate=true"],
     # a threshold so low that some of the six steps are skipped
-    "skip_spikes": [
-        "hooks.skip_spikes.sigmas=0.01",
-        "hooks.skip_spikes.warmup=2",
-        "hooks.skip_spikes.max_in_row=1",
-    ],
-    "memory": ["hooks.memory.interval=2"],
-    "throughput": ["hooks.throughput.interval=2"],
-    "gradients": ["hooks.gradients.interval=2"],
-    "nan_report": ["hooks.nan_report.max_reports=1"],
-    "samples": [
-        "hooks.samples.prompts='3 4'",
-        "hooks.samples.interval=4",
-        "hooks.samples.max_new_tokens=14",
-    ],
-    "watchdog": ["hooks.watchdog.factor=100"],
+    "skip_spikes": ["sigmas=0.01", "warmup=2", "max_in_row=1"],
+    "memory": ["interval=2"],
+    "throughput": ["interval=2"],
+    "gradients": ["interval=2"],
+    "nan_report": ["max_reports=1"],
+    "samples": ["prompts='3 4'", "interval=4", "max_new_tokens=14"],
+    "watchdog": ["factor=100"],
 }
-BASIC = ["checkpointing", "logging", "evaluation"]
-SETTINGS = [
-    "trainer.micro_batch_size=3", "hooks.logging.interval=2", "hooks.evaluation.interval=2",
-    *(setting for settings in HOOKS.values() for setting in settings),
-]  # fmt: skip
-STEERING = [*BASIC, "ema", "skip_spikes"]
+AVERAGING = ["checkpointing", "logging", "evaluation", "ema"]
+STEERING = [*AVERAGING, "skip_spikes"]
 STRATEGIES = {"none": 1, "ddp": 2, "fsdp": 2}
 INTERRUPTED = ("none", "fsdp")
 """Under ddp a hook sees the tensors of none, and the collectives of fsdp."""
 
 
 def overrides(strategy: str, names: list[str]) -> list[str]:
-    settings = [
-        setting for setting in SETTINGS if setting.split(".")[1] in (*names, "micro_batch_size=3")
-    ]
-    return [f"strategy={strategy}", f"hooks=[{','.join(names)}]", *settings]
+    settings = [f"hooks.{name}.{setting}" for name in names for setting in HOOKS[name]]
+    hooks = f"hooks=[{','.join(names)}]"
+    return [f"strategy={strategy}", hooks, "trainer.micro_batch_size=3", *settings]
 
 
 @pytest.fixture(scope="module")
@@ -57,21 +47,21 @@ def results(tmp_path_factory):
         tasks: dict[str, Task] = {}
         for strategy in (name for name, count in STRATEGIES.items() if count == world_size):
             if strategy in INTERRUPTED:
-                every = overrides(strategy, [*BASIC, *HOOKS][::-1])
+                every = overrides(strategy, [*HOOKS][::-1])
                 tasks[strategy] = task(
                     "whole_and_interrupted", folder / strategy, *overrides(strategy, STEERING),
                     of_parts=every,
                 )  # fmt: skip
             watched = overrides(strategy, ["checkpointing", "nan_report"])
             tasks[f"{strategy} broken"] = task("broken", folder / f"{strategy}-broken", *watched)
-        names, saved = [*BASIC, "ema"], root / "run" / "name" / "id"
+        saved = root / "run" / "name" / "id"
         reader = "none" if world_size == 1 else "ddp"
         if world_size == 2:
-            tasks["saved"] = task("saved", saved, *overrides("fsdp", names))
+            tasks["saved"] = task("saved", saved, *overrides("fsdp", AVERAGING))
             tasks["stored"] = "stored", {"folder": str(saved)}
         # A copy of a run keeps its name.
         tasks[f"{reader} averages"] = task(
-            "hook_values", root / reader / "name" / "id", *overrides(reader, names),
+            "hook_values", root / reader / "name" / "id", *overrides(reader, AVERAGING),
             source=str(saved),
         )  # fmt: skip
         return by_name(world_size, folder, tasks)
@@ -92,10 +82,8 @@ def test_nan_reports_under_every_strategy(results):
     for strategy, world_size in STRATEGIES.items():
         for of_rank in results(world_size)[f"{strategy} broken"]:
             (line,) = of_rank
-            assert line.startswith(
-                f"Step 3, rank {world_size - 1}: the output of blocks.1.ffn.up (Linear) is the"
-                " first"
-            )
+            rank = f"Step 3, rank {world_size - 1}: "
+            assert line.startswith(f"{rank}the output of blocks.1.ffn.up (Linear) is the first")
 
 
 def test_averages_load_under_another_strategy(results):
