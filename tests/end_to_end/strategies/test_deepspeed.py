@@ -20,7 +20,7 @@ GATHERED = "strategy.stage3_param_persistence_threshold"
 FILE = {
     "train_batch_size": "auto",
     "fp16": {"enabled": "auto"},
-    "zero_optimization": {"stage": 1, "reduce_bucket_size": 1e3, "overlap_comm": "auto"},
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8, "overlap_comm": "auto"},
 }
 """A file of DeepSpeed's."""
 SAME = {
@@ -91,10 +91,10 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pair(root):
-    """Results of two ranks, by name."""
+def results(root):
+    """Results of two ranks, of one, and of three, by name."""
     tasks: dict[str, Task] = {}
-    for n in (0, 2, 3):
+    for n in STAGES:
         tasks[f"stage {n}"] = task("train", root / f"s{n}", *STAGES[n], *DROPOUT)
     for name, (n, more) in SAME.items():
         more = [override.replace("{root}", str(root)) for override in more]
@@ -112,7 +112,28 @@ def pair(root):
     tasks["uneven"] = "uneven_evaluation", {"overrides": STAGES[3], "batches": [1, 4]}
     tasks["damaged"] = task("damaged", root / "damaged", *STAGES[2], "strategy.timeout=60")
     tasks["after"] = task("train", root / "after", "strategy=ddp", "trainer.max_steps=2")
-    return by_name(2, root / "two", tasks)
+    one: dict[str, Task] = {"weights": ("initial_weights", {"overrides": ["strategy=none"]})}
+    for name, (_, more) in PARTS.items():
+        one[f"part {name}"] = task("train", root / f"alone {name}", "strategy=none", *more, FEW)
+    rejected = [[*STAGES[n], *more] for n, more in REJECTED.values()]
+    one["rejected"] = "rejected", {"overrides": rejected}
+    return by_name(root, (2, tasks), (1, one | readings(root, 1)), (3, readings(root, 3)))
+
+
+@pytest.fixture
+def pair(results):
+    return results[0]
+
+
+@pytest.fixture
+def alone(results):
+    return results[1]
+
+
+@pytest.fixture
+def read(results):
+    """State that each rank of each reader had from each writer."""
+    return results[1] | results[2]
 
 
 def place(root: Path, name: str) -> Path:
@@ -132,23 +153,6 @@ def readings(root: Path, count: int) -> dict[str, Task]:
             folder = place(root, f"read {name}")
             tasks[name] = task("reloaded", folder, *words, source=str(source(root, name)))
     return tasks
-
-
-@pytest.fixture(scope="module")
-def alone(root, pair):
-    """Results of one rank, by name."""
-    tasks: dict[str, Task] = {"weights": ("initial_weights", {"overrides": ["strategy=none"]})}
-    for name, (_, more) in PARTS.items():
-        tasks[f"part {name}"] = task("train", root / f"alone {name}", "strategy=none", *more, FEW)
-    rejected = [[*STAGES[n], *more] for n, more in REJECTED.values()]
-    tasks["rejected"] = "rejected", {"overrides": rejected}
-    return by_name(1, root / "one", tasks | readings(root, 1))
-
-
-@pytest.fixture(scope="module")
-def read(root, alone):
-    """State that each rank of each reader had from each writer."""
-    return alone | by_name(3, root / "three", readings(root, 3))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +201,7 @@ def test_ranks_with_unequal_numbers_of_held_out_batches(pair):
 
 @pytest.mark.parametrize(
     ("name", "share"),
-    [("stage 0", 1), ("a file", 10 / 12), ("stage 2", 10 / 12), ("none kept gathered", 8 / 12)],
+    [("stage 0", 1), ("stage 1", 10 / 12), ("stage 2", 10 / 12), ("none kept gathered", 8 / 12)],
 )
 def test_bytes_of_a_rank(pair, name, share):
     """4 for a weight, 4 for its master (none at stage 0), 8 for its moments; what is in pieces is

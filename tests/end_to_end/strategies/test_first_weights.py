@@ -47,7 +47,8 @@ def results(tmp_path_factory):
         return made
 
     two = tasks([layout for layout in LAYOUTS if layout != "none"])
-    return by_name(1, folder / "1", tasks(["none"])) | by_name(2, folder / "2", two)
+    alone, pair = by_name(folder, (1, tasks(["none"])), (2, two))
+    return alone | pair
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -1,8 +1,6 @@
 """Hooks under every strategy: neither an interruption nor their order nor those that observe change
 a number."""
 
-from functools import cache
-
 import pytest
 
 from support.ranks import Task, by_name, task
@@ -36,59 +34,50 @@ def overrides(strategy: str, names: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    root = tmp_path_factory.mktemp("averages")
-
-    @cache
-    def of(world_size):
-        if world_size == 1:
-            # It reads what two ranks have saved.
-            of(2)
-        folder = tmp_path_factory.mktemp(f"ranks-{world_size}")
-        tasks: dict[str, Task] = {}
-        for strategy in (name for name, count in STRATEGIES.items() if count == world_size):
-            if strategy in INTERRUPTED:
-                every = overrides(strategy, [*HOOKS][::-1])
-                tasks[strategy] = task(
-                    "whole_and_interrupted", folder / strategy, *overrides(strategy, STEERING),
-                    of_parts=every,
-                )  # fmt: skip
-            watched = overrides(strategy, ["checkpointing", "nan_report"])
-            tasks[f"{strategy} broken"] = task("broken", folder / f"{strategy}-broken", *watched)
-        saved = root / "run" / "name" / "id"
-        reader = "none" if world_size == 1 else "ddp"
-        if world_size == 2:
-            tasks["saved"] = task("saved", saved, *overrides("fsdp", AVERAGING))
-            tasks["stored"] = "stored", {"folder": str(saved)}
+    """Two ranks, and one that reads what they have saved."""
+    folder = tmp_path_factory.mktemp("hooks")
+    saved = folder / "run" / "name" / "id"
+    tasks: dict[int, dict[str, Task]] = {2: {}, 1: {}}
+    for strategy, count in STRATEGIES.items():
+        if strategy in INTERRUPTED:
+            tasks[count][strategy] = task(
+                "whole_and_interrupted", folder / strategy, *overrides(strategy, STEERING),
+                of_parts=overrides(strategy, [*HOOKS][::-1]),
+            )  # fmt: skip
+        watched = overrides(strategy, ["checkpointing", "nan_report"])
+        tasks[count][f"{strategy} broken"] = task("broken", folder / f"{strategy}-broken", *watched)
+    tasks[2]["saved"] = task("saved", saved, *overrides("fsdp", AVERAGING))
+    tasks[2]["stored"] = "stored", {"folder": str(saved)}
+    for count, reader in ((2, "ddp"), (1, "none")):
         # A copy of a run keeps its name.
-        tasks[f"{reader} averages"] = task(
-            "hook_values", root / reader / "name" / "id", *overrides(reader, AVERAGING),
+        tasks[count][f"{reader} averages"] = task(
+            "hook_values", folder / f"of {reader}" / "name" / "id", *overrides(reader, AVERAGING),
             source=str(saved),
         )  # fmt: skip
-        return by_name(world_size, folder, tasks)
-
-    return of
+    pair, alone = by_name(folder, *tasks.items())
+    return pair | alone
 
 
 @pytest.mark.parametrize("strategy", INTERRUPTED)
 def test_an_interruption_the_order_and_observing_hooks_leave_no_trace(results, strategy):
     """A training with the hooks that steer, and one with all of them in another order that is
     interrupted."""
-    for of_rank in results(STRATEGIES[strategy])[strategy]:
+    for of_rank in results[strategy]:
         assert of_rank["first"]["stopped"] == 15 and of_rank["second"]["step"] == 6
         assert of_rank["second"]["digest"] == of_rank["whole"]["digest"]
 
 
 def test_nan_reports_under_every_strategy(results):
     for strategy, world_size in STRATEGIES.items():
-        for of_rank in results(world_size)[f"{strategy} broken"]:
+        for of_rank in results[f"{strategy} broken"]:
             (line,) = of_rank
             rank = f"Step 3, rank {world_size - 1}: "
             assert line.startswith(f"{rank}the output of blocks.1.ffn.up (Linear) is the first")
 
 
 def test_averages_load_under_another_strategy(results):
-    stored, _ = results(2)["stored"]
-    values = [*results(2)["ddp averages"], *results(1)["none averages"]]
+    stored, _ = results["stored"]
+    values = [*results["ddp averages"], *results["none averages"]]
     expected = {
         name: tensor for name, tensor in stored["tensors"].items() if name.startswith("ema/")
     }

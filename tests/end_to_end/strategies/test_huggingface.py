@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from launcher.models.huggingface import HuggingFaceModel
-from support.ranks import task, together
+from support.ranks import in_turn, task
 from support.tokenizer import SIZE, write_tokenizer
 
 pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
@@ -44,7 +44,7 @@ def results(tmp_path_factory):
     one = task("train", folder / "one", *overrides, "strategy=none")
     small = [*overrides, "trainer.micro_batch_size=2", "strategy=fsdp"]
     two = task("whole_and_interrupted", folder / "two", *small)
-    return together(1, folder / "1", [one])[0], together(2, folder / "2", [two])[0]
+    return [results for (results,) in in_turn(folder, [(1, [one]), (2, [two])])]
 
 
 def test_ranks_and_micro_batches_do_not_change_the_numbers(results):

@@ -51,6 +51,7 @@ MIXTURE = [
     " val_dataset: {_target_: support.indexed.Indexed, size: 9}},"
     " b: {_target_: support.indexed.Indexed, size: 4, weight: 0.3}}",
 ]  # fmt: skip
+SHORT = ["data.num_samples=20", "model.logits_chunk=5"]
 FP8 = [
     "precision=fp8", "precision.emulate=true", "model.dim=32", "model.num_layers=1",
     "model.logits_chunk=5", "model.tie_embeddings=false",
@@ -62,13 +63,7 @@ RUNS: dict[str, tuple[list[str], list[str]]] = {
         [],
     ),
     "gpt, bf16, epochs": (
-        [
-            "model.dropout=0.1",
-            "precision=bf16",
-            "optimizer=sgd",
-            "data.num_samples=20",
-            "model.logits_chunk=5",
-        ],
+        ["model.dropout=0.1", "precision=bf16", "optimizer=sgd", *SHORT],
         ["fsdp x2"],
     ),
     "gpt, fp16": (["precision=fp16", "precision.init_scale=1e9", "model.num_layers=1"], ["ddp x2"]),
@@ -84,37 +79,31 @@ part of a run meets each kind of layout in one of them."""
 WORKERS = {"no_shard x2": ["data.num_workers=1"]}
 STEPS, BOUNDARIES = 6, (2, 4, 6)
 PHASES = 1, 4, 2
-"""Ranks that are started one group after the other: starting is what costs."""
-CHAINS = {"1, 4, 2 ranks": ("none", "hybrid 2x2", "ddp x2")}
-CHAIN_RUN = "gpt, dropout"
-CASES = [(run, layout) for run, (_, layouts) in RUNS.items() for layout in layouts]
-CASES += [(CHAIN_RUN, chain) for chain in CHAINS]
+"""Ranks that are started one group after the other."""
+CHAINED, CHAIN = ("gpt, dropout", "chain"), ("none", "hybrid 2x2", "ddp x2")
+CASES = [(run, layout) for run, (_, layouts) in RUNS.items() for layout in layouts] + [CHAINED]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """Tensors of the checkpoint and numbers of metrics.jsonl, by run and layout or chain."""
     root = tmp_path_factory.mktemp("lanes")
-    left = {(run, "none"): [("none", STEPS)] for run in RUNS}
-    for run, name in CASES:
-        left[run, name] = (
-            [*zip(CHAINS[name], BOUNDARIES, strict=True)] if name in CHAINS else [(name, STEPS)]
-        )
+    left = {(run, layout): [(layout, STEPS)] for run, layout in CASES}
+    left |= {(run, "none"): [("none", STEPS)] for run in RUNS}
+    left[CHAINED] = [*zip(CHAIN, BOUNDARIES, strict=True)]
     place = {key: root / str(i) / "name" / "id" for i, key in enumerate(left)}
-    ranks = {key: [] for key in left}
-    for number, count in enumerate(PHASES):
-        tasks: dict[tuple[str, str], Task] = {}
+    phases: list[tuple[int, dict[tuple[str, str], Task]]] = [(count, {}) for count in PHASES]
+    for count, tasks in phases:
         for key, parts in left.items():
             if parts and LAYOUTS[parts[0][0]][0] == count:
                 layout, until = parts.pop(0)
                 words = [*COMMON, *RUNS[key[0]][0], *LAYOUTS[layout][1], *WORKERS.get(layout, [])]
                 tasks[key] = task("lanes_run", place[key], *words, until=until)
-        for key, found in by_name(count, root / f"phase-{number}", tasks).items():
-            ranks[key].append(found)
     assert not any(left.values())
+    done = by_name(root, *phases)
     return {
         key: {"tensors": stored(str(folder))["tensors"], "numbers": metrics_of(folder),
-              "ranks": ranks[key]}
+              "ranks": [phase[key] for phase in done if key in phase]}
         for key, folder in place.items()
     }  # fmt: skip
 
@@ -136,7 +125,7 @@ def test_the_runs_do_what_their_rows_say(found):
     assert any(row.get("spikes/skipped") for row in hooks), "no update was skipped"
     assert any(key.startswith("gradients/") for row in hooks for key in row)
     assert any(name.startswith("ema/") for name in found["mlp, hooks", "none"]["tensors"])
-    norms = found[CHAIN_RUN, "none"]["ranks"][0][0]["norms"]
+    norms = found["gpt, dropout", "none"]["ranks"][0][0]["norms"]
     assert len(norms) == 6 and len(set(norms)) == 6
     assert found["gpt, fp16", "none"]["ranks"][0][0]["skipped"] > 0, "no scale was too large"
     assert found["gpt, bf16, epochs", "none"]["numbers"][-1]["epoch"] >= 2

@@ -1,7 +1,6 @@
 """Every strategy makes the same steps: one table of rows, each trained whole, and again with an
 interruption."""
 
-from functools import cache
 from importlib.util import find_spec
 
 import pytest
@@ -45,31 +44,28 @@ def overrides(row: str, setting: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """`results(row, setting)`: what each rank found. All rows of one number of ranks are done at
-    once."""
-
-    @cache
-    def of(ranks):
-        folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
-        tasks = {
-            case: task("whole_and_interrupted", folder / " ".join(case), *overrides(*case))
-            for case in CASES
-            if ROWS[case[0]][0] == ranks
-        }
-        return by_name(ranks, folder, tasks)
-
-    return lambda row, setting: of(ROWS[row][0])[row, setting]
+    """What each rank found, by row and setting."""
+    folder = tmp_path_factory.mktemp("matrix")
+    tasks = {
+        case: task("whole_and_interrupted", folder / " ".join(case), *overrides(*case))
+        for case in CASES
+    }
+    phases = [
+        (ranks, {case: tasks[case] for case in CASES if ROWS[case[0]][0] == ranks})
+        for ranks in (1, 2, 4)
+    ]
+    return {case: found for phase in by_name(folder, *phases) for case, found in phase.items()}
 
 
 @pytest.mark.parametrize(("row", "setting"), CASES)
 def test_strategies_agree(results, row, setting):
-    expected = results("none", setting)[0]["whole"]
+    expected = results["none", setting][0]["whole"]
     close = TOLERANCE[setting.split()[0]]
     assert len(expected["losses"]) == 6
     assert min(expected["norms"]) > 0.1, "nothing to compare"
     assert max(expected["norms"]) > CLIP, "nothing was clipped"
     assert len(set(expected["rates"])) == 6, "the learning rate stands still"
-    for found in (one["whole"] for one in results(row, setting)):
+    for found in (one["whole"] for one in results[row, setting]):
         assert found["losses"] == pytest.approx(expected["losses"], rel=close)
         assert found["norms"] == pytest.approx(expected["norms"], rel=close)
         assert found["rates"] == expected["rates"]
@@ -77,7 +73,7 @@ def test_strategies_agree(results, row, setting):
 
 @pytest.mark.parametrize(("row", "setting"), CASES)
 def test_an_interruption_leaves_no_trace(results, row, setting):
-    for found in results(row, setting):
+    for found in results[row, setting]:
         whole, first, second = found["whole"], found["first"], found["second"]
         assert first["stopped"] == 15
         # A signal that comes within an update is agreed on after the next.
@@ -86,13 +82,13 @@ def test_an_interruption_leaves_no_trace(results, row, setting):
         for key in ("losses", "norms", "rates"):
             assert first[key] + second[key] == whole[key]
         assert second["digest"] == whole["digest"]
-    assert len({found["first"]["step"] for found in results(row, setting)}) == 1
+    assert len({found["first"]["step"] for found in results[row, setting]}) == 1
 
 
 @pytest.mark.parametrize(
     ("row", "share"), [("none", 1), ("ddp x2", 1), ("hybrid 2x2", 2), ("fsdp x2", 2)]
 )
 def test_sharding_really_shards(results, row, share):
-    for found in results(row, OWN[row][0]):
+    for found in results[row, OWN[row][0]]:
         held = found["whole"]["bytes"]
         assert held["here"] == pytest.approx(held["all"] / share, rel=0.02)

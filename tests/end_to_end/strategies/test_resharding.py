@@ -22,8 +22,7 @@ READERS = {
     "fsdp x3": (3, ["strategy=fsdp"]),
 }
 PHASES = [(1, "w"), (4, "w"), (2, "wr"), (1, "r"), (3, "r")]
-"""Ranks that are started one group after the other, and whether they write, read or both: starting
-is what costs."""
+"""Ranks that are started one group after the other, and whether they write, read or both."""
 MISFITS = {
     "optimizer=sgd": (
         "The optimizer is SGD, 2 groups; the checkpoint was written with AdamW, 2 groups."
@@ -60,8 +59,8 @@ def place(root: Path, *names: str) -> Path:
 @pytest.fixture(scope="module")
 def read(root):
     """State that each rank of each reader had from each writer's checkpoint."""
-    found = {}
-    for number, (count, acts) in enumerate(PHASES):
+    phases = []
+    for count, acts in PHASES:
         tasks: dict[tuple[str, ...], Task] = {}
         for name, (ranks, overrides) in WRITERS.items():
             if ranks == count and "w" in acts:
@@ -82,8 +81,8 @@ def read(root):
             tasks[CHAIN] = task(
                 "loaded", place(root, *CHAIN), "strategy=ddp", source=source, steps=STEPS + 2
             )
-        found |= by_name(count, root / f"phase-{number}", tasks)
-    return found
+        phases.append((count, tasks))
+    return {name: found for phase in by_name(root, *phases) for name, found in phase.items()}
 
 
 def test_a_changed_model_or_optimizer_is_rejected_on_all_ranks(read):

@@ -28,7 +28,8 @@ def results(tmp_path_factory):
         for case in CASES
     }
     alone = {case: tasks.pop(case) for case in CASES if case[0] == "none"}
-    return by_name(1, folder / "1", alone) | by_name(2, folder / "2", tasks)
+    one, two = by_name(folder, (1, alone), (2, tasks))
+    return one | two
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
