@@ -10,7 +10,8 @@ from shlex import split
 
 import pytest
 
-from support.runner import final_state, launch, metrics, run_folder
+from support import python
+from support.runner import ENVIRONMENT, final_state, launch, metrics, run_folder
 
 pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
@@ -70,9 +71,10 @@ def test_checkpoint_of_deepspeed_can_be_evaluated_exported_and_loaded(root, whol
 
 
 def test_without_the_package(tmp_path):
-    rejected = launch(tmp_path / "outputs", *TINY, module="support.without_deepspeed", real=True)
+    words = (f"paths.outputs={tmp_path / 'outputs'}", *TINY)
+    rejected = python.run("-m", "support.without_deepspeed", *words, env=ENVIRONMENT)
     assert rejected.returncode == 2
-    assert rejected.output.startswith("strategy=deepspeed: needs the package deepspeed")
+    assert rejected.stderr.startswith("strategy=deepspeed: needs the package deepspeed")
     assert not (tmp_path / "outputs").exists()
 
 

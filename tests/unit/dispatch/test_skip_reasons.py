@@ -97,7 +97,6 @@ def submits(config: dict[str, Any], state: str) -> bool | str:
         return error.messages[0].partition(":")[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("what", ASKED)
 def test_run_that_would_train_here_is_submitted(tmp_path, state, what):

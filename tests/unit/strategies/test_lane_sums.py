@@ -84,20 +84,11 @@ class Mine(NoStrategy):
     name = "mine"
 
 
-class Declared(Mine):
-    supports_lanes = True
-
-
 def test_a_subclass_of_a_strategy_must_declare_that_it_supports_lanes():
-    def set_up(kind: type[NoStrategy]) -> Lanes | None:
-        config = composed(["trainer.lanes=2", "data.batch_size=4", "device=cpu", "strategy=none"])
-        config.strategy._target_ = f"{__name__}.{kind.__name__}"
-        return set_up_strategy(run_of(config))[0].lanes
-
+    config = composed(["trainer.lanes=2", "data.batch_size=4", "device=cpu", "strategy=none"])
+    config.strategy._target_ = f"{__name__}.Mine"
     with pytest.raises(ConfigError, match=r"lanes=2: strategy=mine .* supports_lanes=True"):
-        set_up(Mine)
-    lanes = set_up(Declared)
-    assert lanes is not None and lanes.local == [0, 1]
+        set_up_strategy(run_of(config))
 
 
 @settings(max_examples=40)
