@@ -38,7 +38,7 @@ INTERRUPTED = [
     for case in CASES
     if case in {(row, PLAIN) for row in ROWS} | {("hybrid 2x2", MANY), ("zero 0 x2", LOW)}
 ]
-"""Where training is stopped and resumed; the others only train."""
+"""Cases whose training is stopped and resumed; the others only train."""
 
 
 def overrides(row: str, setting: str) -> list[str]:
@@ -51,7 +51,7 @@ def overrides(row: str, setting: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """What each rank found, by row and setting."""
+    """Results of each rank, by row and setting."""
     folder = tmp_path_factory.mktemp("matrix")
     tasks = {
         case: task(
@@ -69,7 +69,7 @@ def results(tmp_path_factory):
 
 
 def wholes(results: Any, row: str, setting: str) -> list[dict[str, Any]]:
-    """What each rank found in the training that nothing has interrupted."""
+    """Results of each rank in the training that nothing has interrupted."""
     return [of_rank.get("whole", of_rank) for of_rank in results[row, setting]]
 
 
