@@ -1,13 +1,11 @@
 """A compiled loss over chunks of tokens is the loss of all logits."""
 
-import subprocess
-import sys
-
 import torch
 from torch.nn import functional as F
 
 from launcher.models.base import IGNORED, cross_entropy
 from launcher.models.chunked_loss import loss_by_chunks
+from support import python
 
 
 def compare() -> None:
@@ -28,8 +26,7 @@ def compare() -> None:
 
 def test_a_compiled_loss_equals_the_loss_of_all_logits():
     """The compiler, which starts processes, has a process of its own."""
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python.run(__file__, check=True)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ import json
 import re
 import signal
 from importlib.util import find_spec
+from pathlib import Path
 from shlex import split
 
 import pytest
 
-from support.processes import Command
-from support.runner import final_state, launch, metrics, run_folder
+from support import python
+from support.runner import ENVIRONMENT, final_state, launch, metrics, run_folder
 
 pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
@@ -31,24 +32,26 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("deepspeed")
 
 
+def end(outputs: Path, *overrides: str, code: int = 0) -> str:
+    done = launch(outputs, *overrides)
+    assert done.returncode == code, done.output
+    return done.output
+
+
 @pytest.fixture(scope="module")
 def whole(root):
     """The outputs of a run that nothing has stopped."""
-    with Command(f"paths.outputs={root / 'whole'}", *PAIR) as command:
-        assert command.wait() == 0, command.output
+    end(root / "whole", *PAIR)
     return root / "whole"
 
 
 def test_an_interruption_leaves_no_trace(root, whole):
     outputs = root / "parts"
-    with Command(f"paths.outputs={outputs}", *PAIR, STOP) as command:
-        assert command.wait() == 128 + signal.SIGTERM, command.output
-    rejected = launch(outputs, *TINY, f"run.id={run_folder(outputs).name}", "strategy=none")
-    assert rejected.returncode == 2
-    assert "was written by strategy=deepspeed (deepspeed)" in rejected.output
-    assert "run.init_from=<model.safetensors>" in rejected.output
-    with Command(f"paths.outputs={outputs}", *PAIR) as command:
-        assert command.wait() == 0, command.output
+    end(outputs, *PAIR, STOP, code=128 + signal.SIGTERM)
+    rejected = end(outputs, *TINY, f"run.id={run_folder(outputs).name}", "strategy=none", code=2)
+    assert "was written by strategy=deepspeed (deepspeed)" in rejected
+    assert "run.init_from=<model.safetensors>" in rejected
+    end(outputs, *PAIR)
     assert final_state(outputs) == final_state(whole)
     assert metrics(outputs) == metrics(whole)
     for file in ("shard-00001.safetensors", "rank-00001.safetensors"):
@@ -58,22 +61,20 @@ def test_an_interruption_leaves_no_trace(root, whole):
 
 def test_checkpoint_of_deepspeed_can_be_evaluated_exported_and_loaded(root, whole):
     for job in ("evaluate", "export"):
-        with Command(f"paths.outputs={whole}", *PAIR, f"job={job}") as command:
-            assert command.wait() == 0, command.output
+        end(whole, *PAIR, f"job={job}")
     line = json.loads((run_folder(whole) / "evaluations.jsonl").read_text())
     assert line["val/loss"] == pytest.approx(metrics(whole)[-1]["val/loss"], rel=1e-6)
     for source in (run_folder(whole), run_folder(whole) / "export" / "model.safetensors"):
         outputs = root / f"from {source.suffix or 'run'}"
         words = ("strategy=none", f"run.init_from={source}", "trainer.max_steps=1")
-        started = launch(outputs, *TINY, *words)
-        assert started.returncode == 0, started.output
-        assert re.search(r"Weights from .*: (\d+) of \1\.", started.output)
+        assert re.search(r"Weights from .*: (\d+) of \1\.", end(outputs, *TINY, *words))
 
 
 def test_without_the_package(tmp_path):
-    rejected = launch(tmp_path / "outputs", *TINY, module="support.without_deepspeed", real=True)
+    words = (f"paths.outputs={tmp_path / 'outputs'}", *TINY)
+    rejected = python.run("-m", "support.without_deepspeed", *words, env=ENVIRONMENT)
     assert rejected.returncode == 2
-    assert rejected.output.startswith("strategy=deepspeed: needs the package deepspeed")
+    assert rejected.stderr.startswith("strategy=deepspeed: needs the package deepspeed")
     assert not (tmp_path / "outputs").exists()
 
 
@@ -81,17 +82,15 @@ def test_file_with_keys_of_launcher_is_rejected(tmp_path):
     (tmp_path / "ds.json").write_text(
         '{"train_batch_size": 4, "fp16": {"enabled": true}, "scheduler": {"type": "X"}}'
     )
-    rejected = launch(tmp_path / "outputs", *TINY, f"strategy.config_file={tmp_path / 'ds.json'}")
-    assert rejected.returncode == 2, rejected.output
-    named = [line.split(": ")[1].split(" ")[0] for line in rejected.output.splitlines()]
+    words = (*TINY, f"strategy.config_file={tmp_path / 'ds.json'}")
+    lines = end(tmp_path / "outputs", *words, code=2).splitlines()
+    named = [line.split(": ")[1].split(" ")[0] for line in lines]
     assert named == ["train_batch_size", "scheduler", "fp16.enabled"]
     assert not (tmp_path / "outputs").exists()
 
 
 @pytest.mark.parametrize("hook", ["ema", "gradients", "skip_spikes", "nan_report"])
 def test_hooks_that_need_the_tensors_are_rejected(tmp_path, hook):
-    words = ("strategy=deepspeed", "device=cpu", "model=mlp", "data=digits")
-    done = launch(tmp_path, *words, f"hooks=[default,{hook}]")
-    assert done.returncode == 2, done.output
-    assert f"hooks.{hook}: strategy=deepspeed keeps" in done.output
+    rejected = end(tmp_path, *TINY, f"hooks=[default,{hook}]", code=2)
+    assert f"hooks.{hook}: strategy=deepspeed keeps" in rejected
     assert not list(tmp_path.rglob("run.json"))

@@ -1,8 +1,8 @@
 """Many small trainings in one set of processes: starting them costs more than all of the steps.
 
-Run by `ranks.together` with a number of ranks and a folder that holds `tasks.json`: a list of [name
-of a task, its arguments]. What the tasks return on each rank goes to `results-<rank>.json`. The
-ranks are forked once their configurations are composed.
+Run by `ranks.in_turn` with folders, each of which holds a `tasks.json` (a list of [name of a task,
+its arguments]) and is followed by a number of ranks. What the tasks return on each rank goes to
+`results-<rank>.json`. The ranks are forked once all configurations are composed.
 """
 
 import gc
@@ -13,6 +13,7 @@ import socket
 import sys
 import traceback
 from inspect import isfunction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,18 @@ TASKS = {
 
 
 def main() -> None:
-    """Start the ranks. If one of them fails, the others end."""
-    folder, count = Path(sys.argv[1]), int(sys.argv[2])
-    tasks = json.loads((folder / "tasks.json").read_text())
-    for _, arguments in tasks:
+    folders = [Path(word) for word in sys.argv[1::2]]
+    tasks = [json.loads((folder / "tasks.json").read_text()) for folder in folders]
+    for _, arguments in chain(*tasks):
         if all(isinstance(override, str) for override in arguments.get("overrides", [])):
             trainings.compose(*arguments.get("overrides", []))
     gc.freeze()
+    for folder, count, of_folder in zip(folders, sys.argv[2::2], tasks, strict=True):
+        run(folder, int(count), of_folder)
+
+
+def run(folder: Path, count: int, tasks: list[tuple[str, dict[str, Any]]]) -> None:
+    """Start the ranks, and wait for them. If one of them fails, the others end."""
     pids = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         for rank in range(count):
@@ -44,7 +50,7 @@ def main() -> None:
                 os.environ.update(environment(rank, count, listening))
                 listening.detach() if rank == 0 else listening.close()
                 work(folder, tasks)
-                return
+                sys.exit()
             pids.append(pid)
     while pids:
         pid, status = os.wait()

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.hooks.metrics import Metrics
+from launcher.hooks.sample_means import measure_means
 from launcher.process import ranks, signals
 from support.masked import Masked
 from support.toy import Recorder
@@ -44,9 +46,6 @@ def uneven_evaluation(
 ) -> dict[str, Any]:
     """Held-out batches of one sample each, `batches[rank]` of them on this rank; `stop`: a signal
     to the last rank."""
-    from launcher.hooks.metrics import Metrics
-    from launcher.hooks.sample_means import measure_means
-
     trainer: Any = build(Path("unused"), overrides, Journal())
     rank = trainer.strategy.ranks.rank
     passes = []
@@ -72,9 +71,6 @@ def uneven_evaluation(
 
 def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
     """Train on masked targets; the losses, and what an evaluation of 17 samples gives."""
-    from launcher.hooks.metrics import Metrics
-    from launcher.hooks.sample_means import measure_means
-
     data = split(
         "data=custom data.dataset._target_=support.masked.Masked data.seq_len=12 data.vocab_size=19"
     )

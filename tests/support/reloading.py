@@ -54,12 +54,12 @@ def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> di
     return result | {"last": trainer.step, "taken": taken}
 
 
-def misfits(source: str, folder: str, overrides: list[str]) -> dict[str, str]:
+def misfits(source: str, folder: str, overrides: list[str], changes: list[str]) -> dict[str, str]:
     """Errors that reject each change of the configuration, over a copy of `source`'s newest
     checkpoint."""
     ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
     sentences = {}
-    for change in ("optimizer=sgd", "optimizer=lion", "model.dim=32", "model.num_layers=4"):
+    for change in changes:
         trainer = build(Path(folder), [*overrides, change, "scheduler.max_steps=9"], Journal())
         try:
             trainer.restore()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from launcher.hooks.watchdog import WatchdogHook
-from support.trainings import Journal, build, digest, is_last
+from support.trainings import Journal, build, is_last
 
 
 def messages(trainer: Any, level: int) -> list[str]:
@@ -63,16 +63,16 @@ def overflow(folder: str, overrides: list[str]) -> dict[str, Any]:
 
     trainer.forward = spoiled  # type: ignore[method-assign]
     trainer.train()
-    result = {"skipped": trainer.state.skipped_steps, "digest": digest(trainer)}
-    result |= {"samples": trainer.samples}
-    result |= {"scale": trainer.grad_scaler.get_scale(), "losses": journal.losses}
-    result["loss_scale"] = trainer.strategy.snapshot().meta.get("loss_scaler", {}).get("cur_scale")
+    scale = trainer.strategy.snapshot().meta.get("loss_scaler", {}).get("cur_scale")
+    result = {"skipped": trainer.state.skipped_steps, "samples": trainer.samples}
     trainer.strategy.teardown()
-    return result
+    scales = {"scale": trainer.grad_scaler.get_scale(), "loss_scale": scale}
+    return {**result, **scales, "losses": journal.losses}
 
 
-def none_loss(folder: str, overrides: list[str]) -> dict[str, Any]:
-    """The last rank's forward gives no loss in step 2, once, without having called the model."""
+def none_loss(folder: str, overrides: list[str]) -> int:
+    """The last step; the last rank's forward gives no loss in step 2, once, without having called
+    the model."""
     trainer = build(Path(folder), overrides, Journal())
     forward, done = trainer.forward, []
 
@@ -85,4 +85,4 @@ def none_loss(folder: str, overrides: list[str]) -> dict[str, Any]:
     trainer.forward = sometimes  # type: ignore[method-assign]
     trainer.train()
     trainer.strategy.teardown()
-    return {"step": trainer.step, "weights": digest(trainer)}
+    return trainer.step

@@ -4,20 +4,19 @@ at other ranks."""
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from support.ranks import Task, together
+from support.ranks import Task, by_name, task
 from support.reloading import stored
 
 pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
 STAGES = {n: ["strategy=deepspeed", f"strategy.zero_stage={n}"] for n in range(4)}
-FEW = "trainer.max_steps=4"
+FEW = "trainer.max_steps=3"
 DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3", FEW]
-OFFLOAD, GATHERED = "strategy.offload_optimizer=true", "strategy.stage3_param_persistence_threshold"
+GATHERED = "strategy.stage3_param_persistence_threshold"
 FILE = {
     "train_batch_size": "auto",
     "fp16": {"enabled": "auto"},
@@ -29,26 +28,17 @@ SAME = {
         3,
         ["trainer.activation_checkpointing=2", f"{GATHERED}=0", "strategy.sub_group_size=2e3"],
     ),
-    "all on the host": (3, [OFFLOAD, "strategy.offload_param=true"]),
-    "small buckets": (
-        1,
-        [
-            "strategy.reduce_bucket_size=1e3",
-            "strategy.contiguous_gradients=false",
-            "strategy.overlap_comm=auto",
-        ],
-    ),
-    "a file": (2, ["strategy.zero_stage=2", "strategy.config_file={root}/ds.json"]),
+    "all on the host": (3, ["strategy.offload_optimizer=true", "strategy.offload_param=true"]),
+    "a file": (2, ["strategy.config_file={root}/ds.json"]),
 }
 """Two ranks: the losses are those of the plain stage."""
-COMPILED = {"eager": [], "compiled": ["trainer.compile={backend:aot_eager}"]}
 try:
     HAS_FP16 = torch.ops.mkldnn._is_mkldnn_fp16_supported()  # DeepSpeed asks the same
 except (AttributeError, RuntimeError):
     HAS_FP16 = False
 SCALED = ["precision=fp16", "strategy.initial_scale_power=10", "strategy.hysteresis=1"]
 OVERFLOW = {
-    "stage 1 skip": STAGES[1],
+    "stage 0 skip": STAGES[0],
     "stage 3 retry": [*STAGES[3], "trainer.max_non_finite_grad_retries=1"],
     "stage 0 bf16": [*STAGES[0], "precision=bf16"],
     **({"stage 3 fp16": [*STAGES[3], *SCALED]} if HAS_FP16 else {}),
@@ -56,24 +46,23 @@ OVERFLOW = {
 FROZEN = ["model._target_=support.frozen.Frozen"]
 PARTS = {
     "digits, bf16": (3, ["digits", "precision=bf16"]),
+    "digits, compiled": (2, ["digits", "trainer.compile={backend:aot_eager}"]),
     "frozen": (3, FROZEN),
     **({"muon": (0, ["optimizer=muon"])} if hasattr(torch.optim, "Muon") else {}),
 }
 """Other parts, on two ranks, and under none on one."""
 WRITERS = {
-    **{f"stage {n}": STAGES[n] for n in (0, 3)},
-    "stage 0, bf16": [*STAGES[0], "precision=bf16"],
-    "frozen, stage 2": [*STAGES[2], *FROZEN],
-    "frozen, stage 3, bf16": [*STAGES[3], *FROZEN, "precision=bf16", f"{GATHERED}=0"],
+    "stage 0": (0, []),
+    "stage 3": (3, []),
+    "stage 0, bf16": (0, ["precision=bf16"]),
+    "frozen, stage 2": (2, FROZEN),
+    "frozen, stage 3, bf16": (3, [*FROZEN, "precision=bf16", f"{GATHERED}=0"]),
 }
-READERS = {"one rank": (1, {0: 2, 2: 0, 3: 1}), "three ranks": (3, {0: 3, 2: 1, 3: 2})}
-"""Number of ranks, and their stage by the stage of the first writer. One rank reads a checkpoint of
-two, and three ranks read the checkpoint of one."""
-READ = {
-    "one rank": WRITERS,
-    "three ranks": {name: WRITERS[name] for name in ("stage 0", "stage 3")},
-}
-REFUSED = {
+"""Two ranks."""
+READERS = {name: (1, name, {0: 2, 2: 0, 3: 1}[n]) for name, (n, _) in WRITERS.items()}
+READERS["again"] = (3, "stage 0", 3)
+"""Number of ranks, the writer and the stage. Three ranks read what one has read and written."""
+REJECTED = {
     "optimizer=MuonAdamW: it cannot update the sharded parameters of zero_stage=2": (
         2,
         ["optimizer=muon"],
@@ -102,32 +91,48 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pair(root):
-    """Results of two ranks, by name."""
+def results(root):
+    """Results of two ranks, of one, and of three, by name."""
     tasks: dict[str, Task] = {}
-    for n, overrides in STAGES.items():
-        tasks[f"stage {n}"] = task("train", root / f"s{n}", *overrides, *DROPOUT)
-    for i, (name, (n, more)) in enumerate(SAME.items()):
+    for n in STAGES:
+        tasks[f"stage {n}"] = task("train", root / f"s{n}", *STAGES[n], *DROPOUT)
+    for name, (n, more) in SAME.items():
         more = [override.replace("{root}", str(root)) for override in more]
-        tasks[name] = task("train", root / f"o{i}", *STAGES[n], *DROPOUT, *more)
-    for name, more in COMPILED.items():
-        tasks[name] = task("train", root / name, *STAGES[2], *DROPOUT, "digits", *more)
-    for i, (name, overrides) in enumerate(OVERFLOW.items()):
-        tasks[name] = task("overflow", root / f"i{i}", *overrides)
-    for i, (name, (n, more)) in enumerate(PARTS.items()):
-        tasks[f"part {name}"] = task("train", root / f"p{i}", *STAGES[n], *more, FEW)
-    for name, overrides in WRITERS.items():
-        tasks[f"write {name}"] = task("saved", place(root, name), *overrides)
+        tasks[name] = task("train", root / name, *STAGES[n], *DROPOUT, *more)
+    for name, overrides in OVERFLOW.items():
+        tasks[name] = task("overflow", root / name, *overrides)
+    for name, (n, more) in PARTS.items():
+        tasks[f"part {name}"] = task("train", root / f"part {name}", *STAGES[n], *more, FEW)
+    for name, (n, more) in WRITERS.items():
+        tasks[f"write {name}"] = task("saved", place(root, name), *STAGES[n], *more)
     tasks["weights"] = "initial_weights", {"overrides": STAGES[3]}
     tasks["weights, bf16"] = "initial_weights", {"overrides": [*STAGES[2], "precision=bf16"]}
     tasks["uneven"] = "uneven_evaluation", {"overrides": STAGES[3], "batches": [1, 4]}
     tasks["damaged"] = task("damaged", root / "damaged", *STAGES[2], "strategy.timeout=60")
     tasks["after"] = task("train", root / "after", "strategy=ddp", "trainer.max_steps=2")
-    return dict(zip(tasks, together(2, root / "two", list(tasks.values())), strict=True))
+    one: dict[str, Task] = {"weights": ("initial_weights", {"overrides": ["strategy=none"]})}
+    for name, (_, more) in PARTS.items():
+        more = [override for override in more if "compile" not in override]
+        one[f"part {name}"] = task("train", root / f"alone {name}", "strategy=none", *more, FEW)
+    rejected = [[*STAGES[n], *more] for n, more in REJECTED.values()]
+    one["rejected"] = "rejected", {"overrides": rejected}
+    return by_name(root, (2, tasks), (1, one | readings(root, 1)), (3, readings(root, 3)))
 
 
-def task(name: str, folder: Path, *overrides: str, **more: Any) -> Task:
-    return name, {"folder": str(folder), "overrides": [*overrides], **more}
+@pytest.fixture
+def pair(results):
+    return results[0]
+
+
+@pytest.fixture
+def alone(results):
+    return results[1]
+
+
+@pytest.fixture
+def read(results):
+    """State that each rank of each reader had from each writer."""
+    return results[1] | results[2]
 
 
 def place(root: Path, name: str) -> Path:
@@ -135,45 +140,23 @@ def place(root: Path, name: str) -> Path:
     return root / name / "name" / "id"
 
 
-def source(root: Path, reader: str, writer: str) -> Path:
-    return place(root, writer if reader == "one rank" else f"one rank {writer}")
+def source(root: Path, reader: str) -> Path:
+    return place(root, "read stage 0" if reader == "again" else reader)
 
 
-def readings(root: Path, reader: str) -> dict[str, Task]:
+def readings(root: Path, count: int) -> dict[str, Task]:
     tasks: dict[str, Task] = {}
-    for writer, overrides in READ[reader].items():
-        stage = READERS[reader][1][int(overrides[1][-1])]
-        until = f"trainer.max_steps={4 if reader == 'one rank' else 5}"
-        name = f"{reader} {writer}"
-        tasks[name] = task(
-            "reloaded", place(root, name), *STAGES[stage], *overrides[2:], until,
-            source=str(source(root, reader, writer)),
-        )  # fmt: skip
+    for name, (ranks, writer, stage) in READERS.items():
+        if ranks == count:
+            words = [*STAGES[stage], *WRITERS[writer][1], f"trainer.max_steps={5 - (count == 1)}"]
+            folder = place(root, f"read {name}")
+            tasks[name] = task("reloaded", folder, *words, source=str(source(root, name)))
     return tasks
-
-
-@pytest.fixture(scope="module")
-def alone(root, pair):
-    """Results of one rank, by name."""
-    tasks: dict[str, Task] = {"weights": ("initial_weights", {"overrides": ["strategy=none"]})}
-    for i, (name, (_, more)) in enumerate(PARTS.items()):
-        tasks[name] = task("train", root / f"a{i}", "strategy=none", *more, FEW)
-    rejected = [[*STAGES[n], *more] for n, more in REFUSED.values()]
-    tasks["rejected"] = "rejected", {"overrides": rejected}
-    tasks |= readings(root, "one rank")
-    return dict(zip(tasks, together(1, root / "one", list(tasks.values())), strict=True))
-
-
-@pytest.fixture(scope="module")
-def read(root, alone):
-    """State that each rank of each reader had from each writer."""
-    tasks = readings(root, "three ranks")
-    return alone | dict(zip(tasks, together(3, root / "three", list(tasks.values())), strict=True))
 
 
 @pytest.mark.parametrize(
     ("name", "plain"),
-    [("compiled", "eager"), *((name, f"stage {stage}") for name, (stage, _) in SAME.items())],
+    [(name, f"stage {stage}") for name, (stage, _) in SAME.items()],
 )
 def test_options_that_change_no_number(pair, name, plain):
     for mine, expected in zip(pair[name], pair[plain], strict=True):
@@ -198,8 +181,8 @@ def test_other_parts_agree_with_none(pair, alone, name):
     # Muon's own arithmetic is in bf16.
     close = 2e-2 if "bf16" in name else 1e-3 if name == "muon" else 1e-5
     for mine in pair[f"part {name}"]:
-        assert mine["losses"] == pytest.approx(alone[name][0]["losses"], rel=close)
-        assert mine["norms"] == pytest.approx(alone[name][0]["norms"], rel=close)
+        assert mine["losses"] == pytest.approx(alone[f"part {name}"][0]["losses"], rel=close)
+        assert mine["norms"] == pytest.approx(alone[f"part {name}"][0]["norms"], rel=close)
 
 
 def test_the_initial_weights_are_those_of_none(pair, alone):
@@ -245,20 +228,17 @@ def test_every_value_is_written_once(root, pair, writer):
     assert any(name.endswith("exp_avg") for name in files["numel"])
 
 
-@pytest.mark.parametrize(
-    ("reader", "writer"), [(reader, writer) for reader in READ for writer in READ[reader]]
-)
-def test_tensors_are_equal_to_the_bit(root, read, reader, writer):
-    step = 3 if reader == "one rank" else 4
-    expected = stored(str(source(root, reader, writer)))["tensors"]
-    results = read[f"{reader} {writer}"]
-    assert len(results) == READERS[reader][0]
-    for rank in results:
+@pytest.mark.parametrize("name", READERS)
+def test_tensors_are_equal_to_the_bit(root, read, name):
+    step = 4 if name == "again" else 3
+    expected = stored(str(source(root, name)))["tensors"]
+    assert len(read[name]) == READERS[name][0]
+    for rank in read[name]:
         assert rank["tensors"] == expected
         assert (rank["step"], rank["samples"], rank["last"]) == (step, step * 12, step + 1)
 
 
-@pytest.mark.parametrize("sentence", REFUSED)
+@pytest.mark.parametrize("sentence", REJECTED)
 def test_unsupported_combination_with_deepspeed_is_rejected(alone, sentence):
-    (sentences,) = alone["rejected"][0][list(REFUSED).index(sentence)]
+    (sentences,) = alone["rejected"][0][list(REJECTED).index(sentence)]
     assert sentences.startswith(sentence)

@@ -1,120 +1,83 @@
 """Hooks under every strategy: neither an interruption nor their order nor those that observe change
 a number."""
 
-from functools import cache
-from typing import Any
-
 import pytest
 
-from support.ranks import together
+from support.ranks import Task, by_name, task
 
 HOOKS = {
-    "ema": ["hooks.ema.decay=[0.9,0.99]", "hooks.ema.warmup=3", "hooks.ema.evaluate=true"],
+    "checkpointing": [],
+    "logging": ["interval=2"],
+    "evaluation": ["interval=2"],
+    "ema": ["decay=[0.9,0.99]", "warmup=3", "evaluate=true"],
     # a threshold so low that some of the six steps are skipped
-    "skip_spikes": [
-        "hooks.skip_spikes.sigmas=0.01",
-        "hooks.skip_spikes.warmup=2",
-        "hooks.skip_spikes.max_in_row=1",
-    ],
-    "memory": ["hooks.memory.interval=2"],
-    "throughput": ["hooks.throughput.interval=2"],
-    "gradients": ["hooks.gradients.interval=2"],
-    "nan_report": ["hooks.nan_report.max_reports=1"],
-    "samples": [
-        "hooks.samples.prompts='3 4'",
-        "hooks.samples.interval=4",
-        "hooks.samples.max_new_tokens=14",
-    ],
-    "watchdog": ["hooks.watchdog.factor=100"],
-    "profiler": ["hooks.profiler.start=1", "hooks.profiler.steps=1"],
+    "skip_spikes": ["sigmas=0.01", "warmup=2", "max_in_row=1"],
+    "memory": ["interval=2"],
+    "throughput": ["interval=2"],
+    "gradients": ["interval=2"],
+    "nan_report": ["max_reports=1"],
+    "samples": ["prompts='3 4'", "interval=4", "max_new_tokens=14"],
+    "watchdog": ["factor=100"],
 }
-BASIC = ["checkpointing", "logging", "evaluation"]
-SETTINGS = [
-    "trainer.micro_batch_size=3", "hooks.logging.interval=2", "hooks.evaluation.interval=2",
-    *(setting for settings in HOOKS.values() for setting in settings),
-]  # fmt: skip
-OBSERVING = [
-    "memory",
-    "throughput",
-    "gradients",
-    "nan_report",
-    "samples",
-    "watchdog",
-    "profiler",
-]
+AVERAGING = ["checkpointing", "logging", "evaluation", "ema"]
+STEERING = [*AVERAGING, "skip_spikes"]
 STRATEGIES = {"none": 1, "ddp": 2, "fsdp": 2}
 INTERRUPTED = ("none", "fsdp")
 """Under ddp a hook sees the tensors of none, and the collectives of fsdp."""
 
 
 def overrides(strategy: str, names: list[str]) -> list[str]:
-    settings = [
-        setting for setting in SETTINGS if setting.split(".")[1] in (*names, "micro_batch_size=3")
-    ]
-    return [f"strategy={strategy}", f"hooks=[{','.join(names)}]", *settings]
+    settings = [f"hooks.{name}.{setting}" for name in names for setting in HOOKS[name]]
+    hooks = f"hooks=[{','.join(names)}]"
+    return [f"strategy={strategy}", hooks, "trainer.micro_batch_size=3", *settings]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    root = tmp_path_factory.mktemp("averages")
-
-    @cache
-    def of(world_size: int) -> dict[str, list[dict[str, Any]]]:
-        if world_size == 1:
-            # It reads what two ranks have saved.
-            of(2)
-        folder = tmp_path_factory.mktemp(f"ranks-{world_size}")
-        tasks: dict[str, Any] = {}
-        for strategy in (name for name, count in STRATEGIES.items() if count == world_size):
-            steering = [name for name in (*BASIC, *HOOKS) if name not in OBSERVING]
-            arguments = {
-                "folder": str(folder / strategy),
-                "overrides": overrides(strategy, steering),
-            }
-            # The profiler wraps the same steps under every strategy, and costs as much as all else.
-            every = [name for name in HOOKS if strategy == "none" or name != "profiler"]
-            arguments["of_parts"] = overrides(strategy, [*every, *BASIC][::-1])
-            if strategy in INTERRUPTED:
-                tasks[strategy] = "whole_and_interrupted", arguments
-            watched = overrides(strategy, ["checkpointing", "nan_report"])
-            arguments = {"folder": str(folder / f"{strategy}-broken"), "overrides": watched}
-            tasks[f"{strategy} broken"] = "broken", arguments
-        names, saved = [*BASIC, "ema"], str(root / "run" / "name" / "id")
-        reader = "none" if world_size == 1 else "ddp"
-        if world_size == 2:
-            tasks["saved"] = "saved", {"folder": saved, "overrides": overrides("fsdp", names)}
-            tasks["stored"] = "stored", {"folder": saved}
+    """Two ranks, and one that reads what they have saved."""
+    folder = tmp_path_factory.mktemp("hooks")
+    saved = folder / "run" / "name" / "id"
+    tasks: dict[int, dict[str, Task]] = {2: {}, 1: {}}
+    for strategy, count in STRATEGIES.items():
+        if strategy in INTERRUPTED:
+            tasks[count][strategy] = task(
+                "whole_and_interrupted", folder / strategy, *overrides(strategy, STEERING),
+                of_parts=overrides(strategy, [*HOOKS][::-1]),
+            )  # fmt: skip
+        watched = overrides(strategy, ["checkpointing", "nan_report"])
+        tasks[count][f"{strategy} broken"] = task("broken", folder / f"{strategy}-broken", *watched)
+    tasks[2]["saved"] = task("saved", saved, *overrides("fsdp", AVERAGING))
+    tasks[2]["stored"] = "stored", {"folder": str(saved)}
+    for count, reader in ((2, "ddp"), (1, "none")):
         # A copy of a run keeps its name.
-        copied = {"source": saved, "folder": str(root / reader / "name" / "id")}
-        read = {**copied, "overrides": overrides(reader, names)}
-        tasks[f"{reader} averages"] = "hook_values", read
-        return dict(zip(tasks, together(world_size, folder, list(tasks.values())), strict=True))
-
-    return of
+        tasks[count][f"{reader} averages"] = task(
+            "hook_values", folder / f"of {reader}" / "name" / "id", *overrides(reader, AVERAGING),
+            source=str(saved),
+        )  # fmt: skip
+    pair, alone = by_name(folder, *tasks.items())
+    return pair | alone
 
 
 @pytest.mark.parametrize("strategy", INTERRUPTED)
 def test_an_interruption_the_order_and_observing_hooks_leave_no_trace(results, strategy):
     """A training with the hooks that steer, and one with all of them in another order that is
     interrupted."""
-    for of_rank in results(STRATEGIES[strategy])[strategy]:
+    for of_rank in results[strategy]:
         assert of_rank["first"]["stopped"] == 15 and of_rank["second"]["step"] == 6
         assert of_rank["second"]["digest"] == of_rank["whole"]["digest"]
 
 
 def test_nan_reports_under_every_strategy(results):
     for strategy, world_size in STRATEGIES.items():
-        for of_rank in results(world_size)[f"{strategy} broken"]:
+        for of_rank in results[f"{strategy} broken"]:
             (line,) = of_rank
-            assert line.startswith(
-                f"Step 3, rank {world_size - 1}: the output of blocks.1.ffn.up (Linear) is the"
-                " first"
-            )
+            rank = f"Step 3, rank {world_size - 1}: "
+            assert line.startswith(f"{rank}the output of blocks.1.ffn.up (Linear) is the first")
 
 
 def test_averages_load_under_another_strategy(results):
-    stored, _ = results(2)["stored"]
-    values = [*results(2)["ddp averages"], *results(1)["none averages"]]
+    stored, _ = results["stored"]
+    values = [*results["ddp averages"], *results["none averages"]]
     expected = {
         name: tensor for name, tensor in stored["tensors"].items() if name.startswith("ema/")
     }

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from launcher.models.huggingface import HuggingFaceModel
-from support.ranks import together
+from support.ranks import in_turn, task
 from support.tokenizer import SIZE, write_tokenizer
 
 pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
@@ -41,31 +41,21 @@ def results(tmp_path_factory):
         "data=jsonl", f"data.files={folder / 'chats.jsonl'}", f"data.tokenizer={folder / 'base'}",
         "data.messages_field=chat", "data.seq_len=48", f"data.cache={folder / 'tokens'}",
     ]  # fmt: skip
-    whole = {"folder": str(folder / "one"), "overrides": [*overrides, "strategy=none"]}
-    one = together(1, folder / "1", [("train", whole)])
-    small = [*overrides, "trainer.micro_batch_size=2"]
-    tasks = [
-        ("train", {"folder": str(folder / "ddp"), "overrides": [*small, "strategy=ddp"]}),
-        (
-            "whole_and_interrupted",
-            {"folder": str(folder / "fsdp"), "overrides": [*small, "strategy=fsdp"]},
-        ),
-    ]
-    ddp, fsdp = together(2, folder / "2", tasks)
-    return {"one": one[0], "ddp": ddp, "fsdp": fsdp}
+    one = task("train", folder / "one", *overrides, "strategy=none")
+    small = [*overrides, "trainer.micro_batch_size=2", "strategy=fsdp"]
+    two = task("whole_and_interrupted", folder / "two", *small)
+    return [results for (results,) in in_turn(folder, [(1, [one]), (2, [two])])]
 
 
 def test_ranks_and_micro_batches_do_not_change_the_numbers(results):
-    (expected,) = results["one"]
-    for whole in (*results["ddp"], *(of_rank["whole"] for of_rank in results["fsdp"])):
+    (expected,), ranks = results
+    for whole in (of_rank["whole"] for of_rank in ranks):
         assert whole["losses"] == pytest.approx(expected["losses"], rel=1e-4)
         assert whole["norms"] == pytest.approx(expected["norms"], rel=1e-3)
 
 
 def test_a_resumed_training_equals_an_uninterrupted_one(results):
-    for of_rank in results["fsdp"]:
+    for of_rank in results[1]:
         whole, first, second = (of_rank[name] for name in ("whole", "first", "second"))
-        assert (
-            first["losses"] + second["losses"] == whole["losses"]
-            and second["digest"] == whole["digest"]
-        )
+        assert first["losses"] + second["losses"] == whole["losses"]
+        assert second["digest"] == whole["digest"]

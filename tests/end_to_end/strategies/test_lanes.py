@@ -1,14 +1,12 @@
 """With lanes, the same bits on any number of ranks and under any strategy that adds gradients."""
 
-import json
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.ranks import Task, together
+from support.ranks import Task, by_name, task
 from support.reloading import stored
+from support.runner import metrics_of
 
 LAYOUTS = {
     "none": (1, ["strategy=none"]),
@@ -18,7 +16,7 @@ LAYOUTS = {
     "hybrid 2x2": (4, ["strategy=fsdp", "strategy.replicate=2"]),
 }
 COMMON = [
-    "trainer.lanes=8", "data.batch_size=16", "hooks=[checkpointing,logging,evaluation]",
+    "trainer.lanes=4", "data.batch_size=8", "hooks=[checkpointing,logging,evaluation]",
     "hooks.logging.interval=2", "hooks.evaluation.interval=3",
     "hooks.checkpointing.best_metric=null",
 ]  # fmt: skip
@@ -43,30 +41,29 @@ PAIRS = [
     "scheduler=constant",
 ]  # fmt: skip
 STREAM = [
-    *PAIRS, "data=custom", "data.dataset._target_=support.indexed.Stream", "+data.dataset.size=40",
+    *PAIRS, "data=custom", "data.dataset._target_=support.indexed.Stream", "+data.dataset.size=20",
     "data.val_datasets={a: {_target_: support.indexed.Indexed, size: 9},"
-    " b: {_target_: support.indexed.Stream, size: 21}}",
+    " b: {_target_: support.indexed.Stream, size: 11}}",
 ]  # fmt: skip
 MIXTURE = [
     *PAIRS, "data=mixture",
-    "data.sources={a: {_target_: support.indexed.Indexed, size: 30, weight: 0.7,"
+    "data.sources={a: {_target_: support.indexed.Indexed, size: 15, weight: 0.7,"
     " val_dataset: {_target_: support.indexed.Indexed, size: 9}},"
-    " b: {_target_: support.indexed.Indexed, size: 7, weight: 0.3}}",
+    " b: {_target_: support.indexed.Indexed, size: 4, weight: 0.3}}",
 ]  # fmt: skip
+SHORT = ["data.num_samples=20", "model.logits_chunk=5"]
 FP8 = [
     "precision=fp8", "precision.emulate=true", "model.dim=32", "model.num_layers=1",
     "model.logits_chunk=5", "model.tie_embeddings=false",
 ]  # fmt: skip
 RUNS: dict[str, tuple[list[str], list[str]]] = {
-    "gpt, dropout": (["model.dropout=0.1", "model.num_layers=1"], []),  # the chain's
+    # The chain's: four ranks have two lanes each.
+    "gpt, dropout": (
+        ["model.dropout=0.1", "model.num_layers=1", "trainer.lanes=8", "data.batch_size=16"],
+        [],
+    ),
     "gpt, bf16, epochs": (
-        [
-            "model.dropout=0.1",
-            "precision=bf16",
-            "optimizer=sgd",
-            "data.num_samples=40",
-            "model.logits_chunk=5",
-        ],
+        ["model.dropout=0.1", "precision=bf16", "optimizer=sgd", *SHORT],
         ["fsdp x2"],
     ),
     "gpt, fp16": (["precision=fp16", "precision.init_scale=1e9", "model.num_layers=1"], ["ddp x2"]),
@@ -79,53 +76,35 @@ RUNS: dict[str, tuple[list[str], list[str]]] = {
 }
 """Overrides, and the layouts that are compared with one rank: some layouts for each run, since each
 part of a run meets each kind of layout in one of them."""
-WORKERS = {"no_shard x2": ["data.num_workers=2"]}
+WORKERS = {"no_shard x2": ["data.num_workers=1"]}
 STEPS, BOUNDARIES = 6, (2, 4, 6)
 PHASES = 1, 4, 2
-"""Ranks that are started one group after the other: starting is what costs."""
-CHAINS = {"1, 4, 2 ranks": ("none", "hybrid 2x2", "ddp x2")}
-CHAIN_RUN = "gpt, dropout"
-CASES = [(run, layout) for run, (_, layouts) in RUNS.items() for layout in layouts]
-CASES += [(CHAIN_RUN, chain) for chain in CHAINS]
-TIMES = "time", "attempt", "train/step_time", "train/data_time"
-
-
-def numbers(folder: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without the times."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [
-        {key: value for key, value in json.loads(line).items() if key not in TIMES}
-        for line in lines
-    ]
+"""Ranks that are started one group after the other."""
+CHAINED, CHAIN = ("gpt, dropout", "chain"), ("none", "hybrid 2x2", "ddp x2")
+CASES = [(run, layout) for run, (_, layouts) in RUNS.items() for layout in layouts] + [CHAINED]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """Tensors of the checkpoint and numbers of metrics.jsonl, by run and layout or chain."""
     root = tmp_path_factory.mktemp("lanes")
-    left = {(run, "none"): [("none", STEPS)] for run in RUNS}
-    for run, name in CASES:
-        left[run, name] = (
-            [*zip(CHAINS[name], BOUNDARIES, strict=True)] if name in CHAINS else [(name, STEPS)]
-        )
+    left = {(run, layout): [(layout, STEPS)] for run, layout in CASES}
+    left |= {(run, "none"): [("none", STEPS)] for run in RUNS}
+    left[CHAINED] = [*zip(CHAIN, BOUNDARIES, strict=True)]
     place = {key: root / str(i) / "name" / "id" for i, key in enumerate(left)}
-    results: dict[tuple[str, str], Any] = {key: [] for key in left}
-    for number, count in enumerate(PHASES):
-        tasks: list[tuple[tuple[str, str], Task]] = []
+    phases: list[tuple[int, dict[tuple[str, str], Task]]] = [(count, {}) for count in PHASES]
+    for count, tasks in phases:
         for key, parts in left.items():
-            while parts and LAYOUTS[parts[0][0]][0] == count:
+            if parts and LAYOUTS[parts[0][0]][0] == count:
                 layout, until = parts.pop(0)
                 words = [*COMMON, *RUNS[key[0]][0], *LAYOUTS[layout][1], *WORKERS.get(layout, [])]
-                task = {"folder": str(place[key]), "overrides": words, "until": until}
-                tasks.append((key, ("lanes_run", task)))
-        found = together(count, root / f"phase-{number}", [task for _, task in tasks])
-        for (key, _), ranks in zip(tasks, found, strict=True):
-            results[key].append(ranks)
+                tasks[key] = task("lanes_run", place[key], *words, until=until)
     assert not any(left.values())
+    done = by_name(root, *phases)
     return {
-        key: {"tensors": stored(str(place[key]))["tensors"], "numbers": numbers(place[key]),
-              "ranks": results[key]}
-        for key in place
+        key: {"tensors": stored(str(folder))["tensors"], "numbers": metrics_of(folder),
+              "ranks": [phase[key] for phase in done if key in phase]}
+        for key, folder in place.items()
     }  # fmt: skip
 
 
@@ -146,7 +125,7 @@ def test_the_runs_do_what_their_rows_say(found):
     assert any(row.get("spikes/skipped") for row in hooks), "no update was skipped"
     assert any(key.startswith("gradients/") for row in hooks for key in row)
     assert any(name.startswith("ema/") for name in found["mlp, hooks", "none"]["tensors"])
-    norms = found[CHAIN_RUN, "none"]["ranks"][0][0]["norms"]
+    norms = found["gpt, dropout", "none"]["ranks"][0][0]["norms"]
     assert len(norms) == 6 and len(set(norms)) == 6
     assert found["gpt, fp16", "none"]["ranks"][0][0]["skipped"] > 0, "no scale was too large"
     assert found["gpt, bf16, epochs", "none"]["numbers"][-1]["epoch"] >= 2

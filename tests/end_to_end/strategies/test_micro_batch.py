@@ -1,29 +1,36 @@
 """`trainer.micro_batch_size=auto`: the size that fits, on all ranks, as if it had been set."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from support.runner import Outcome, launch, metrics, record, run_folder
 
+# Each size that does not fit costs as much as the rest of a run.
 HUNGRY = (
-    *("model=gpt", "model._target_=support.hungry.HungryGPT", "model.dim=16", "model.num_layers=2"),
+    *("model=gpt", "model._target_=support.hungry.HungryGPT", "model.dim=16", "model.num_layers=1"),
     *("model.num_heads=2", "model.dropout=0.1", "data=synthetic", "data.seq_len=16"),
-    *("data.vocab_size=19", "data.batch_size=60", "trainer.max_steps=4", "device=cpu"),
+    *("data.vocab_size=19", "data.batch_size=12", "data.num_val_samples=12", "trainer.max_steps=4"),
+    "device=cpu",
 )
 AUTO = "trainer.micro_batch_size=auto"
-RANKS = {"ddp": ("strategy=ddp", "dispatch.nproc=2"), "fsdp": ("strategy=fsdp", "dispatch.nproc=2")}
+RANKS = {
+    "none": (),
+    "ddp": ("strategy=ddp", "dispatch.nproc=2"),
+    "fsdp": ("strategy=fsdp", "dispatch.nproc=2"),
+}
 CASES = {
     # What fails, and the sizes that do not fit
-    "forward": ((), ("+model.most=20",), 15, "not with 60 or 30"),
+    "forward": ("none", ("+model.most=4",), 3, "not with 12 or 6"),
     "backward of the second step": (
-        (),
-        ("+model.most=30", "+model.first=2", "+model.backward=true"),
-        30,
-        "not with 60",
+        "none",
+        ("+model.most=3", "+model.first=2", "+model.backward=true"),
+        3,
+        "not with 12 or 6",
     ),
-    "one under ddp": (RANKS["ddp"], ("+model.most=15", "+model.rank=1"), 15, "not with 30"),
-    "all under fsdp": (RANKS["fsdp"], ("+model.most=10",), 6, "not with 30 or 15"),
+    "one under ddp": ("ddp", ("+model.most=3", "+model.rank=1"), 3, "not with 6"),
+    "all under fsdp": ("fsdp", ("+model.most=3",), 3, "not with 6"),
 }
 
 
@@ -40,20 +47,42 @@ def tensors(outputs: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory):
+    """The outputs of a run whose size is set, by strategy and size."""
+
+    @cache
+    def of(strategy, size):
+        outputs = tmp_path_factory.mktemp("fixed")
+        words = (f"trainer.micro_batch_size={size}", "+model.most=12")
+        trained(outputs, *RANKS[strategy], *words)
+        return outputs
+
+    return of
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_with_auto_is_bitwise_identical_with_one_where_the_size_is_set(tmp_path, name):
-    ranks, model, size, why = CASES[name]
-    auto = trained(tmp_path / "auto", *ranks, *model, AUTO)
+def test_a_run_with_auto_is_bitwise_identical_with_one_where_the_size_is_set(tmp_path, fixed, name):
+    strategy, model, size, why = CASES[name]
+    auto = trained(tmp_path / "auto", *RANKS[strategy], *model, AUTO)
     assert f"{AUTO}: {size} (" in auto.output and why in auto.output, auto.output
     assert record(tmp_path / "auto")["attempts"][0]["micro_batch_size"] == size
-    fixed = (f"trainer.micro_batch_size={size}", "+model.most=60")
-    trained(tmp_path / "fixed", *ranks, *fixed)
-    assert metrics(tmp_path / "auto") == metrics(tmp_path / "fixed")
-    assert tensors(tmp_path / "auto") == tensors(tmp_path / "fixed")
+    expected = fixed(strategy, size)
+    assert metrics(tmp_path / "auto") == metrics(expected)
+    assert tensors(tmp_path / "auto") == tensors(expected)
+    if name == "forward":
+        parts = tmp_path / "parts"
+        trained(parts, *model, AUTO, "trainer.pause_at=2")
+        resumed = trained(parts, *model, AUTO)
+        assert f"{AUTO}: 3 (as before)" in resumed.output, resumed.output
+        assert "Changed since the checkpoint: trainer" not in resumed.output
+        assert metrics(parts) == metrics(tmp_path / "auto")
+        assert [one["micro_batch_size"] for one in record(parts)["attempts"]] == [3, 3]
 
 
 def test_one_sample_that_does_not_fit_fails_with_the_error_of_torch(tmp_path):
-    done = launch(tmp_path, *HUNGRY, *RANKS["ddp"], "+model.rank=1", "+model.most=0", AUTO)
+    most = ("+model.rank=1", "+model.most=0", "data.batch_size=4")
+    done = launch(tmp_path, *HUNGRY, *RANKS["ddp"], *most, AUTO)
     assert done.returncode == 1, done.output
     assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB." in done.output
     assert "Less memory is needed with trainer.activation_checkpointing=full" in done.output
@@ -62,21 +91,11 @@ def test_one_sample_that_does_not_fit_fails_with_the_error_of_torch(tmp_path):
     assert attempt["micro_batch_size"] is None
 
 
-def test_a_resume_keeps_the_size_unless_it_ran_out_of_memory(tmp_path):
-    straight = trained(tmp_path / "straight", "+model.most=20", AUTO)
-    assert f"{AUTO}: 15 (2 steps" in straight.output
-    other = tmp_path / "other"
-    trained(other, "+model.most=20", AUTO, "trainer.pause_at=2")
-    resumed = trained(other, "+model.most=20", AUTO)
-    assert f"{AUTO}: 15 (as before)" in resumed.output, resumed.output
-    assert "Changed since the checkpoint: trainer" not in resumed.output
-    assert metrics(other) == metrics(tmp_path / "straight")
-    assert [one["micro_batch_size"] for one in record(other)["attempts"]] == [15, 15]
+def test_a_run_that_ran_out_of_memory_resumes_with_a_smaller_size(tmp_path):
     # The 4 passes of the first two steps succeed.
-    late = tmp_path / "late"
-    model = ("+model.most=40", "+model.first=3")
-    failed = launch(late, *HUNGRY, *model)
+    model = ("+model.most=8", "+model.first=3")
+    failed = launch(tmp_path, *HUNGRY, *model)
     assert failed.returncode == 1 and AUTO in failed.output, failed.output
-    repeated = trained(late, *model, AUTO)
-    assert f"{AUTO}: 30 (2 steps fit the memory)" in repeated.output, repeated.output
-    assert [one["micro_batch_size"] for one in record(late)["attempts"]] == [60, 30]
+    repeated = trained(tmp_path, *model, AUTO)
+    assert f"{AUTO}: 6 (2 steps fit the memory)" in repeated.output, repeated.output
+    assert [one["micro_batch_size"] for one in record(tmp_path)["attempts"]] == [12, 6]

@@ -14,41 +14,34 @@ STEP = {
 }  # fmt: skip
 
 
-def test_a_slurm_step_of_several_tasks_is_joined():
-    env = dict(STEP)
+def joined(**variables: str) -> dict[str, str]:
+    """Join a step's ranks, with other variables."""
+    env = {**STEP, **variables}
     assert join_ranks(env)
-    assert {key: env[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")} == {
-        "RANK": "5",
-        "WORLD_SIZE": "8",
-        "LOCAL_RANK": "1",
-        "MASTER_ADDR": "gpu03",
-    }
-    other = {**STEP, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
-    assert join_ranks(other)
+    return env
+
+
+def test_a_slurm_step_of_several_tasks_is_joined():
+    env, other = joined(), joined(SLURM_PROCID="0", SLURM_LOCALID="0")
+    rank = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu03"}
+    assert {key: env[key] for key in rank} == rank
     assert other["MASTER_PORT"] == env["MASTER_PORT"]
 
 
 def test_steps_with_the_same_ids_meet_on_different_ports():
     """The steps belong to two clusters on one host, or to two launches of a job."""
-    first, second = (
-        {**STEP, "SLURM_SRUN_COMM_PORT": "33017"},
-        {**STEP, "SLURM_SRUN_COMM_PORT": "35051"},
-    )
-    assert join_ranks(first) and join_ranks(second)
+    first, second = (joined(SLURM_SRUN_COMM_PORT=port) for port in ("33017", "35051"))
     assert int(first["MASTER_PORT"]) in PORTS and first["MASTER_PORT"] != second["MASTER_PORT"]
 
 
 def test_a_users_port_stays():
-    env, given = dict(STEP), {**STEP, "MASTER_PORT": "29500"}
-    assert join_ranks(env) and "LAUNCHER_MEETING" in env
-    assert join_ranks(given) and given["MASTER_PORT"] == "29500"
-    assert "LAUNCHER_MEETING" not in given
+    env = joined(MASTER_PORT="29500")
+    assert env["MASTER_PORT"] == "29500" and "LAUNCHER_MEETING" not in env
+    assert "LAUNCHER_MEETING" in joined()
 
 
 def test_a_task_bound_to_its_gpu_takes_the_only_one():
-    env = {**STEP, "CUDA_VISIBLE_DEVICES": "3"}
-    assert join_ranks(env)
-    assert env["LOCAL_RANK"] == "0"
+    assert joined(CUDA_VISIBLE_DEVICES="3")["LOCAL_RANK"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +63,6 @@ def test_single_process_joins_no_ranks(env):
     [
         ({"WORLD_SIZE": "2"}, r" WORLD_SIZE=2 .*without RANK, MASTER_ADDR, MASTER_PORT:"),
         ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, r" WORLD_SIZE=2 .*MASTER_ADDR:"),
-        ({"WORLD_SIZE": "two"}, r"^WORLD_SIZE='two' .*should be a number"),
         ({"WORLD_SIZE": "two", "RANK": "0"}, r"^WORLD_SIZE='two' .*should be a number"),
         ({"RANK": "-1"}, r"^RANK='-1' .*should be a number"),
         ({"LOCAL_RANK": ""}, r"^LOCAL_RANK='' .*should be a number"),
@@ -88,15 +80,13 @@ def test_left_over_variables_are_rejected(env, sentence):
 
 
 def test_torchrun_s_variables_override_slurm_s():
-    env = {**STEP, "RANK": "1", "WORLD_SIZE": "2"}
-    assert join_ranks(env)
+    env = joined(RANK="1", WORLD_SIZE="2")
     assert (env["RANK"], env["WORLD_SIZE"]) == ("1", "2")
 
 
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [
-        ("n1", "n1"),
         ("gpu[03-07,12],cpu1", "gpu03"),
         ("a,b", "a"),
         ("rack[1]-ib,x", "rack1-ib"),

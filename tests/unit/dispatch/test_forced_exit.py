@@ -24,7 +24,6 @@ def silent(name: str) -> JobInfo:
     raise NoAnswer("Unable to contact slurm controller")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("info", "kill_wait", "left"),
     [

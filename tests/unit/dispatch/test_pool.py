@@ -54,9 +54,8 @@ def wait(pool: Pool, is_done: Callable[[dict[int, int]], bool]) -> dict[int, int
 def test_jobs_get_gpus_and_the_next_one_takes_the_free_slot(tmp_path, monkeypatch):
     monkeypatch.setattr(pool_module, "count_gpus", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    program(
-        monkeypatch, "open(sys.argv[3], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'].join('[]'))"
-    )
+    result = "os.environ['CUDA_VISIBLE_DEVICES'].join('[]')"
+    program(monkeypatch, f"open(sys.argv[3], 'w').write({result})")
     pool = Pool(tmp_path, 2)
     for number in (0, 1):
         pool.start(number, RunConfig({"seed": number}, {}))
@@ -85,10 +84,8 @@ def test_ends_are_told_apart(tmp_path, monkeypatch):
 
 
 def test_close_lets_all_of_them_save(tmp_path, monkeypatch):
-    code = (
-        "signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[2] + '.saved', 'w'),"
-        " sys.exit(143)))\n"
-    )
+    code = "def save(*_): open(sys.argv[2] + '.saved', 'w'); sys.exit(143)\n"
+    code += "signal.signal(signal.SIGTERM, save)\n"
     # A child of a pool starts with signals blocked, until it has its handlers.
     code += "open(sys.argv[2] + '.ready', 'w')\n"
     code += "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})\ntime.sleep(600)"

@@ -10,18 +10,10 @@ from launcher.checkpoint.shards import ShardReader
 from launcher.errors import ConfigError
 from launcher.models.huggingface import HuggingFaceModel
 from launcher.models.lora import Lora
+from support.transformers_configs import GPT2
 
 TARGET = "launcher.models.huggingface.HuggingFaceModel"
 TOKENS = torch.arange(16).reshape(2, 8)
-GPT2 = {
-    "model_type": "gpt2",
-    "n_layer": 2,
-    "n_embd": 16,
-    "n_head": 2,
-    "n_positions": 32,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
 
 
 def test_without_peft_it_says_how_to_install_it(monkeypatch):
@@ -84,12 +76,8 @@ def test_an_export_is_merged_and_gives_the_same_logits(source, tmp_path):
         "lora": {"_target_": "launcher.models.lora.Lora", "r": 2},
         "liger": True,
     }
-    tensors = {
-        name: tensor
-        for name, tensor in model.state_dict().items()
-        if isinstance(tensor, torch.Tensor)
-    }
-    extra = {"frozen._extra_state": model.frozen.get_extra_state()}
+    tensors = model.state_dict()
+    extra = {"frozen._extra_state": tensors.pop("frozen._extra_state")}
     export = tmp_path / "export"
     export.mkdir()
     path, written = write_model(export, node, tensors, extra)

@@ -4,7 +4,11 @@ from torch.nn import functional as F
 
 from launcher.models.losses import class_loss
 
-NAMES = "weighted", "smoothed", "focal"
+LOSSES: dict[str, dict[str, float]] = {
+    "weighted": {},
+    "smoothed": {"label_smoothing": 0.2},
+    "focal": {"gamma": 1.5},
+}
 
 
 def scores(size: int = 12, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -13,14 +17,6 @@ def scores(size: int = 12, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor
     target = torch.randint(classes, (size,), generator=generator)
     target[::5] = -100
     return logits, target, torch.rand(classes, generator=generator, dtype=torch.float64) + 0.1
-
-
-def options(name: str, weights: torch.Tensor) -> dict[str, object]:
-    return {
-        "weighted": {"weights": weights},
-        "smoothed": {"weights": weights, "label_smoothing": 0.2},
-        "focal": {"weights": weights, "gamma": 1.5},
-    }[name]
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.3])
@@ -52,22 +48,22 @@ def test_focal_has_a_finite_gradient_where_the_prediction_is_certain(gamma):
     assert logits.grad is not None and logits.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LOSSES)
 def test_mean_does_not_depend_on_how_the_batch_is_divided(name):
     logits, target, weights = scores()
-    whole = class_loss(logits, target, **options(name, weights))
+    whole = class_loss(logits, target, weights, **LOSSES[name])
     parts = [slice(0, 5), slice(5, 6), slice(6, 12)]
     counts = torch.stack([(target[part] != -100).sum() for part in parts])
     losses = torch.stack(
-        [class_loss(logits[part], target[part], **options(name, weights)) for part in parts]
+        [class_loss(logits[part], target[part], weights, **LOSSES[name]) for part in parts]
     )
     torch.testing.assert_close((losses * counts).sum() / counts.sum(), whole)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LOSSES)
 def test_batch_without_targets_has_the_loss_0(name):
     logits, target, weights = scores()
     logits.requires_grad_()
-    loss = class_loss(logits, torch.full_like(target, -100), **options(name, weights))
+    loss = class_loss(logits, torch.full_like(target, -100), weights, **LOSSES[name])
     loss.backward()
     assert loss.item() == 0 and logits.grad is not None and not logits.grad.any()

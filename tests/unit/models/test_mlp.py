@@ -84,10 +84,6 @@ def test_dropout_acts_in_training_alone():
     assert model(batch)[0] == model(batch)[0]
 
 
-def test_shard_units_are_the_hidden_layers():
-    assert len(mlp(**FEATURES, num_layers=3).shard_units()) == 3
-
-
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [

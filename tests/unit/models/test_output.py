@@ -26,7 +26,6 @@ LOSS = torch.ones((), requires_grad=True)
         ((LOSS, {"a": {"b": [1]}}), "'a/b' should be a number or a 0-d tensor; it is a list."),
         ((LOSS, {"a": torch.ones(2, 3)}), "it has the shape (2, 3)"),
         ((LOSS, {"a": np.ones(2)}), "it has the shape (2,)"),
-        ((LOSS, {"logits": torch.ones(2, 3)}), "'logits' should be a number"),
     ],
 )
 def test_a_wrong_output_is_named(output, fault):
@@ -38,17 +37,8 @@ def test_a_wrong_output_is_named(output, fault):
 @pytest.mark.parametrize(
     "output",
     [
-        (LOSS, {}),
         [None, {"a": None}],
-        (
-            LOSS,
-            {
-                "a": 1,
-                "b": {"c": True, "d": np.float32(1)},
-                "e": np.array(2.0),
-                "f": torch.tensor(3),
-            },
-        ),
+        (LOSS, {"a": 1, "b": {"c": True, "d": np.float32(1)}, "e": np.array(2.0), "f": LOSS}),
     ],
 )
 def test_a_loss_and_numbers_pass(output):
@@ -57,8 +47,7 @@ def test_a_loss_and_numbers_pass(output):
 
 def test_in_an_evaluation_logits_are_whole_and_no_gradient_is_needed():
     with torch.no_grad():
-        check_output(
-            (LOSS * 2, {"logits": torch.ones(2, 3), "targets": torch.ones(2)}), "Net.forward"
-        )
+        outputs = {"logits": torch.ones(2, 3), "targets": torch.ones(2)}
+        check_output((LOSS * 2, outputs), "Net.forward")
         with pytest.raises(ConfigError, match="'a/logits'"):
             check_output((LOSS * 2, {"a": {"logits": torch.ones(2, 3)}}), "Net.forward")

@@ -1,18 +1,13 @@
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.models.gpt import GPT
 from launcher.models.mlp import MLP
-from launcher.rundir.folder import RunFolder
-from launcher.train.build import build_trainer
-from support.composition import run_of
 
 pytest.importorskip("torchao")
 Fp8 = pytest.importorskip("launcher.optim.fp8").Fp8
@@ -101,33 +96,3 @@ def test_a_device_without_fp8_is_rejected(caplog):
         Fp8().setup(CPU)
     Fp8(emulate=True).setup(CPU)
     assert not caplog.records
-
-
-def train(folder: Path, steps: int, *words: str) -> Any:
-    small = (
-        "model=gpt data=synthetic device=cpu tracker=[] data.batch_size=4 data.seq_len=16"
-        " model.dim=32 model.num_layers=1 model.tie_embeddings=false hooks=[checkpointing,ema]"
-        f" hooks.checkpointing.interval=2 trainer.max_steps={steps}"
-    )
-    config = run_of([*small.split(), f"paths.outputs={folder}", *words])
-    trainer = build_trainer(config, RunFolder(folder / "run").create())
-    trainer.train()
-    return trainer
-
-
-FP8 = ("precision=fp8", "precision.emulate=true", "precision.recipe=rowwise")
-
-
-def test_checkpoints_are_those_of_bf16(tmp_path):
-    folders = {"fp8": FP8, "bf16": ("precision=bf16",)}
-    trainers = {name: train(tmp_path / name, 2, *words) for name, words in folders.items()}
-    stored = {
-        name: StoredCheckpoint(tmp_path / name / "run" / "checkpoints" / "step-00000002")
-        for name in folders
-    }
-    assert sorted(stored["fp8"].names()) == sorted(stored["bf16"].names())
-    weights = {name: copy.deepcopy(one.strategy.full_weights()) for name, one in trainers.items()}
-    for name, other in (("fp8", "bf16"), ("bf16", "fp8")):
-        trainers[name].strategy.load(stored[other])
-        loaded = trainers[name].strategy.full_weights()
-        assert all(torch.equal(loaded[key], tensor) for key, tensor in weights[other].items())

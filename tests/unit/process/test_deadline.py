@@ -72,6 +72,7 @@ def test_no_forced_exit(quiet, name):
     assert (done.returncode, done.stdout) == (0, "continued 15\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_a_forked_child_s_signals_are_its_own():
     fork = "child = os.fork() or (time.sleep(0.6), os._exit(0))"
     done = run(

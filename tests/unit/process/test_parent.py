@@ -43,6 +43,7 @@ def test_a_parent_that_had_ended_before_is_seen():
     assert ended.wait(60)
 
 
+@pytest.mark.slow
 def test_a_parent_that_ends_later_is_seen():
     done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
     assert (done.returncode, done.stdout) == (0, "seen\n")

@@ -20,11 +20,8 @@ from launcher.process.rng import (
 
 
 def draw() -> list[Any]:
-    of_python, of_numpy = (
-        (random.random(), random.gauss(0, 1)),
-        (np.random.rand(), np.random.randn()),
-    )
-    return [*of_python, *of_numpy, torch.rand(2).tolist()]
+    of_numpy = np.random.rand(), np.random.randn()
+    return [random.random(), random.gauss(0, 1), *of_numpy, torch.rand(2).tolist()]
 
 
 def test_equal_seeds_equal_numbers_and_ranks_differ():
@@ -51,11 +48,8 @@ def test_deterministic_kernels_are_asked_for(monkeypatch, enabled):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     try:
         set_deterministic(enabled)
-        assert (
-            torch.are_deterministic_algorithms_enabled()
-            is enabled
-            is not torch.backends.cudnn.benchmark
-        )
+        assert torch.are_deterministic_algorithms_enabled() is enabled
+        assert torch.backends.cudnn.benchmark is not enabled
     finally:
         torch.use_deterministic_algorithms(False)
 

@@ -32,11 +32,8 @@ def test_a_phase_that_fails_is_measured_and_may_begin_again():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_first_run_of_a_process_began_with_it():
     code = "import time; before = time.time(); time.sleep(0.3)\n"
-    code += (
-        "from launcher.process.times import launch_time;"
-        " print(launch_time() <= before, launch_time() >"
-        " before)"
-    )
+    code += "from launcher.process.times import launch_time\n"
+    code += "print(launch_time() <= before, launch_time() > before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
 

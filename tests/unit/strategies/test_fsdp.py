@@ -7,6 +7,8 @@ from torch import nn
 from launcher.errors import ConfigError
 from launcher.strategies.fsdp import check_shardable
 
+DOUBLE = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+
 
 class Net(nn.Module):
     def __init__(self) -> None:
@@ -18,9 +20,7 @@ class Net(nn.Module):
 def test_parameter_without_dimensions_is_rejected_by_name():
     net = Net()
     net.block.register_parameter("scale", nn.Parameter(torch.tensor(1.0), requires_grad=False))
-    with pytest.raises(
-        ConfigError, match=r"^model: strategy=fsdp cannot shard the parameter block\.scale"
-    ):
+    with pytest.raises(ConfigError, match=r"^model: .*cannot shard the parameter block\.scale"):
         check_shardable(net, [])
 
 
@@ -31,13 +31,7 @@ def test_parameter_without_dimensions_is_rejected_by_name():
         (lambda net: net.head.double(), False, True),
         (lambda net: net.block.double(), True, False),
         (lambda net: net.head.double().requires_grad_(False), False, False),
-        (
-            lambda net: setattr(
-                net.block, "bias", nn.Parameter(torch.zeros(4, dtype=torch.float64))
-            ),
-            True,
-            True,
-        ),
+        (lambda net: setattr(net.block, "bias", DOUBLE), True, True),
     ],
 )
 def test_trained_parameters_of_a_unit_have_one_dtype(convert, has_units, is_rejected):
@@ -47,8 +41,5 @@ def test_trained_parameters_of_a_unit_have_one_dtype(convert, has_units, is_reje
     if not is_rejected:
         check_shardable(net, units)
         return
-    with pytest.raises(
-        ConfigError,
-        match=r"is float32 and .* is float64; convert one of them, or use strategy=ddp\.",
-    ):
+    with pytest.raises(ConfigError, match=r"is float32 and .* is float64; .*strategy=ddp\."):
         check_shardable(net, units)

@@ -29,6 +29,10 @@ class Tied(nn.Module):
         self.head.weight = self.embedding.weight
 
 
+def gpt(num_layers: int) -> GPT:
+    return GPT(vocab_size=10, seq_len=4, dim=8, num_layers=num_layers, num_heads=2)
+
+
 def names(model: nn.Module, units: list[nn.Module]) -> list[str]:
     by_id = {id(module): name for name, module in model.named_modules()}
     return [by_id[id(unit)] for unit in units]
@@ -38,18 +42,7 @@ def names(model: nn.Module, units: list[nn.Module]) -> list[str]:
     ("smallest", "expected"),
     [
         (0, []),
-        (
-            72,
-            [
-                "layers.0.0",
-                "layers.0.1",
-                "layers.1.0",
-                "layers.1.1",
-                "layers.2.0",
-                "layers.2.1",
-                "attention",
-            ],
-        ),
+        (72, [*(f"layers.{i}.{part}" for i in range(3) for part in (0, 1)), "attention"]),
         (100, ["layers.0", "layers.1", "layers.2", "attention"]),
         (280, ["attention"]),
         (10_000, []),
@@ -61,16 +54,14 @@ def test_the_size_rule(smallest, expected):
 
 
 def test_a_model_names_its_own_units():
-    model = GPT(vocab_size=10, seq_len=4, dim=8, num_layers=3, num_heads=2)
+    model = gpt(3)
     assert names(model, shard_units(model)) == ["blocks.2", "blocks.1", "blocks.0"]
-    assert "embedding" not in names(model, shard_units(model, 1)), (
-        "the output layer uses its weight"
-    )
+    assert "embedding" not in names(model, shard_units(model, 1)), "the output layer uses it"
 
 
 def test_recomputed_blocks_keep_their_names_and_survive_a_copy():
     torch.manual_seed(0)
-    model = GPT(vocab_size=10, seq_len=4, dim=8, num_layers=4, num_heads=2)
+    model = gpt(4)
     model.init_weights()
     plain = copy.deepcopy(model)
     recompute_units(model, 2)
@@ -92,11 +83,7 @@ def test_recomputed_blocks_keep_their_names_and_survive_a_copy():
     ("model", "every", "words"),
     [
         (nn.Linear(2, 2), 1, "checkpointing=full: Linear has no shard_units"),
-        (
-            GPT(vocab_size=10, seq_len=4, dim=8, num_layers=2, num_heads=2),
-            3,
-            "checkpointing=3: GPT has 2 blocks",
-        ),
+        (gpt(2), 3, "checkpointing=3: GPT has 2 blocks"),
     ],
 )
 def test_recompute_units_rejects_a_model_it_cannot_split(model, every, words):
