@@ -15,10 +15,10 @@ from launcher.models.gpt import GPT
 TOKENS, DIM, VOCABULARY = 23, 8, 13
 
 
-def inputs() -> tuple[Tensor, Tensor, Tensor]:
+def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(TOKENS, DIM, generator=generator)
-    weight = torch.randn(VOCABULARY, DIM, generator=generator)
+    x = torch.randn(TOKENS, DIM, generator=generator, dtype=dtype)
+    weight = torch.randn(VOCABULARY, DIM, generator=generator, dtype=dtype)
     target = torch.randint(0, VOCABULARY, (TOKENS,), generator=generator)
     target[[0, 5, 6, 7, 8, 9]] = IGNORED
     return x.requires_grad_(), weight.requires_grad_(), target
@@ -56,6 +56,11 @@ def test_a_compiler_sees_no_logits():
     values = [node.meta.get("val") for node in trace(*inputs()).graph.nodes]
     shapes = [tuple(value.shape) for value in values if isinstance(value, Tensor)]
     assert shapes.count((VOCABULARY, DIM)) == 2 and (5, VOCABULARY) not in shapes
+
+
+def test_gradients_equal_differences():
+    x, weight, target = inputs(torch.float64)
+    assert torch.autograd.gradcheck(lambda *a: loss_by_chunks(*a, target, 4)[0], (x, weight))
 
 
 def test_gradients_of_16_bit_weights_are_rounded_once():

@@ -175,6 +175,7 @@ def test_sparse_gradients_and_fused_kernels_of_the_cpu_are_rejected():
         ({"lanes": 8, "micro_batch_size": 2}, 16, 1, None),
         ({"lanes": 8, "compile": True}, 16, 1, "trainer.compile=true: the compiler"),
         ({"lanes": 8, "sync_every_micro_batch": True}, 16, 1, "sync_every_micro_batch=true"),
+        ({"lanes": 1}, 3, 1, None),
         ({}, 3, 2, None),
     ],
 )
