@@ -5,23 +5,6 @@ from support.reloading import stored
 from support.runner import TIMES, metrics, record, run_folder
 
 
-def occupy(lab, node):
-    """A job with a higher priority that keeps a node; its id."""
-    return lab.run(
-        "sbatch",
-        "--parsable",
-        "-p",
-        "main",
-        "-w",
-        node,
-        "--exclusive",
-        "-o",
-        "/dev/null",
-        "--wrap",
-        "sleep 3000",
-    ).strip()
-
-
 def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
     start_lab, tmp_path, undisturbed
 ):
@@ -45,14 +28,13 @@ def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
         wait_for(has_trained, f"start {number} to train")
 
     wait_for_start(1)
-    kept = [occupy(lab, "node4")]
+    kept = [lab.preempt("node4", KEPT)]
     wait_for_start(2)
-    kept += [occupy(lab, node) for node in ("node2", "node3")]
+    kept += [lab.preempt(node, KEPT) for node in ("node2", "node3")]
     wait_for_start(3)
-    for each in kept:
-        lab.run("scancel", each)
+    lab.run("scancel", *kept)
     wait_for(lambda: all(lab.state_of(node) == "IDLE" for node in OTHERS), "free nodes")
-    occupy(lab, "node1")
+    lab.preempt("node1", KEPT)
     wait_for_start(4)
     lab.node("crash", "node2")
     lab.run("scontrol", "update", "nodename=node2", "state=down", "reason=test")
@@ -71,6 +53,8 @@ def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
 
 
 OTHERS = "node2", "node3", "node4"
+KEPT = 3000
+"""Seconds: longer than the test."""
 
 
 def log(folder, job):

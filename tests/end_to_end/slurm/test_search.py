@@ -6,12 +6,20 @@ import shlex
 import signal
 from pathlib import Path
 
-from launcher.rundir.folder import RunFolder
 from launcher.runs.stored_study import StoredStudy
-from launcher.slurm.submission import Submission
 from support import python
-from support.lab import MAX_WAIT_S, QUICK, ROOT, experiment, run_folders, wait_for, wait_for_step
-from support.runner import ENVIRONMENT, metrics_of
+from support.lab import (
+    MAX_WAIT_S,
+    QUICK,
+    ROOT,
+    experiment,
+    hurry,
+    job_of,
+    run_folders,
+    wait_for,
+    wait_for_step,
+)
+from support.runner import metrics_of, start
 
 SEARCH = [
     "hydra/sweeper=optuna",
@@ -24,16 +32,14 @@ SLURM = [
     "hpo.parallel=2",
     "dispatch=slurm",
     "dispatch.partition=preempt",
-    "tracker.pace.seconds=0.6",
+    "tracker.pace.seconds=1",
     "+tracker.pace.starts=2",
 ]
 """The trials last until the second preemption, too."""
 
 
 def jobs(outputs):
-    return {
-        folder.name: Submission.read(RunFolder(folder)).job_id for folder in run_folders(outputs)
-    }
+    return {folder.name: job_of(folder) for folder in run_folders(outputs)}
 
 
 def asked(outputs):
@@ -67,33 +73,18 @@ def test_a_search_that_is_killed_and_preempted_with_its_trials_equals_an_undistu
     killed.stdout.close()
     killed.wait()
 
-    script, log = (
-        shlex.join(["srun", str(lab.python), "-u", "-m", "launcher", *command]),
-        tmp_path / "search.log",
-    )
-    wanted = [
-        "-p",
-        "preempt",
-        "--requeue",
-        "--signal=USR2@60",
-        "--open-mode=append",
-        "-o",
-        str(log),
-    ]
-    job = lab.run("sbatch", "--parsable", *wanted, "--wrap", script).strip()
-    for preemptions in (1, 2):
-        wait_for(lambda n=preemptions: starts(outputs) == [n], f"start {preemptions} of the search")
-        trials = submitted.values() if preemptions == 1 else ()
-        for node in {lab.info(id)["NodeList"] for id in (job, *trials)}:
+    log = tmp_path / "search.log"
+    script = shlex.join(["srun", str(lab.python), "-u", "-m", "launcher", *command])
+    submit = "sbatch --parsable -p preempt --requeue --signal=USR2@60 --open-mode=append -o"
+    job = lab.run(*submit.split(), str(log), "--wrap", script).strip()
+    alone = ["-m", *experiment(undisturbed, steps=80), *SEARCH, *QUICK]
+    local = start("-m", "launcher", *alone, jobs=2)
+    for number in (1, 2, 3):
+        wait_for(lambda number=number: starts(outputs) == [number], f"start {number} of the search")
+        preempted = {1: [job, *submitted.values()], 2: [job], 3: []}[number]
+        for node in {lab.info(one)["NodeList"] for one in preempted}:
             lab.preempt(node)
-
-    local = ["-m", *experiment(undisturbed, steps=80), *SEARCH, *QUICK]
-    process = python.start(
-        *("-m", "launcher", *local),
-        env=ENVIRONMENT,
-        cwd=ROOT,
-        children=(("launcher.dispatch.child_job", 2),),
-    )
+    hurry(*run_folders(outputs))
     ended = lab.wait_until_ended(job)
     assert ended == "COMPLETED" and starts(outputs) == [3], log.read_text()
     assert "2 trials, 2 completed" in log.read_text()
@@ -101,14 +92,12 @@ def test_a_search_that_is_killed_and_preempted_with_its_trials_equals_an_undistu
         log.read_text()
     )
     for folder in run_folders(outputs):
-        outcomes = [
-            attempt["outcome"]
-            for attempt in json.loads((folder / "run.json").read_text())["attempts"]
-        ]
+        attempts = json.loads((folder / "run.json").read_text())["attempts"]
+        outcomes = [attempt["outcome"] for attempt in attempts]
         assert (outcomes[0], outcomes[-1]) == ("preempted", "completed"), folder
 
-    text, _ = process.communicate(timeout=MAX_WAIT_S)
-    assert process.returncode == 0, text
+    text, _ = local.communicate(timeout=MAX_WAIT_S)
+    assert local.returncode == 0, text
     assert asked(outputs) == asked(undisturbed)
     assert best(outputs) == best(undisturbed)
     for folder in run_folders(undisturbed):

@@ -2,46 +2,43 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-from launcher.rundir.folder import RunFolder
-from launcher.slurm.submission import Submission
-from support.lab import QUICK, experiment, run_folders, steps_done, wait_for
-from support.runner import launch, metrics_of
+from support.lab import (
+    MAX_WAIT_S,
+    QUICK,
+    experiment,
+    hurry,
+    job_of,
+    run_folders,
+    steps_done,
+    wait_for,
+)
+from support.runner import metrics_of, start
 
-RATIOS = ("0.1", "0.2", "0.3")
 WORDS = (
-    "scheduler=wsd",
-    "scheduler.warmup_steps=5",
-    "-m",
-    f"scheduler.decay_ratio={','.join(RATIOS)}",
+    *("scheduler=wsd", "scheduler.warmup_steps=5"),
+    *("-m", "scheduler.decay_ratio=0.1,0.2,0.3"),
 )
 
 
-def by_ratio(outputs: Path) -> dict[str, Path]:
+def by_ratio(outputs):
     return {
-        str(record(folder)["config"]["scheduler.decay_ratio"]): folder
+        str(read(folder)["config"]["scheduler.decay_ratio"]): folder
         for folder in run_folders(outputs)
     }
 
 
-def record(folder: Path) -> dict[str, Any]:
+def read(folder):
     return json.loads((folder / "run.json").read_bytes())
 
 
-def attempts_of(folder: Path) -> list[dict[str, Any]]:
-    attempts: list[dict[str, Any]] = record(folder)["attempts"]
-    return attempts
-
-
-def job_of(folder: Path) -> str:
-    note = Submission.read(RunFolder(folder))
-    assert note is not None and note.job_id is not None
-    return note.job_id
+def attempts_of(folder):
+    return read(folder)["attempts"]
 
 
 def test_runs_wait_for_their_trunk_which_is_preempted_twice(cluster, tmp_path):
-    lab, outputs = cluster, tmp_path / "outputs"
+    lab, outputs, alone = cluster, tmp_path / "outputs", tmp_path / "alone"
+    undisturbed = start("-m", "launcher", *experiment(alone, 60), *QUICK, *WORDS)
     words = [*experiment(outputs, 60), *WORDS, "run.share_prefix=true", "dispatch=slurm"]
     words.append("+tracker.pace.starts=2")
     done = lab.launcher(*words, "dispatch.partition=preempt")
@@ -51,22 +48,19 @@ def test_runs_wait_for_their_trunk_which_is_preempted_twice(cluster, tmp_path):
     job = job_of(trunk)
     for leaf in leaves:
         assert lab.info(job_of(leaf))["Dependency"].startswith(f"afterany:{job}(")
-    for number, step in enumerate((6, 22), 1):
-        wait_for(lambda step=step: steps_done(trunk) >= step, f"step {step} of the trunk")
+    hurry(*leaves)
+    for number in (1, 2):
+        wait_for(lambda number=number: len(attempts_of(trunk)) == number, f"start {number}")
+        begun = attempts_of(trunk)[-1]["start_step"]
+        wait_for(lambda begun=begun: steps_done(trunk) > begun + 2, "the trunk to train")
         lab.preempt(lab.info(job)["NodeList"])
-        wait_for(lambda number=number: len(attempts_of(trunk)) > number, "the trunk's next start")
     for folder in (trunk, *leaves):
         assert lab.wait_until_ended(job_of(folder)) == "COMPLETED"
-    assert [attempt["outcome"] for attempt in attempts_of(trunk)] == [
-        "preempted",
-        "preempted",
-        "completed",
-    ]
-    starts = [attempts_of(leaf)[0]["start_step"] for leaf in leaves]
-    assert starts == [49, 43]
-    alone = tmp_path / "alone"
-    ended = launch(alone, *experiment(alone, 60), *QUICK, *WORDS)
-    assert ended.returncode == 0, ended.output
+    outcomes = [attempt["outcome"] for attempt in attempts_of(trunk)]
+    assert outcomes == ["preempted", "preempted", "completed"]
+    assert [attempts_of(leaf)[0]["start_step"] for leaf in leaves] == [49, 43]
+    text, _ = undisturbed.communicate(timeout=MAX_WAIT_S)
+    assert undisturbed.returncode == 0, text
     for ratio, folder in by_ratio(alone).items():
         assert metrics_of(folders[ratio]) == metrics_of(folder)
         for name in ("shard-00000.safetensors", "rank-00000.safetensors", "state.json"):

@@ -64,10 +64,6 @@ def jobs(lab, outputs):
     return [line.partition("|")[0].strip() for line in lines if f"|{outputs}/" in line]
 
 
-def verb(lab, name, outputs, *words):
-    return lab.launcher(name, "--outputs", str(outputs), *words, module="launcher.runs")
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda signum: signum.name)
 def test_a_signal_during_sbatch_loses_no_job(slow, signum):
     lab, outputs, sbatch = slow
@@ -95,11 +91,11 @@ def test_a_signal_during_sbatch_loses_no_job(slow, signum):
     if signum == signal.SIGINT:
         lab.run("scancel", job)
         return
-    assert verb(lab, "cancel", outputs, "--all").returncode == 0 and jobs(lab, outputs) == []
+    assert lab.runs("cancel", outputs, "--all").returncode == 0 and jobs(lab, outputs) == []
     assert [run["state"] for run in states(lab, outputs).values()] == ["cancelled"]
-    assert verb(lab, "retry", outputs, "state=cancelled").returncode == 0
+    assert lab.runs("retry", outputs, "state=cancelled").returncode == 0
     assert len(jobs(lab, outputs)) == 1
-    assert verb(lab, "cancel", outputs, "--all").returncode == 0
+    assert lab.runs("cancel", outputs, "--all").returncode == 0
 
 
 def test_of_two_commands_at_once_one_submits(slow):
@@ -114,7 +110,7 @@ def test_of_two_commands_at_once_one_submits(slow):
     assert [process.returncode for process in both] == [0, 0]
     assert "1 submitted" in outputs_of_both[0] and "0 submitted, 1 skipped" in outputs_of_both[1]
     assert len(jobs(lab, outputs)) == 1
-    assert verb(lab, "cancel", outputs, "--all").returncode == 0
+    assert lab.runs("cancel", outputs, "--all").returncode == 0
     assert not (outputs / ".slurm" / "run.lock").exists()
 
 
@@ -159,7 +155,7 @@ def test_a_refused_array_leaves_those_before_it(plain_cluster, tmp_path):
     assert "1 submitted" in again.stdout and "2 skipped" in again.stdout, (
         again.stdout + again.stderr
     )
-    assert verb(lab, "cancel", outputs, "--all").returncode == 0
+    assert lab.runs("cancel", outputs, "--all").returncode == 0
 
 
 BROKEN = {
@@ -189,7 +185,7 @@ def test_job_that_fails_before_python_is_recorded(plain_cluster, tmp_path):
         reason = run["attempts"][-1]["reason"]
         assert BROKEN[name][1] in reason and "before the run started" in reason, (name, reason)
         assert (outputs / ".slurm").exists() and list((outputs / ".slurm").glob(f"*/{job}.out"))
-    shown = verb(lab, "logs", submitted["a setup line fails"][0], "mlp-digits")
+    shown = lab.runs("logs", submitted["a setup line fails"][0], "mlp-digits")
     assert shown.stdout == "preparing\n", shown.stdout + shown.stderr
 
 
@@ -219,5 +215,5 @@ def test_python_submits(cluster, tmp_path):
     assert (state, again, other) == ("queued", first, one) and one != first
     assert "invalid partition specified: nowhere" in rejected and len(run_folders(tmp_path)) == 3
     assert sorted(jobs(cluster, tmp_path)) == sorted([first, one])
-    assert verb(cluster, "cancel", tmp_path, "--all").returncode == 0
+    assert cluster.runs("cancel", tmp_path, "--all").returncode == 0
     assert {run["state"] for run in states(cluster, tmp_path).values()} == {"cancelled"}

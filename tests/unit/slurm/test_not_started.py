@@ -13,7 +13,6 @@ from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
 from launcher.slurm.not_started import last_line, record_failure, record_silent_end
 from launcher.slurm.requeue import Requeue
-from support.scripted_slurm import ScriptedSlurm
 
 
 @pytest.fixture
@@ -24,13 +23,6 @@ def folder(tmp_path):
     return folder
 
 
-@pytest.fixture
-def slurm(tmp_path, monkeypatch):
-    slurm = ScriptedSlurm(tmp_path / "slurm")
-    slurm.install(monkeypatch)
-    return slurm
-
-
 @pytest.mark.parametrize(
     ("answer", "state", "attempts"),
     [
@@ -38,28 +30,22 @@ def slurm(tmp_path, monkeypatch):
         ("cancelled", "cancelled", 1),
         ("preempted, with a grace", "queued", 0),
         ("preempted without a grace, REQUEUE", "queued", 0),
+        (None, "failed", 1),  # it does not answer
     ],
 )
 def test_the_reason_is_recorded_unless_slurm_starts_the_job_again(
     folder, slurm, answer, state, attempts
 ):
-    slurm.answer(answer)
+    slurm.answer(answer) if answer else slurm.stop_answering()
     record_failure(folder, 127, "module load cuda")
     record = RunRecord(folder)
     assert (record.state, len(record.attempts)) == (state, attempts)
     if attempts:
         assert (record.attempt["exit_code"], record.attempt["slurm_job_id"]) == (127, "6")
-        assert (
-            record.attempt["reason"]
-            == "'module load cuda' ended the job with exit code 127, before the run started:"
+        assert record.attempt["reason"] == (
+            "'module load cuda' ended the job with exit code 127, before the run started:"
             " module: command not found"
         )
-
-
-def test_without_scontrol_it_has_failed(folder, slurm):
-    slurm.stop_answering()
-    record_failure(folder, 3, "exit 3")
-    assert RunRecord(folder).state == "failed"
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
