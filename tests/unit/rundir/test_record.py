@@ -16,6 +16,7 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import AttemptData, RecordData, iso, read_record
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.trials import Goal, Trial
+from support.git import commit, git
 
 
 class Clock:
@@ -155,11 +156,7 @@ def test_never_completed_for_what_is_not(folder, clock):
 
 
 def test_state_follows_the_outcome(folder, clock):
-    for outcome, state in {
-        "completed": "completed",
-        "killed": "failed",
-        "paused": "paused",
-    }.items():
+    for outcome, state in (("completed", "completed"), ("killed", "failed"), ("paused", "paused")):
         record = open_record(folder, clock)
         begin(record)
         record.end_attempt(outcome, end_step=3, reason="early stopping: val/loss")
@@ -285,19 +282,13 @@ def test_git_state(tmp_path, monkeypatch):
     code.mkdir()
     assert git_state(code) is None
 
-    def git(*words):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        return subprocess.run(
-            ["git", *identity, *words], cwd=code, check=True, capture_output=True, text=True
-        ).stdout
-
-    git("init")
+    git(code, "init")
     assert git_state(code) is None  # no commit yet
     (code / "a.py").write_text("1")
-    git("add", "a.py")
-    git("commit", "-m", "a")
+    commit(code)
     (code / "untracked.txt").write_text("1")
-    assert git_state(code) == {"commit": git("rev-parse", "HEAD").strip(), "dirty": False}
+    newest = git(code, "rev-parse", "HEAD").decode().strip()
+    assert git_state(code) == {"commit": newest, "dirty": False}
     (code / "a.py").write_text("2")
     assert git_state(code)["dirty"] is True
     assert git_state(tmp_path / "nowhere") is None
