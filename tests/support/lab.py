@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.record_format import AttemptData, RecordData, read_record
 from launcher.slurm.submission import Submission
 from support import python
 from support.paths import ROOT, TESTS
@@ -127,9 +128,12 @@ class Lab:
             "-m", module, *arguments, env=self.environment | variables, cwd=ROOT, timeout=MAX_WAIT_S
         )
 
-    def runs(self, verb: str, outputs: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    def runs(
+        self, verb: str, outputs: Path, *words: str, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """`python -m launcher.runs VERB ...`."""
-        return self.launcher(verb, "--outputs", str(outputs), *words, module="launcher.runs")
+        words = (verb, "--outputs", str(outputs), *words)
+        return self.launcher(*words, module="launcher.runs", **variables)
 
     def begin(self, module: str, *arguments: str, **options: Any) -> Any:
         """Start `python -m MODULE ...`, to be waited for; options as for `python.start`."""
@@ -213,6 +217,14 @@ def run_folders(outputs: Path) -> list[Path]:
     return sorted(path.parent for path in outputs.glob("*/*/run.json"))
 
 
+def record_of(folder: Path) -> RecordData:
+    return read_record(folder / "run.json")
+
+
+def attempts_of(folder: Path) -> list[AttemptData]:
+    return record_of(folder)["attempts"]
+
+
 def hurry(*folders: Path) -> None:
     """Let runs take only the time that they need from now on."""
     for folder in folders:
@@ -223,7 +235,7 @@ def wait_for_step(outputs: Path, step: int = 4, runs: int = 1) -> None:
     def have_reached_it() -> bool:
         folders = run_folders(outputs)
         for folder in folders:
-            if json.loads((folder / "run.json").read_text())["state"] == "failed":
+            if record_of(folder)["state"] == "failed":
                 logs = "".join(path.read_text()[-3000:] for path in folder.glob("logs/*"))
                 raise AssertionError(f"{folder} failed before step {step}:\n{logs}")
         return sum(steps_done(folder) >= step for folder in folders) >= runs

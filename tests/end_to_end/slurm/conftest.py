@@ -83,6 +83,12 @@ def plain_cluster(start_lab):
     return start_lab(NODES="5", USERSIG="0", DBD="0", MAX_ARRAY="3")
 
 
+@pytest.fixture(scope="session")
+def small_cluster(start_lab):
+    """Sends a job's own signal at a preemption; has no accounting."""
+    return start_lab(NODES="4", DBD="0")
+
+
 @pytest.fixture(autouse=True)
 def beside_the_incidents(request):
     """They begin before the first test of their group."""

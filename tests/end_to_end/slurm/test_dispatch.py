@@ -1,24 +1,24 @@
 """`dispatch=slurm`, the runs command and the scripts, on a real cluster."""
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from support import python
+from support.git import commit
 from support.lab import (
     INTERVAL,
     MAX_WAIT_S,
     QUICK,
     STEPS,
+    attempts_of,
     experiment,
     hurry,
     job_of,
+    record_of,
     run_folders,
     states,
     steps_done,
@@ -101,54 +101,10 @@ def test_a_sweep_is_an_array_in_chunks_and_resumes(plain_cluster, tmp_path):
     assert lab.runs("cancel", tmp_path, "--all").returncode == 0
     assert not {run["state"] for run in states(lab, tmp_path).values()} & {"queued", "running"}
 
-    third = lab.launcher(
-        *words, "dispatch.wait=true", "dispatch.array_parallelism=2", "-m", "seed=range(5)"
-    )
+    several = ["dispatch.wait=true", "dispatch.array_parallelism=2", "-m", "seed=range(5)"]
+    third = lab.launcher(*words, *several)
     assert "3 submitted" in third.stdout and third.returncode == 0, third.stdout + third.stderr
     assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 5
-
-
-def test_more_jobs_than_the_limit_are_submitted_as_room_comes(cluster, tmp_path):
-    manage = ("sacctmgr", "--immediate")
-    cluster.run(*manage, "add", "qos", "few", "MaxSubmitJobsPerUser=2")
-    cluster.run(*manage, "modify", "user", "root", "set", "qos+=few")
-    sweep = ["dispatch=slurm", "dispatch.qos=few", "-m", "seed=0,1,2,3"]
-    command = [*experiment(tmp_path, steps=20), *QUICK, *sweep]
-    first = cluster.launcher(*command, "dispatch.sbatch.begin=now+1hour")
-    assert first.returncode == 0, first.stderr
-    assert "2 submitted as SLURM job" in first.stdout
-    assert "2 not submitted yet, since SLURM has no room (QOSMaxSubmitJob" in first.stdout
-    folders = run_folders(tmp_path)
-    assert len(folders) == 2, "nothing is written for the others"
-    none = cluster.launcher(*command)
-    assert none.returncode == 2 and "QOSMaxSubmitJobPerUserLimit: 2 runs wait" in none.stderr
-    (job,) = {job_of(folder).partition("_")[0] for folder in folders}
-    cluster.run("scancel", job)
-    rest = cluster.launcher(*command, "dispatch.wait=true", PATH=with_busy_sbatch(tmp_path))
-    assert rest.returncode == 0, rest.stderr
-    assert "not submitted yet, since SLURM does not answer" in rest.stdout
-    assert "connect failure" in rest.stderr and "Trying again later" in rest.stderr
-    assert {run["state"] for run in states(cluster, tmp_path).values()} == {"completed"}
-    assert len(run_folders(tmp_path)) == 4
-
-
-def with_busy_sbatch(folder: Path) -> str:
-    """A PATH with an `sbatch` that twice does not reach the controller once a job is accepted."""
-    folder = folder / "bin"
-    folder.mkdir()
-    failure = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
-    (folder / "sbatch").write_text(
-        f"""#!/bin/bash
-if [[ -e {folder}/accepted && $(cat {folder}/failures) != xx ]]; then
-    printf x >>{folder}/failures
-    echo "sbatch: error: {failure}" >&2
-    exit 1
-fi
-{shutil.which("sbatch")} "$@" && touch {folder}/accepted {folder}/failures
-"""
-    )
-    (folder / "sbatch").chmod(0o755)
-    return os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
 def test_a_run_that_waits_in_the_queue_is_rolled_back(cluster, tmp_path, undisturbed):
@@ -203,15 +159,15 @@ def test_runs_that_share_a_job(cluster, tmp_path, undisturbed):
     words.append("seed=range(4)")
     array = lab.submit(tmp_path, *words)
     wait_for_step(tmp_path, runs=4)
-    folders = [folder_with(tmp_path, seed) for seed in range(4)]
+    folders = sorted(run_folders(tmp_path), key=lambda folder: record_of(folder)["config"]["seed"])
     assert [job_of(folder) for folder in folders] == [f"{array}_0"] * 3 + [f"{array}_1"]
 
     (folders[1] / "crash").touch()
-    wait_for(lambda: seen(lab, tmp_path, folders)[1] == "failed", "one run to fail")
+    wait_for(lambda: record_of(folders[1])["state"] == "failed", "one run to fail")
     one = lab.runs("cancel", tmp_path, "seed=2")
     assert f"SLURM job {array}_0 continues with its other runs" in one.stdout, one.stderr
-    wait_for(lambda: seen(lab, tmp_path, folders)[2] == "cancelled", "one run to be cancelled")
-    assert seen(lab, tmp_path, folders)[0] == "running"
+    wait_for(lambda: record_of(folders[2])["state"] == "cancelled", "one run to be cancelled")
+    assert seen(lab, tmp_path, folders)[:3] == ["running", "failed", "cancelled"]
     again = lab.launcher(*experiment(tmp_path), *words[:-1], "seed=0,3", "dispatch=slurm")
     assert "0 submitted, 2 skipped" in again.stdout, again.stdout + again.stderr
 
@@ -223,20 +179,12 @@ def test_runs_that_share_a_job(cluster, tmp_path, undisturbed):
     for job in (f"{array}_0", f"{array}_1", job_of(folders[1])):  # the failed run has another job
         assert lab.wait_until_ended(job) == "COMPLETED"
     assert seen(lab, tmp_path, folders) == ["completed", "completed", "cancelled", "completed"]
-    first, *_, last = json.loads((folders[0] / "run.json").read_text())["attempts"]
+    first, *_, last = attempts_of(folders[0])
     assert (first["outcome"], first["reason"]) == ("preempted", "preempted, requeued")
     assert (last["outcome"], last["slurm_job_id"]) == ("completed", f"{array}_0")
     assert metrics_of(folders[0]) == metrics(undisturbed())
     log = lab.runs("logs", tmp_path, folders[0].name, "--slurm").stdout
     assert f"Completed at step {STEPS}" in log
-
-
-def folder_with(outputs, seed):
-    """The folder of the run with this seed."""
-    for folder in run_folders(outputs):
-        if json.loads((folder / "run.json").read_text())["config"]["seed"] == seed:
-            return folder
-    raise AssertionError(seed)
 
 
 def seen(lab, outputs, folders):
@@ -250,10 +198,8 @@ def test_restarts_without_progress_end(cluster, tmp_path):
     lab = cluster
     slow = ("tracker.pace.seconds=5", "+tracker.pace.starts=3")
     job = lab.submit(tmp_path, "dispatch.max_fruitless_restarts=1", "trainer.max_steps=5000", *slow)
-    for restart in range(2):  # before anything is saved
-        wait_for(
-            lambda number=restart + 1: len(starts(tmp_path, job)) == number, "a start to be noted"
-        )
+    for start in (1, 2):  # before anything is saved
+        wait_for(lambda start=start: len(starts(tmp_path, job)) == start, "a start to be noted")
         wait_for(lambda: list(tmp_path.glob("*/*/run.lock")), "the run to be locked")
         lab.run("scancel", "--signal=KILL", last_step(lab, job))
         # SLURM may refuse to requeue a job that is about to end.
@@ -264,19 +210,18 @@ def test_restarts_without_progress_end(cluster, tmp_path):
         lab.run("scontrol", "release", job)
     wait_for(lambda: lab.info(job)["Restarts"] == "2", "the last start")
     assert lab.wait_until_ended(job) == "FAILED" and lab.info(job)["NodeList"] != node
-    assert record(tmp_path)["state"] == "failed" and steps_done(run_folders(tmp_path)[0]) < INTERVAL
-    assert (
-        "without a new checkpoint"
-        in (run_folders(tmp_path)[0] / "logs" / f"slurm-{job}.log").read_text()
-    )
+    (folder,) = run_folders(tmp_path)
+    assert record_of(folder)["state"] == "failed" and steps_done(folder) < INTERVAL
+    assert "without a new checkpoint" in (folder / "logs" / f"slurm-{job}.log").read_text()
 
 
 def last_step(lab, job):
     """The step of the ranks; those before it are empty, and the script's has no number."""
     listed = lab.run("squeue", "--steps", "-h", "-j", job, "-o", "%i").split()
-    return max(
-        (step for step in listed if step[-1].isdigit()), key=lambda step: int(step.split(".")[1])
-    )
+    numbers = [
+        int(number) for _, number in (step.split(".") for step in listed) if number.isdigit()
+    ]
+    return f"{job}.{max(numbers)}"
 
 
 def starts(outputs, job):
@@ -287,18 +232,14 @@ def starts(outputs, job):
 def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
     lab = cluster
     words = [*experiment(tmp_path), "dispatch=slurm", "dispatch.dry_run=true", "-m", "seed=0,1"]
-    fine = lab.launcher(
-        *words, "dispatch.cpus_per_task=2", "dispatch.gpus_per_node=2", "dispatch.mem=1G"
-    )
+    wanted = ["dispatch.cpus_per_task=2", "dispatch.gpus_per_node=2", "dispatch.mem=1G"]
+    fine = lab.launcher(*words, *wanted)
     assert fine.returncode == 0 and "No problems found" in fine.stdout, fine.stdout + fine.stderr
     flags = "array=0-1 cpus-per-task=2 gpus-per-node=2 ntasks-per-node=2 mem=1G requeue"
     for flag in flags.split():
         assert f"#SBATCH --{flag}" in fine.stdout
-    wrong = lab.launcher(
-        *(*words, "dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64"),
-        SLURM_JOB_ID="1",
-        SLURM_NTASKS="3",
-    )
+    wanted = ["dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64"]
+    wrong = lab.launcher(*words, *wanted, SLURM_JOB_ID="1", SLURM_NTASKS="3")
     assert "! dispatch.time=1: is not longer than dispatch.signal_delay=120 s" in wrong.stdout
     assert "! dispatch.partition: it preempts without a grace" in wrong.stdout
     assert "! sbatch: would reject it" in wrong.stdout
@@ -326,9 +267,7 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
         "    def run(self, config): print('this is version', VERSION, flush=True)\nVERSION = 1\n"
     )
     (project / ".gitignore").write_text("_version.py\n")
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *command], cwd=project, check=True)
+    commit(project)
     for name in ("new.py", "_version.py", "table.csv"):  # git does not track them
         (project / "mine" / name).touch()
     source = project / "mine" / "__init__.py"
@@ -359,9 +298,8 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     (other,) = set(run_folders(outputs)) - {folder}
     assert "this is version 3" in output_of_job(other)
 
-    theirs = {**lab.environment, "LAUNCHER_KEY": str(tmp_path / "another-key")}
-    words = ("-m", "launcher.runs", "--outputs", str(outputs), "retry", "--all")
-    rejected = python.run(*words, env=theirs)  # typed in another folder, whose code it is not
+    # Typed in another folder, whose code it is not.
+    rejected = lab.runs("retry", outputs, "--all", LAUNCHER_KEY=str(tmp_path / "another-key"))
     assert rejected.returncode == 2, rejected.stderr
     assert "only the stored configuration" in rejected.stderr
     retried = lab.runs("retry", outputs, "--all")

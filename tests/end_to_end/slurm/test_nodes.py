@@ -6,10 +6,10 @@ from support.runner import TIMES, metrics, record, run_folder
 
 
 def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
-    start_lab, tmp_path, undisturbed
+    small_cluster, tmp_path, undisturbed
 ):
     """It is preempted three times, gets another number of nodes each time, and then loses one."""
-    lab = start_lab(NODES="4", DBD="0")
+    lab = small_cluster
     lanes = ["trainer.lanes=8", "data.batch_size=32", "model.dropout=0.1", "trainer.max_steps=60"]
     place = ["strategy=fsdp", "dispatch.nodes=1-4", "dispatch.partition=preempt"]
     pace = ["tracker.pace.seconds=0.3", "+tracker.pace.starts=4"]
@@ -34,11 +34,12 @@ def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
     wait_for_start(3)
     lab.run("scancel", *kept)
     wait_for(lambda: all(lab.state_of(node) == "IDLE" for node in OTHERS), "free nodes")
-    lab.preempt("node1", KEPT)
+    kept = lab.preempt("node1", KEPT)
     wait_for_start(4)
     lab.node("crash", "node2")
     lab.run("scontrol", "update", "nodename=node2", "state=down", "reason=test")
     assert lab.wait_until_ended(job) == "COMPLETED", log(folder, job)
+    lab.run("scancel", kept)
 
     assert [attempt["world_size"] for attempt in attempts()] == [4, 2, 1, 2, 2], log(folder, job)
     *preempted, lost, _ = [attempt["outcome"] for attempt in attempts()]

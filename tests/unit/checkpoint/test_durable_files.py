@@ -5,7 +5,7 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.checkpoint.durable_files import hash_file, write_file, write_json
+from launcher.checkpoint.durable_files import hash_file, write_file
 
 
 @settings(max_examples=30)
@@ -23,15 +23,6 @@ def test_a_written_file_has_its_entry_and_any_other_byte_is_noticed(tmp_path_fac
     for other in (bytes(content), path.read_bytes()[:-1]):
         path.write_bytes(other)
         assert hash_file(path, pieces=entry.pieces) != entry
-
-
-def test_written_file_is_fsynced(tmp_path, monkeypatch):
-    synced, real = [], os.fsync
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1]
-    )
-    write_json(tmp_path / "x", {})
-    assert synced == [str(tmp_path / "x")]
 
 
 def test_a_group_that_the_umask_admits_may_write_it(tmp_path):

@@ -110,33 +110,6 @@ def test_a_step_whose_second_save_fails_keeps_its_first(tmp_path):
     assert newest is not None and newest[0] == store.path(5)
 
 
-@pytest.mark.parametrize("killed", ["between the two renames", "after them"])
-def test_recovery_after_a_writer_that_died(tmp_path, killed):
-    store = CheckpointStore(tmp_path)
-    save(store, 5)
-    if killed == "after them":
-        shutil.copytree(store.path(5), tmp_path / ".replaced-step-00000005")
-    else:
-        store.path(5).rename(tmp_path / ".replaced-step-00000005")
-    store.begin(10)
-    os.symlink("step-00000010", tmp_path / ".tmp-latest")
-    store.recover()
-    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["latest", "step-00000005"]
-    verify(store.path(5))
-
-
-def test_pruning_spares_the_best(tmp_path):
-    store = CheckpointStore(tmp_path)
-    save(store, 1, best=True, keep=1)
-    for step in (2, 3, 4):
-        save(store, step, keep=1)
-    assert sorted(os.listdir(tmp_path)) == [
-        "best",
-        "latest",
-        *(f"step-0000000{step}" for step in (1, 3, 4)),
-    ]
-
-
 def test_retention_deletes_nothing_for_a_checkpoint_that_has_lost_a_file(tmp_path, caplog):
     store = CheckpointStore(tmp_path)
     save(store, 1)

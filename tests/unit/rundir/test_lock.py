@@ -184,17 +184,6 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         RunLock(RunFolder(tmp_path / "file" / "run")).acquire()
 
 
-def test_nothing_stays_of_a_lock_that_could_not_be_written(folder, monkeypatch):
-    def write_text(path, text):
-        path.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(type(folder.lock_path), "write_text", write_text)
-    with pytest.raises(ConfigError, match="No space left"):
-        RunLock(folder).acquire()
-    assert leftovers(folder) == []
-
-
 CONTEND = """
 import json, os, sys, time
 from dataclasses import asdict, replace

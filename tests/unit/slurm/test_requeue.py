@@ -63,12 +63,8 @@ def state(folder: RunFolder) -> tuple[str, str]:
         ("preempted, with a grace", TERM, 143, True, ("preempted", "preempted, requeued")),
         ("preempted without a grace, REQUEUE", TERM, 143, False, REQUEUED),
         ("warned of the time limit", USR2, 128 + USR2, True, ("preempted", "timed out, requeued")),
-        ("at its time limit", TERM, 143, True, ("preempted", "timed out, requeued")),
         ("cancelled", TERM, 143, False, CANCELLED),
-        ("preempted, then cancelled in its grace", USR2, 140, False, CANCELLED),
-        ("requeued, then cancelled", TERM, 143, False, CANCELLED),
         ("killed by hand", TERM, 143, False, ("preempted", None)),
-        ("an allocation", USR2, 128 + USR2, False, ("preempted", None)),
     ],
 )
 def test_after_a_signal(slurm, folder, answer, signum, code, requeues, outcome):
