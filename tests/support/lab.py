@@ -79,7 +79,9 @@ class Lab:
             "PYTHONPATH": str(TESTS),
             "OMP_NUM_THREADS": "1",
             "LAUNCHER_TESTS_PYTHON": str(self.python),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join(
+                [str(self.python.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+            ),
         }
 
     @property
