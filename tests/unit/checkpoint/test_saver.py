@@ -83,6 +83,18 @@ def test_a_writer_that_wakes_up_again_commits_nothing(tmp_path, wake):
     assert sorted(os.listdir(tmp_path)) == ["latest", "step-00000001"]
 
 
+def test_a_run_that_ends_waits_for_a_hanging_writer_only_so_long(tmp_path, wake):
+    writer = saver(CheckpointStore(tmp_path), patience=0.2)
+    writer.save(payload(1), wait=False)
+    sleeper = writer._writing.thread  # type: ignore[union-attr]
+    with pytest.raises(SaveFailed, match="hung"):
+        writer.close()
+    wake.set()
+    assert sleeper is not None
+    sleeper.join(10)
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path):
     store = CheckpointStore(tmp_path)
     writer = saver(store, keep=1)

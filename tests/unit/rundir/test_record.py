@@ -211,8 +211,10 @@ def test_a_damaged_record_is_set_aside_and_rebuilt_from_the_checkpoints(
         folder.record_path.mkdir()
     else:
         folder.record_path.write_bytes(content)
-    (folder.checkpoints / "step-00000020").mkdir(parents=True)
-    (folder.checkpoints / "step-00000020" / "manifest.json").touch()
+    for name in ("step-00000020", "step-00000030", "corrupt-step-00000040"):
+        (folder.checkpoints / name).mkdir(parents=True)
+        if name != "step-00000030":  # it is not committed
+            (folder.checkpoints / name / "manifest.json").touch()
     record = open_record(folder, clock)
     assert (record.step, record.state) == (20, None)
     assert not folder.path.joinpath("run.json.damaged").exists(), "a reader writes nothing"

@@ -50,12 +50,6 @@ def test_slurm_says_what_a_signal_meant(what, signum, cause, action):
     assert decide(found, NEVER, before=0)[0] == ("fail" if action == "requeue" else "leave")
 
 
-def test_a_second_start_is_no_requeue():
-    info = parse_job(ANSWERS["started again, not touched"])
-    assert cause_of(info, TERM, restarts=0) == "requeued"
-    assert cause_of(info, TERM, restarts=1) == "ended by hand"
-
-
 @pytest.mark.parametrize(
     ("restarts", "after_start", "after_boot", "unknown"),
     [
@@ -99,16 +93,6 @@ def test_restarts_that_found_no_newer_checkpoint_are_counted(tmp_path, steps, fr
     assert Journal(folder, "12").fruitless() == fruitless
     assert (Budget(max_fruitless_restarts=1).fruitless(fruitless) is None) == (fruitless <= 1)
     assert Budget(max_fruitless_restarts=None).fruitless(1000) is None
-
-
-def test_only_a_committed_checkpoint_counts(tmp_path):
-    folder = RunFolder(tmp_path)
-    assert folder.newest_step() == 0
-    for name in ("step-00000025", "step-00000050", "corrupt-step-00000075"):
-        (folder.checkpoints / name).mkdir(parents=True)
-        if name != "step-00000050":
-            (folder.checkpoints / name / "manifest.json").touch()
-    assert folder.newest_step() == 25
 
 
 FIELDS = ("JobState", "Reason", "Restarts", "EndTime", "PreemptTime")
