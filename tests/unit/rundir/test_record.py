@@ -41,10 +41,8 @@ def open_record(folder, clock, **options):
     return RunRecord(folder, clock=clock, **{"timer": clock, **options})
 
 
-def begin(record, start_step=0, max_steps=100):
-    return record.begin_attempt(
-        start_step=start_step, max_steps=max_steps, world_size=1, strategy="none"
-    )
+def begin(record, step=0):
+    return record.begin_attempt(start_step=step, max_steps=100, world_size=1, strategy="none")
 
 
 def on_disk(folder):
@@ -59,7 +57,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
     clock.now += 60
     record.end_attempt("preempted", end_step=40, signal="SIGTERM", exit_code=143)
     record = open_record(folder, clock)
-    assert begin(record, start_step=40) == 2
+    assert begin(record, 40) == 2
     log(folder, (50, 2.5), (100, 1.5))
     record.end_attempt("completed", end_step=100, exit_code=0, best=best(1.4, 90))
 
@@ -90,7 +88,7 @@ def test_an_attempt_that_never_ended_was_killed(folder, clock):
     os.utime(folder.record_path, (clock.now + 5, clock.now + 5))
     record = open_record(folder, clock)
     assert record.state == "running" and record.attempt["outcome"] is None
-    assert begin(record, start_step=30) == 2
+    assert begin(record, 30) == 2
     killed, running = on_disk(folder)["attempts"]
     assert (killed["outcome"], killed["end_step"]) == ("killed", 37)
     assert killed["ended"] == "2027-01-15T08:00:05+00:00"
@@ -178,12 +176,12 @@ def test_rolling_back_forgets_what_came_after(folder, clock):
     log(folder, (10, 4.0), (30, "nan"), (50, 2.0))
     record.end_attempt("preempted", end_step=50, best=best(0.9, 30))
     assert on_disk(folder)["loss"] == 2.0
-    begin(record, start_step=40)
+    begin(record, 40)
     assert on_disk(folder)["loss"] == "nan" and on_disk(folder)["best"] == best(0.9, 30)
     assert on_disk(folder)["logged"] is None
-    begin(record, start_step=20)
+    begin(record, 20)
     assert on_disk(folder)["loss"] == 4.0 and on_disk(folder)["best"] is None
-    begin(record, start_step=5)
+    begin(record, 5)
     assert on_disk(folder)["loss"] is None
 
 
@@ -218,7 +216,7 @@ def test_a_damaged_record_is_set_aside_and_rebuilt_from_the_checkpoints(
     record = open_record(folder, clock)
     assert (record.step, record.state) == (20, None)
     assert not folder.path.joinpath("run.json.damaged").exists(), "a reader writes nothing"
-    assert begin(record, start_step=record.step) == 1
+    assert begin(record, record.step) == 1
     aside = folder.path / "run.json.damaged"
     assert aside.is_dir() if content is None else aside.read_bytes() == content
     assert "damaged" in caplog.text

@@ -13,6 +13,7 @@ from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
 from launcher.slurm.not_started import last_line, record_failure, record_silent_end
 from launcher.slurm.requeue import Requeue
+from support.run_maker import begin_run
 
 
 @pytest.fixture
@@ -50,18 +51,14 @@ def test_the_reason_is_recorded_unless_slurm_starts_the_job_again(
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
 def test_a_recorded_end_stays(folder, slurm, state):
-    record = RunRecord(folder)
-    record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
-    record.end_attempt(state, end_step=1, exit_code=0)
+    begin_run(folder).end_attempt(state, end_step=10, exit_code=0)
     before = folder.record_path.read_bytes()
     record_failure(folder, 1, "srun")
     assert folder.record_path.read_bytes() == before
 
 
 def test_a_restart_that_fails_closes_a_preempted_run(folder, slurm):
-    record = RunRecord(folder)
-    record.begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
-    record.end_attempt("preempted", end_step=4, signal="SIGTERM", exit_code=143)
+    begin_run(folder).end_attempt("preempted", end_step=4, signal="SIGTERM", exit_code=143)
     record_failure(folder, 1, "srun")
     record = RunRecord(folder)
     assert (record.state, record.step) == ("failed", 4)
@@ -91,7 +88,7 @@ def reject_start(folder):
 
 
 def end_silently(folder):
-    RunRecord(folder).begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+    begin_run(folder)
     record_silent_end(folder)
 
 

@@ -21,6 +21,7 @@ from launcher.slurm.cancel_marker import write_cancel_note
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import Journal
 from launcher.slurm.requeue import QUERY_SECONDS, READ_KEY, SECOND_LOOK, Requeue, run_guarded
+from support.run_maker import begin_run
 from support.scripted_slurm import ANSWERS
 
 TERM, INT, USR2 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR2
@@ -32,7 +33,7 @@ CANCELLED = ("cancelled", "the SLURM job was cancelled")
 def folder(slurm, tmp_path):
     """A run that a signal has just stopped in job 6, its state saved."""
     folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
-    begin(folder, 0).end_attempt("preempted", end_step=4, signal="SIGTERM", exit_code=143)
+    begin_run(folder).end_attempt("preempted", end_step=4, signal="SIGTERM", exit_code=143)
     return folder
 
 
@@ -44,12 +45,6 @@ def requeue_of(folder: RunFolder, budget: Budget | None = None, restarts: int = 
 
 def leave(folder: RunFolder, signum: int = TERM, **how: Any) -> SystemExit:
     return requeue_of(folder, **how).exit_after_signal(signals.SignalExit(signum))
-
-
-def begin(folder: RunFolder, step: int = 4) -> RunRecord:
-    record = RunRecord(folder)
-    record.begin_attempt(start_step=step, max_steps=10, world_size=1, strategy="none")
-    return record
 
 
 def state(folder: RunFolder) -> tuple[str, str]:
@@ -243,7 +238,9 @@ def test_slow_requeue_is_requested_when_the_signal_comes(slurm, folder):
             os.kill(os.getpid(), TERM)
             while "requeue 6" not in slurm.calls:
                 time.sleep(0.02)
-            begin(folder).end_attempt("preempted", end_step=5, signal="SIGTERM", exit_code=143)
+            begin_run(folder, 4).end_attempt(
+                "preempted", end_step=5, signal="SIGTERM", exit_code=143
+            )
             raise signals.SignalExit(TERM)
 
         with pytest.raises(signals.SignalExit):
@@ -359,7 +356,7 @@ def test_a_forced_exit_records_why_the_job_ended(slurm, folder, saved):
     if saved:
         (folder.checkpoints / f"step-{saved:08d}").mkdir(parents=True)
         (folder.checkpoints / f"step-{saved:08d}" / "manifest.json").touch()
-    begin(folder).end_attempt(
+    begin_run(folder, 4).end_attempt(
         "failed", end_step=4, signal="SIGTERM", exit_code=1, reason="No progress"
     )
     slurm.answer("cancelled")
@@ -382,7 +379,7 @@ def test_a_launch_that_ends_before_its_attempt_leaves_the_attempt_of_the_launch_
     slurm, folder, outcome, budget, states
 ):
     Requeue(folder, "6", budget).begin()
-    record = begin(folder)
+    record = begin_run(folder, 4)
     if outcome != "killed":
         record.end_attempt(outcome, end_step=5, signal="SIGTERM", exit_code=143)
     policy = requeue_of(folder, budget)
@@ -419,7 +416,9 @@ def test_only_a_start_that_had_the_time_to_save_is_fruitless(
             assert "3 times in a row" in state(folder)[1]
             return
         policy.begin()
-        begin(folder).end_attempt("preempted", end_step=5 if trained else 4, signal="SIGTERM")
+        begin_run(folder, 4).end_attempt(
+            "preempted", end_step=5 if trained else 4, signal="SIGTERM"
+        )
         slurm.answer(answer)
         slurm.requeue_as("preempted without a grace, REQUEUE")
         policy.exit_after_signal(signals.SignalExit(TERM))
@@ -433,7 +432,7 @@ def test_a_job_that_is_being_ended_does_not_start(slurm, folder):
 
 
 def test_a_completed_run_does_not_ask(slurm, folder):
-    record = begin(folder)
+    record = begin_run(folder, 4)
     record.progress(10, force=True)
     record.end_attempt("completed", end_step=10, exit_code=0)
     Requeue(folder, "6", Budget()).begin()

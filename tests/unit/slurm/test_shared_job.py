@@ -20,6 +20,7 @@ from launcher.slurm.sbatch import job_folder
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.shared_job import is_open, others_of, runs_of, write_runs
 from launcher.slurm.submission import Submission, freeze
+from support.run_maker import begin_run
 
 OPEN = ("running", "preempted", "queued")
 STATES = (*OPEN, "failed", "completed", "cancelled")
@@ -39,12 +40,10 @@ def job(tmp_path, script, monkeypatch):
         run = RunFolder(tmp_path / "gpt" / state)
         note = Submission(str(script), job_id="6", runs=len(STATES))
         freeze(run, {"run": {"dir": str(run.path)}}, None, note)
-        record = RunRecord(run)
-        if state != "queued":
-            record.begin_attempt(start_step=0, max_steps=4, world_size=1, strategy="none")
-        if state not in ("queued", "running"):
-            is_complete = state == "completed"
-            record.end_attempt(state, end_step=4, exit_code=0 if is_complete else 1, reason="old")
+        record = begin_run(run) if state != "queued" else None
+        if record is not None and state != "running":
+            code = 0 if state == "completed" else 1
+            record.end_attempt(state, end_step=10, exit_code=code, reason="old")
         runs.append(run)
     write_runs(job_folder(script), runs)
     return RunFolder(job_folder(script))

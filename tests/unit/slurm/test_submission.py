@@ -21,6 +21,7 @@ from launcher.slurm.submission import (
     undone_on_failure,
     write_script,
 )
+from support.run_maker import begin_run
 
 HYDRA = {"overrides": {"task": ["seed=1"]}, "job": {"num": "${oc.env:NOT_SET}"}}
 
@@ -61,9 +62,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     "error", [ConfigError("SLURM rejected it."), OSError("disk full"), SystemExit(143)]
 )
 def test_a_refused_submission_restores_what_was_there(folder, tmp_path, error):
-    record = RunRecord(folder)
-    record.begin_attempt(start_step=0, max_steps=2, world_size=1, strategy="none")
-    record.end_attempt("failed", end_step=1, exit_code=1)
+    begin_run(folder).end_attempt("failed", end_step=1, exit_code=1)
     before = files(tmp_path)
     fresh = RunFolder(tmp_path / "outputs" / "mlp" / "3c4d")
     with pytest.raises(type(error)), undone_on_failure([folder, fresh]):
