@@ -31,13 +31,13 @@ class Incident:
     steps."""
     partition: str = "main"
     user_signal: bool = True
-    """On the cluster that sends a job's own signal at a preemption, or on the one that does not."""
+    """The cluster is the one that sends a job's own signal at a preemption."""
     nodes: int = 1
-    """How many nodes the run has for itself."""
+    """Number of nodes that the run has for itself."""
     overrides: list[str] = field(default_factory=list)
     ranks: int = 1
     outcome: str = "preempted"
-    """Of the first attempt in run.json; `reason` is a part of the reason there."""
+    """Outcome of the first attempt in run.json; `reason` is a part of the reason there."""
     reason: str = "requeued"
     final: str = "COMPLETED"
     """SLURM's last state of the job."""
@@ -46,7 +46,7 @@ class Incident:
     at_once: bool = False
     """It happens when the job starts, before its run does."""
     starts: int = 2
-    """How often SLURM started the job."""
+    """Number of SLURM's starts of the job."""
 
 
 def preempt(lab: Lab, job: str, node: str, outputs: Path) -> None:
