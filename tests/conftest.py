@@ -76,13 +76,8 @@ def signals_as_they_were():
     before = {signum: signal.getsignal(signum) for signum in signals.HANDLED}
     installed_before = signals.handled_signals()
     yield
-    signals.restore(
-        {
-            signum: before[signum]
-            for signum in signals.handled_signals() - installed_before
-            if signum in before
-        }
-    )
+    installed = signals.handled_signals() - installed_before
+    signals.restore({signum: before[signum] for signum in installed & before.keys()})
     signals.forget()
     deadline.disarm()  # otherwise a later test's signal ends all tests two minutes after it
 

@@ -12,18 +12,19 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
+from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.retention import Retention
-from launcher.checkpoint.saver import Payload, Saver
+from launcher.checkpoint.saver import Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.process.ranks import Ranks
+from support.stores import payload
 
 CALLS = ("open", "pwrite", "fsync", "rename", "replace", "symlink", "mkdir", "unlink", "rmdir")
 
@@ -103,20 +104,11 @@ def save(
     root: Path, step: int, keep: int = 9, wait: bool = True, value: float = 0.0, best: bool = False
 ) -> None:
     """A small checkpoint of every kind of file there is."""
-    payload = Payload(
-        step=step,
-        manifest=Manifest(step, 1, "none", "sharded"),
-        tensors={
-            "model/w": torch.full((300,), value or float(step)),
-            "optimizer/w/exp_avg": torch.ones(7) * step,
-        },
-        rank_state={"rng": torch.arange(3)},
-        global_state={"step": step, "value": value or float(step), "t": torch.ones(1)},
-        texts={"config.yaml": f"step: {step}\n"},
-        is_best=best,
-    )
+    state = {"step": step, "value": value or float(step), "t": torch.ones(1)}
+    small = payload(step, value, best_step=step if best else None, size=300)
     saver = Saver(CheckpointStore(root), Ranks(), Retention(keep_previous=keep))
-    saver.save(payload, wait=wait)
+    texts = {"config.yaml": f"step: {step}\n"}
+    saver.save(replace(small, global_state=state, texts=texts), wait=wait)
     saver.finish()
 
 

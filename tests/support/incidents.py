@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import BoundedSemaphore
+from typing import Any
 
 from support.lab import INTERVAL, Lab, run_folders, steps_done, wait_for, wait_for_step
 from support.paths import TESTS
@@ -24,37 +25,28 @@ STARTING = BoundedSemaphore(3)
 
 @dataclass
 class Incident:
-    """
-    Args:
-        name: of the test.
-        act: called with the cluster, the job and its first node once the run has done some steps.
-        partition: where the run is.
-        user_signal: on the cluster that sends a job's own signal at a preemption, or on the one
-            that does not.
-        nodes: how many nodes the run has for itself.
-        overrides: of the command line.
-        ranks: of the run.
-        outcome: of the first attempt in run.json.
-        reason: a part of the reason there.
-        final: SLURM's last state of the job.
-        lossless: a signal came, so no step may be lost; otherwise at most one interval.
-        at_once: it happens when the job starts, before its run does.
-        starts: how often SLURM started the job.
-    """
-
     name: str
     act: Callable[[Lab, str, str, Path], None]
+    """Called with the cluster, the job, its first node and the outputs once the run has done some
+    steps."""
     partition: str = "main"
     user_signal: bool = True
+    """The cluster is the one that sends a job's own signal at a preemption."""
     nodes: int = 1
+    """Number of nodes that the run has for itself."""
     overrides: list[str] = field(default_factory=list)
     ranks: int = 1
     outcome: str = "preempted"
+    """Outcome of the first attempt in run.json; `reason` is a part of the reason there."""
     reason: str = "requeued"
     final: str = "COMPLETED"
+    """SLURM's last state of the job."""
     lossless: bool = True
+    """A signal came, so no step may be lost; otherwise at most one interval."""
     at_once: bool = False
+    """It happens when the job starts, before its run does."""
     starts: int = 2
+    """Number of SLURM's starts of the job."""
 
 
 def preempt(lab: Lab, job: str, node: str, outputs: Path) -> None:
@@ -121,10 +113,8 @@ def preempt_and_look(lab: Lab, job: str, node: str, outputs: Path) -> None:
         lambda: "not answer" in str(record(outputs)["attempts"][-1]["reason"]),
         "the run to report the silence",
     )
-    assert record(outputs)["state"] == "preempted" and lab.info(job)["JobState"] in (
-        "RUNNING",
-        "COMPLETING",
-    )
+    assert record(outputs)["state"] == "preempted"
+    assert lab.info(job)["JobState"] in ("RUNNING", "COMPLETING")
     (folder,) = run_folders(outputs)
     assert not (folder / "run.lock").exists()
 
@@ -141,6 +131,12 @@ HANG = ["tracker.pace.seconds=0.1", f"+tracker.pace.hang_at={INTERVAL + 2}"]
 SLOW_PYTHON = [f"dispatch.python={TESTS / 'support' / 'slow_python.sh'}"]
 REAL_PYTHON = [f"dispatch.python={sys.executable}"]
 """An interpreter for each start, and not one that the tests' server forks."""
+KILLED: dict[str, Any] = {
+    "outcome": "killed",
+    "reason": "without recording why",
+    "lossless": False,
+}
+CANCELLED: dict[str, Any] = {"outcome": "cancelled", "final": "CANCELLED", "starts": 1}
 INCIDENTS = [  # the longest start first
     Incident(
         "time limit",
@@ -150,18 +146,8 @@ INCIDENTS = [  # the longest start first
         overrides=["dispatch.time=3", "dispatch.signal_delay=100", "tracker.pace.seconds=1"],
         reason="timed out, requeued",
     ),
-    Incident(
-        "power cut", cut_power, outcome="killed", reason="without recording why", lossless=False
-    ),
-    Incident(
-        "daemon lost",
-        lose_daemon,
-        nodes=2,
-        overrides=["tracker.pace.seconds=1"],
-        outcome="killed",
-        reason="without recording why",
-        lossless=False,
-    ),
+    Incident("power cut", cut_power, **KILLED),
+    Incident("daemon lost", lose_daemon, nodes=2, overrides=["tracker.pace.seconds=1"], **KILLED),
     Incident(
         "late signal",
         requeue_and_signal_late,
@@ -202,21 +188,17 @@ INCIDENTS = [  # the longest start first
         "cancelled",
         cancel,
         overrides=REAL_PYTHON,
-        outcome="cancelled",
         reason="was cancelled",
-        final="CANCELLED",
-        starts=1,
+        **CANCELLED,
     ),
     Incident(
         "preempted, then cancelled, hangs",
         preempt_then_cancel,
         "preempt",
         overrides=HANG,
-        outcome="cancelled",
         reason="the SLURM job was cancelled; Still running",
-        final="CANCELLED",
         lossless=False,
-        starts=1,
+        **CANCELLED,
     ),
     Incident("killed by hand", kill_task, reason="", final="FAILED", starts=1),
     Incident(
@@ -250,12 +232,9 @@ Happened = dict[str, tuple[Path, Future[tuple[str, int, str]]]]
 
 def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tuple[str, int, str]:
     """The job's id, the step at which it happened, and the job's last state."""
-    others = [
-        f"node{number}"
-        for number in range(1, int(lab.settings["NODES"]) + 1)
-        if f"node{number}" not in nodes
-    ]
-    place = [f"dispatch.partition={incident.partition}", f"dispatch.exclude='{','.join(others)}'"]
+    every = [f"node{number}" for number in range(1, int(lab.settings["NODES"]) + 1)]
+    others = ",".join(node for node in every if node not in nodes)
+    place = [f"dispatch.partition={incident.partition}", f"dispatch.exclude='{others}'"]
     overrides = [override.replace("OUTPUTS", str(outputs)) for override in incident.overrides]
     with STARTING:
         job = lab.submit(outputs, *place, *overrides)
@@ -283,8 +262,6 @@ def begun(
         for incident in incidents:
             nodes = [f"node{next(free[incident.user_signal])}" for _ in range(incident.nodes)]
             outputs = folder()
-            started[incident.name] = (
-                outputs,
-                pool.submit(happen, incident, lab_of(incident), nodes, outputs),
-            )
+            future = pool.submit(happen, incident, lab_of(incident), nodes, outputs)
+            started[incident.name] = outputs, future
         yield started

@@ -5,7 +5,6 @@ the numbers of kills and runs.
 """
 
 import hashlib
-import json
 import mmap
 import os
 import random
@@ -26,6 +25,7 @@ from launcher.data.loader import ResumableLoader
 from launcher.hooks.base import BaseHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.process.rng import seed_all
+from support.runner import metrics_of
 
 INTERVAL, STEPS, KILLS = 7, 60, 15
 
@@ -103,10 +103,7 @@ def final_state(workspace: Path) -> tuple[str, list[Any]]:
     for path in sorted((workspace / "checkpoints" / "latest").iterdir()):
         if path.name not in ("manifest.json", "rank-00000.json"):  # the line of metrics has a time
             digest.update(path.name.encode() + path.read_bytes())
-    lines = [json.loads(line) for line in (workspace / "metrics.jsonl").read_text().splitlines()]
-    return digest.hexdigest(), [
-        {key: value for key, value in line.items() if key != "time"} for line in lines
-    ]
+    return digest.hexdigest(), metrics_of(workspace)
 
 
 def main() -> None:

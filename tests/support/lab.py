@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record_format import AttemptData, RecordData, read_record
+from launcher.slurm.submission import Submission
 from support import python
 from support.paths import ROOT, TESTS
 
@@ -25,6 +28,7 @@ STEPS, INTERVAL = 120, 10
 """Steps of a run, and steps between two of its checkpoints."""
 PATIENT = {"MESSAGE_TIMEOUT": "5", "GRACE": "20", "KILLWAIT": "15"}
 """Settings that give a run the time to save on a busy machine."""
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")
 QUICK = ["tracker.pace.seconds=0"]
 """Overrides of `experiment`, for a run that nothing disturbs."""
 
@@ -35,19 +39,12 @@ def impossible() -> str | None:
     if sys.platform != "linux" or os.geteuid() != 0:
         return "a private SLURM cluster needs Linux and root"
     if shutil.which("slurmctld") is None and not REQUIRED:
-        return (
-            "SLURM is not installed; slurm/lab/up.sh installs it, as does LAUNCHER_REQUIRE_SLURM=1"
-        )
+        return "SLURM is not installed; LAUNCHER_REQUIRE_SLURM=1 installs it, as slurm/lab/up.sh"
     if shutil.which("apt-get") is None and shutil.which("slurmctld") is None:
         return "SLURM is not installed, and there is no apt-get to install it"
-    spaces = subprocess.run(
-        ["unshare", "--mount", "--uts", "--pid", "--fork", "true"], capture_output=True, text=True
-    )
-    if spaces.returncode != 0:
-        return (
-            "each node of the cluster needs its own namespace, which cannot be created here:"
-            f" {spaces.stderr.strip()}"
-        )
+    own = ["unshare", "--mount", "--uts", "--pid", "--fork", "true"]
+    if subprocess.run(own, capture_output=True).returncode != 0:
+        return "each node of the cluster needs its own namespace, which cannot be created here"
     return None
 
 
@@ -82,17 +79,10 @@ class Lab:
             "PYTHONPATH": str(TESTS),
             "OMP_NUM_THREADS": "1",
             "LAUNCHER_TESTS_PYTHON": str(self.python),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join(
+                [str(self.python.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+            ),
         }
-
-    def script(self, name: str, *arguments: str, timeout: float = MAX_WAIT_S) -> None:
-        """Run one of the lab's own scripts."""
-        command = [str(SCRIPTS / name), *arguments]
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=timeout
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"{name} failed:\n{done.stderr}")
 
     @property
     def python(self) -> Path:
@@ -101,22 +91,21 @@ class Lab:
 
     def start(self) -> None:
         python.command(self.python.parent)
-        self.script("up.sh", "--fresh")
+        self.run(str(SCRIPTS / "up.sh"), "--fresh")
 
     def stop(self) -> None:
-        self.script("down.sh")
+        self.run(str(SCRIPTS / "down.sh"))
 
-    def run(self, *command: str, check: bool = True, timeout: float = MAX_WAIT_S) -> str:
+    def run(self, *command: str, check: bool = True) -> str:
         """The output of a command on this cluster."""
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT
-        )
+        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": MAX_WAIT_S}
+        done = subprocess.run(command, env=self.environment, cwd=ROOT, **options)
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def node(self, verb: str, name: str) -> None:
-        self.script("node.sh", verb, name)
+        self.run(str(SCRIPTS / "node.sh"), verb, name)
 
     def kill_controller(self) -> None:
         os.kill(int((self.state / "run" / "slurmctld.pid").read_text()), signal.SIGKILL)
@@ -141,6 +130,13 @@ class Lab:
             "-m", module, *arguments, env=self.environment | variables, cwd=ROOT, timeout=MAX_WAIT_S
         )
 
+    def runs(
+        self, verb: str, outputs: Path, *words: str, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """`python -m launcher.runs VERB ...`."""
+        words = (verb, "--outputs", str(outputs), *words)
+        return self.launcher(*words, module="launcher.runs", **variables)
+
     def begin(self, module: str, *arguments: str, **options: Any) -> Any:
         """Start `python -m MODULE ...`, to be waited for; options as for `python.start`."""
         options = {"env": self.environment, "cwd": ROOT, **options}
@@ -154,22 +150,10 @@ class Lab:
         assert match is not None, done.stdout
         return match[1]
 
-    def preempt(self, node: str, seconds: int = 1) -> None:
-        """Submit a job with a higher priority that needs a whole node for some seconds."""
-        wanted = [
-            "-p",
-            "main",
-            "-w",
-            node,
-            "--exclusive",
-            "-o",
-            "/dev/null",
-            "-t",
-            "1",
-            "--wrap",
-            f"sleep {seconds}",
-        ]
-        self.run("sbatch", *wanted)
+    def preempt(self, node: str, seconds: int = 1) -> str:
+        """Submit a job with a higher priority that needs a whole node for some seconds; its id."""
+        wanted = f"--parsable -p main -w {node} --exclusive -o /dev/null"
+        return self.run("sbatch", *wanted.split(), "--wrap", f"sleep {seconds}").strip()
 
     def info(self, job: str) -> dict[str, str]:
         text = self.run("scontrol", "show", "job", "-o", job)
@@ -178,39 +162,19 @@ class Lab:
     def state_of(self, node: str) -> str:
         return self.run("sinfo", "--noheader", "-n", node, "-o", "%T").splitlines()[0].upper()
 
-    def wait_until_ended(self, job: str, timeout: float = MAX_WAIT_S) -> str:
+    def wait_until_ended(self, job: str) -> str:
         """The job's last state; a requeued job has not ended."""
-        ended = (
-            "COMPLETED",
-            "FAILED",
-            "CANCELLED",
-            "TIMEOUT",
-            "PREEMPTED",
-            "NODE_FAIL",
-            "OUT_OF_MEMORY",
-            "BOOT_FAIL",
-        )
-        for _ in ticks(timeout, f"job {job} to end", pause=1.5):
-            state = self.info(job)["JobState"]
-            if state in ended:
-                return state
-        raise AssertionError
+        wait_for(lambda: self.info(job)["JobState"] in ENDED, f"job {job} to end", pause=1.0)
+        return self.info(job)["JobState"]
 
 
-def ticks(timeout: float, what: str, pause: float = 0.3) -> Iterator[None]:
-    """Poll."""
-    deadline = time.monotonic() + timeout
+def wait_for(condition: Callable[[], Any], what: str, pause: float = 0.3) -> Any:
+    deadline = time.monotonic() + MAX_WAIT_S
     while time.monotonic() < deadline:
-        yield
-        time.sleep(pause)
-    raise AssertionError(f"waited {timeout:g} s for {what}")
-
-
-def wait_for(condition: Callable[[], Any], what: str, timeout: float = MAX_WAIT_S) -> Any:
-    for _ in ticks(timeout, what):
         if value := condition():
             return value
-    raise AssertionError
+        time.sleep(pause)
+    raise AssertionError(f"waited {MAX_WAIT_S:g} s for {what}")
 
 
 def experiment(outputs: Path, steps: int = STEPS) -> list[str]:
@@ -228,9 +192,9 @@ def experiment(outputs: Path, steps: int = STEPS) -> list[str]:
     ]
 
 
-def states(lab, outputs, *words):
+def states(lab: Lab, outputs: Path, *words: str) -> dict[str, Any]:
     """`python -m launcher.runs list --json`: id -> summary."""
-    done = lab.launcher("list", "--json", "--outputs", str(outputs), *words, module="launcher.runs")
+    done = lab.runs("list", outputs, "--json", *words)
     assert done.returncode == 0, done.stderr
     return {run["id"]: run for run in json.loads(done.stdout)}
 
@@ -244,15 +208,36 @@ def steps_done(folder: Path) -> int:
         return 0
 
 
+def job_of(folder: Path) -> str:
+    """The SLURM job of a submitted run."""
+    submission = Submission.read(RunFolder(folder))
+    assert submission is not None and submission.job_id is not None
+    return submission.job_id
+
+
 def run_folders(outputs: Path) -> list[Path]:
     return sorted(path.parent for path in outputs.glob("*/*/run.json"))
+
+
+def record_of(folder: Path) -> RecordData:
+    return read_record(folder / "run.json")
+
+
+def attempts_of(folder: Path) -> list[AttemptData]:
+    return record_of(folder)["attempts"]
+
+
+def hurry(*folders: Path) -> None:
+    """Let runs take only the time that they need from now on."""
+    for folder in folders:
+        (folder / "hurry").touch()
 
 
 def wait_for_step(outputs: Path, step: int = 4, runs: int = 1) -> None:
     def have_reached_it() -> bool:
         folders = run_folders(outputs)
         for folder in folders:
-            if json.loads((folder / "run.json").read_text())["state"] == "failed":
+            if record_of(folder)["state"] == "failed":
                 logs = "".join(path.read_text()[-3000:] for path in folder.glob("logs/*"))
                 raise AssertionError(f"{folder} failed before step {step}:\n{logs}")
         return sum(steps_done(folder) >= step for folder in folders) >= runs

@@ -9,8 +9,9 @@ from launcher import BaseHook
 
 
 class Pacer(BaseHook):
-    """Waits `seconds` after each step, and hangs after step `hang_at` (the file `hangs` tells), but
-    only in the first `starts` starts of a SLURM job."""
+    """Waits `seconds` after each step until the run's folder has the file `hurry`, and hangs after
+    step `hang_at` (the file `hangs` tells), but only in the first `starts` starts of a SLURM
+    job."""
 
     def __init__(self, seconds: float = 0.1, starts: int = 1, hang_at: int | None = None):
         is_active = int(os.environ.get("SLURM_RESTART_COUNT", 0)) < starts
@@ -20,5 +21,5 @@ class Pacer(BaseHook):
         if trainer.step == self.hang_at:
             (trainer.workspace / "hangs").touch()
             time.sleep(10_000)
-        if self.seconds:
+        if self.seconds and not (trainer.workspace / "hurry").exists():
             time.sleep(self.seconds)

@@ -4,11 +4,19 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from launcher.config.identity.record_entry import command_record
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
+
+
+def begin_run(folder: RunFolder, step: int = 0, max_steps: int = 10, **options: Any) -> RunRecord:
+    """Begin an attempt; options as for the record."""
+    record = RunRecord(folder, **options)
+    record.begin_attempt(start_step=step, max_steps=max_steps, world_size=1, strategy="none")
+    return record
 
 
 def run_maker(outputs: Path) -> Callable[..., RunFolder]:

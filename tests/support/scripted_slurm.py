@@ -6,7 +6,7 @@ one.
 """
 
 import os
-import stat
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +54,10 @@ exec "$@"
 """
 
 
+def iso(seconds: float) -> str:
+    return strftime("%Y-%m-%dT%H:%M:%S", localtime(seconds))
+
+
 @dataclass
 class ScriptedSlurm:
     """Answers of `scontrol`: one after the other for `show job`, the last one from then on."""
@@ -66,20 +70,18 @@ class ScriptedSlurm:
         for name, text in (("scontrol", SCONTROL), ("srun", SRUN)):
             command = self.folder / "bin" / name
             command.write_text(text.format(folder=self.folder))
-            command.chmod(command.stat().st_mode | stat.S_IXUSR)
+            command.chmod(0o755)
         self.answer("killed by hand")
         (self.folder / "config").write_text("KillWait                = 30 sec\n")
         (self.folder / "requeued").write_text(ANSWERS["preempted without a grace, REQUEUE"])
         variables = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "node1"}
         # SLURM does not set it at first.
         variables |= {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
-        for name, value in {
-            **variables,
-            "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
-        }.items():
-            patch.setenv(name, value)
-        for name in ("RANK", "WORLD_SIZE", *(() if restarts else ("SLURM_RESTART_COUNT",))):
+        for name in ("RANK", "WORLD_SIZE", "SLURM_RESTART_COUNT"):
             patch.delenv(name, raising=False)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.setenv("PATH", str(command.parent), prepend=os.pathsep)
 
     def answer(self, *names: str) -> None:
         for path in self.folder.glob("job-*"):
@@ -87,6 +89,13 @@ class ScriptedSlurm:
         (self.folder / "calls").write_text("")
         for number, name in enumerate(names, 1):
             (self.folder / f"job-{number}").write_text(ANSWERS[name])
+
+    def change(self, **times: float) -> None:
+        """Change times of the first answer."""
+        path = self.folder / "job-1"
+        for name, seconds in times.items():
+            text = re.sub(rf" {name}=\S+", f" {name}={iso(seconds)}", path.read_text())
+            path.write_text(text)
 
     def requeue_as(self, name: str, restarts: int = 1) -> None:
         """Set the output of `scontrol show job` after a requeue."""
@@ -107,9 +116,7 @@ class ScriptedSlurm:
     def answer_again(self) -> None:
         """The controller restarts and has forgotten the preemption."""
         (self.folder / "down").unlink()
-        (self.folder / "config").write_text(
-            f"BOOT_TIME               = {strftime('%Y-%m-%dT%H:%M:%S', localtime(time() + 2))}\n"
-        )
+        (self.folder / "config").write_text(f"BOOT_TIME               = {iso(time() + 2)}\n")
 
     @property
     def steps(self) -> list[str]:
@@ -154,10 +161,9 @@ class ScriptedQueue:
     """The most jobs that were in the queue at once."""
 
     def install(self, patch: pytest.MonkeyPatch, folder: Path) -> "ScriptedQueue":
-        command = folder / "bin" / "squeue"
-        command.parent.mkdir()
-        command.touch(0o755)
-        patch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+        (folder / "bin").mkdir()
+        (folder / "bin" / "squeue").touch(0o755)
+        patch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
         patch.delenv("RANK", raising=False)
         patch.setattr(scheduler, "call", self.call)
         return self
@@ -208,9 +214,8 @@ class ScriptedQueue:
             else:
                 job.state = "RUNNING"
                 job.starts += 1
-        rows = [
+        return "\n".join(
             f"{name}|{job.state}|{'Priority' if job.state == 'PENDING' else 'None'}"
             f"|node1|{job.script}"
             for name, job in self.jobs.items()
-        ]
-        return "\n".join(rows)
+        )

@@ -83,6 +83,12 @@ def plain_cluster(start_lab):
     return start_lab(NODES="5", USERSIG="0", DBD="0", MAX_ARRAY="3")
 
 
+@pytest.fixture(scope="session")
+def small_cluster(start_lab):
+    """Sends a job's own signal at a preemption; has no accounting."""
+    return start_lab(NODES="4", DBD="0")
+
+
 @pytest.fixture(autouse=True)
 def beside_the_incidents(request):
     """They begin before the first test of their group."""
@@ -94,10 +100,8 @@ def beside_the_incidents(request):
 def happened(request, tmp_path_factory):
     """The incidents that are asked for. They happen on clusters where other tests do not get in
     their way."""
-    cases = [getattr(item, "callspec", None) for item in request.session.items]
-    asked = [
-        case.params["incident"] for case in cases if case is not None and "incident" in case.params
-    ]
+    items = [item for item in request.session.items if "incident" in item.fixturenames]
+    asked = [item.callspec.params["incident"] for item in items]
     if not asked:
         yield {}
         return
@@ -123,10 +127,9 @@ def undisturbed(tmp_path_factory):
         key = (ranks, *overrides)
         if key not in done:
             outputs = tmp_path_factory.mktemp("undisturbed")
-            more = [f"dispatch.nproc={ranks}"] if ranks > 1 else []
-            run = launch(
-                outputs, *labs.experiment(outputs), *labs.QUICK, *more, *overrides, timeout=500
-            )
+            words = [*labs.experiment(outputs), *labs.QUICK, *overrides]
+            words += [f"dispatch.nproc={ranks}"] if ranks > 1 else []
+            run = launch(outputs, *words, timeout=500)
             assert run.returncode == 0, run.output
             done[key] = outputs
         return done[key]

@@ -1,24 +1,24 @@
 """`dispatch=slurm`, the runs command and the scripts, on a real cluster."""
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from launcher.rundir.folder import RunFolder
-from launcher.slurm.submission import Submission
 from support import python
+from support.git import commit
 from support.lab import (
     INTERVAL,
     MAX_WAIT_S,
     QUICK,
     STEPS,
+    attempts_of,
     experiment,
+    hurry,
+    job_of,
+    record_of,
     run_folders,
     states,
     steps_done,
@@ -31,19 +31,14 @@ HELD = ["+dispatch.sbatch.hold=true"]
 CRASH = "+tracker.crash={_target_: support.crasher.Crasher}"
 
 
-def runs(lab, verb, outputs, *words):
-    return lab.launcher(verb, "--outputs", str(outputs), *words, module="launcher.runs")
-
-
 def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undisturbed):
     lab, conf = cluster, tmp_path / "conf"
     (conf / "model").mkdir(parents=True)
     (conf / "model" / "mine.yaml").write_text("defaults: [mlp, _self_]\nhidden_dim: 16\n")
     outputs = tmp_path / "outputs"
     words = [word for word in experiment(outputs) if not word.startswith("model")]
-    done = lab.launcher(
-        "--config-dir", str(conf), "model=mine", *words, *QUICK, "dispatch=slurm", *HELD
-    )
+    command = ["--config-dir", str(conf), "model=mine", *words, *QUICK, "dispatch=slurm"]
+    done = lab.launcher(*command, *HELD)
     assert done.returncode == 0, done.stderr
     (folder,) = run_folders(outputs)
     job = job_of(folder)
@@ -52,19 +47,10 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     assert (run["state"], run["job_id"], run["waits_for"]) == ("queued", job, "JobHeldUser")
 
     (conf / "model" / "mine.yaml").write_text("defaults: [mlp, _self_]\nhidden_dim: 99\n")
-    again = lab.launcher(
-        "--config-dir",
-        str(conf),
-        "model=mine",
-        "model.hidden_dim=16",
-        *words,
-        *QUICK,
-        "dispatch=slurm",
-    )
+    again = lab.launcher(*command, "model.hidden_dim=16")
     assert "0 submitted, 1 skipped" in again.stdout
-    assert (
-        json.loads((folder / "submission.json").read_text())["config"]["model"]["hidden_dim"] == 16
-    )
+    frozen = json.loads((folder / "submission.json").read_text())
+    assert frozen["config"]["model"]["hidden_dim"] == 16
 
     follow = ["logs", "mine-digits", "-f", "--outputs", str(outputs)]
     following = lab.begin("launcher.runs", *follow, stderr=2)
@@ -74,7 +60,7 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     assert metrics(outputs) == metrics(undisturbed())
     followed, _ = following.communicate(timeout=MAX_WAIT_S)
     assert f"Step {STEPS}/{STEPS}" in followed and f"Completed at step {STEPS}" in followed
-    assert f"Completed at step {STEPS}" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
+    assert f"Completed at step {STEPS}" in lab.runs("logs", outputs, folder.name, "--slurm").stdout
 
     before = final_state(outputs)  # a job that has done its work is started once more
     lab.run("scontrol", "requeue", job)
@@ -107,107 +93,47 @@ def test_a_sweep_is_an_array_in_chunks_and_resumes(plain_cluster, tmp_path):
     assert len(jobs) == 3 and lab.info(f"{then}_0")["Dependency"].startswith(f"afterany:{first}")
     assert "0 submitted, 5 skipped" in lab.launcher(*words, "-m", "seed=range(5)").stdout
 
-    assert runs(lab, "cancel", tmp_path, "seed=3").returncode == 0
-    lost = next(iter(states(lab, tmp_path, "seed=4").values()))["job_id"]
-    lab.run("scancel", lost)  # behind our back, and before it has started
-    for seed in (3, 4):
-        assert states(lab, tmp_path, f"seed={seed}").popitem()[1]["state"] == "cancelled"
-    assert runs(lab, "cancel", tmp_path, "--all").returncode == 0
+    assert lab.runs("cancel", tmp_path, "seed=3").returncode == 0
+    (lost,) = states(lab, tmp_path, "seed=4").values()
+    lab.run("scancel", lost["job_id"])  # behind our back, and before it has started
+    listed = states(lab, tmp_path, "seed>2").values()
+    assert [run["state"] for run in listed] == ["cancelled"] * 2
+    assert lab.runs("cancel", tmp_path, "--all").returncode == 0
     assert not {run["state"] for run in states(lab, tmp_path).values()} & {"queued", "running"}
 
-    third = lab.launcher(
-        *words, "dispatch.wait=true", "dispatch.array_parallelism=2", "-m", "seed=range(5)"
-    )
+    several = ["dispatch.wait=true", "dispatch.array_parallelism=2", "-m", "seed=range(5)"]
+    third = lab.launcher(*words, *several)
     assert "3 submitted" in third.stdout and third.returncode == 0, third.stdout + third.stderr
     assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 5
 
 
-def test_more_jobs_than_the_limit_are_submitted_as_room_comes(cluster, tmp_path):
-    manage = ("sacctmgr", "--immediate")
-    cluster.run(*manage, "add", "qos", "few", "MaxSubmitJobsPerUser=2")
-    cluster.run(*manage, "modify", "user", "root", "set", "qos+=few")
-    command = [
-        *experiment(tmp_path, steps=20),
-        *QUICK,
-        "dispatch=slurm",
-        "-m",
-        "seed=0,1,2,3,4",
-        "dispatch.qos=few",
-    ]
-    first = cluster.launcher(*command, "dispatch.sbatch.begin=now+1hour")
-    assert first.returncode == 0, first.stderr
-    assert "2 submitted as SLURM job" in first.stdout
-    assert (
-        "3 not submitted yet, since SLURM has no room (QOSMaxSubmitJobPerUserLimit); repeat the"
-        in first.stdout
-    )
-    assert len(run_folders(tmp_path)) == 2, "nothing is written for the others"
-    none = cluster.launcher(*command)
-    assert (none.returncode, "QOSMaxSubmitJobPerUserLimit: 3 runs wait; repeat" in none.stderr) == (
-        2,
-        True,
-    )
-    (job,) = {run["job_id"].partition("_")[0] for run in states(cluster, tmp_path).values()}
-    cluster.run("scancel", job)
-    rest = cluster.launcher(*command, "dispatch.wait=true", PATH=with_busy_sbatch(tmp_path))
-    assert rest.returncode == 0, rest.stderr
-    assert "not submitted yet, since SLURM does not answer" in rest.stdout
-    assert "connect failure" in rest.stderr and "Trying again later" in rest.stderr
-    assert {run["state"] for run in states(cluster, tmp_path).values()} == {"completed"}
-    assert len(run_folders(tmp_path)) == 5
-
-
-def with_busy_sbatch(folder: Path) -> str:
-    """A PATH with an `sbatch` that twice does not reach the controller once a job is accepted."""
-    folder = folder / "bin"
-    folder.mkdir()
-    failure = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
-    (folder / "sbatch").write_text(
-        f"""#!/bin/bash
-if [[ -e {folder}/accepted && $(cat {folder}/failures) != xx ]]; then
-    printf x >>{folder}/failures
-    echo "sbatch: error: {failure}" >&2
-    exit 1
-fi
-{shutil.which("sbatch")} "$@" && touch {folder}/accepted {folder}/failures
-"""
-    )
-    (folder / "sbatch").chmod(0o755)
-    return os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
-
-
 def test_a_run_that_waits_in_the_queue_is_rolled_back(cluster, tmp_path, undisturbed):
     """Not one whose job runs. A job that is on hold already stays so."""
-    keep = "hooks.checkpointing.keep_previous=99"
-    job = cluster.submit(tmp_path, keep, "dispatch.partition=preempt")
-    wait_for_step(tmp_path, 35)
+    keep = ["hooks.checkpointing.keep_previous=99", "hooks.checkpointing.interval=2"]
+    place = ["dispatch.partition=preempt", "+dispatch.sbatch.nodelist=node4"]
+    job = cluster.submit(tmp_path, *keep, *place)
+    wait_for_step(tmp_path, 6)
     (folder,) = run_folders(tmp_path)
-    busy = runs(cluster, "rollback", tmp_path, folder.name, "10")
+    busy = cluster.runs("rollback", tmp_path, folder.name, "2")
     assert busy.returncode == 2 and "cancel" in busy.stderr, busy.stderr
-    cluster.preempt(cluster.info(job)["NodeList"], seconds=30)
+    other = cluster.preempt("node4", seconds=1000)
     wait_for(lambda: cluster.info(job)["JobState"] == "PENDING", "the job to wait again")
-    for step, reason in (("20", "JobHeldUser"), ("10", "")):
+    for step, reason in (("4", "JobHeldUser"), ("2", "")):
         cluster.run("scontrol", "hold" if reason else "release", job)
-        done = runs(cluster, "rollback", tmp_path, folder.name, step)
+        done = cluster.runs("rollback", tmp_path, folder.name, step)
         assert done.returncode == 0 and f"by SLURM job {job}" in done.stdout, done.stderr
         assert ("scontrol release" in done.stdout) == bool(reason)
         assert (cluster.info(job)["Priority"] == "0") == bool(reason)
+    cluster.run("scancel", other)
     assert cluster.wait_until_ended(job) == "COMPLETED"
-    assert [each["start_step"] for each in record(tmp_path)["attempts"]] == [0, 10]
+    assert [each["start_step"] for each in record(tmp_path)["attempts"]] == [0, 2]
     assert metrics(tmp_path) == metrics(undisturbed())
 
 
 def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     lab = cluster
-    words = [
-        *experiment(tmp_path, steps=20),
-        *QUICK,
-        "dispatch=slurm",
-        "dispatch.wait=true",
-        "-m",
-        "seed=0,1",
-    ]
-    done = lab.launcher(*words, CRASH)
+    words = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "dispatch.wait=true"]
+    done = lab.launcher(*words, "-m", "seed=0,1", CRASH)
     assert done.returncode == 1 and "2 of 2 jobs failed" in done.stderr, done.stdout + done.stderr
     for run in states(lab, tmp_path).values():
         assert run["state"] == "failed" and "on purpose" in run["attempts"][-1]["reason"]
@@ -217,12 +143,11 @@ def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     frozen = json.loads((folder / "submission.json").read_text())
     del frozen["config"]["tracker"]["crash"]
     (folder / "submission.json").write_text(json.dumps(frozen))
-    changed = runs(lab, "retry", tmp_path, folder.name)
+    changed = lab.runs("retry", tmp_path, folder.name)
     assert changed.returncode == 2 and "has not signed it; add --trust" in changed.stderr
-    retried = runs(lab, "retry", tmp_path, folder.name, "--trust")
+    retried = lab.runs("retry", tmp_path, folder.name, "--trust")
     assert retried.returncode == 0, retried.stderr
-    job = job_of(folder)
-    assert lab.wait_until_ended(job) == "COMPLETED"
+    assert lab.wait_until_ended(job_of(folder)) == "COMPLETED"
     assert states(lab, tmp_path, folder.name).popitem()[1]["state"] == "completed"
 
 
@@ -234,40 +159,32 @@ def test_runs_that_share_a_job(cluster, tmp_path, undisturbed):
     words.append("seed=range(4)")
     array = lab.submit(tmp_path, *words)
     wait_for_step(tmp_path, runs=4)
-    folders = [folder_with(tmp_path, seed) for seed in range(4)]
+    folders = sorted(run_folders(tmp_path), key=lambda folder: record_of(folder)["config"]["seed"])
     assert [job_of(folder) for folder in folders] == [f"{array}_0"] * 3 + [f"{array}_1"]
 
     (folders[1] / "crash").touch()
-    wait_for(lambda: seen(lab, tmp_path, folders)[1] == "failed", "one run to fail")
-    one = runs(lab, "cancel", tmp_path, "seed=2")
+    wait_for(lambda: record_of(folders[1])["state"] == "failed", "one run to fail")
+    one = lab.runs("cancel", tmp_path, "seed=2")
     assert f"SLURM job {array}_0 continues with its other runs" in one.stdout, one.stderr
-    wait_for(lambda: seen(lab, tmp_path, folders)[2] == "cancelled", "one run to be cancelled")
-    assert seen(lab, tmp_path, folders)[0] == "running"
+    wait_for(lambda: record_of(folders[2])["state"] == "cancelled", "one run to be cancelled")
+    assert seen(lab, tmp_path, folders)[:3] == ["running", "failed", "cancelled"]
     again = lab.launcher(*experiment(tmp_path), *words[:-1], "seed=0,3", "dispatch=slurm")
     assert "0 submitted, 2 skipped" in again.stdout, again.stdout + again.stderr
 
     lab.preempt(lab.info(f"{array}_0")["NodeList"])
+    hurry(*folders[1:])
     (folders[1] / "crash").unlink()
-    retried = runs(lab, "retry", tmp_path, "seed=1")
+    retried = lab.runs("retry", tmp_path, "seed=1")
     assert "1 submitted" in retried.stdout, retried.stdout + retried.stderr
-    assert lab.wait_until_ended(f"{array}_0") == "COMPLETED", "the failed run has another job"
-    assert lab.wait_until_ended(f"{array}_1") == "COMPLETED"
-    assert lab.wait_until_ended(job_of(folders[1])) == "COMPLETED"
+    for job in (f"{array}_0", f"{array}_1", job_of(folders[1])):  # the failed run has another job
+        assert lab.wait_until_ended(job) == "COMPLETED"
     assert seen(lab, tmp_path, folders) == ["completed", "completed", "cancelled", "completed"]
-    first, *_, last = json.loads((folders[0] / "run.json").read_text())["attempts"]
+    first, *_, last = attempts_of(folders[0])
     assert (first["outcome"], first["reason"]) == ("preempted", "preempted, requeued")
     assert (last["outcome"], last["slurm_job_id"]) == ("completed", f"{array}_0")
     assert metrics_of(folders[0]) == metrics(undisturbed())
-    log = runs(lab, "logs", tmp_path, folders[0].name, "--slurm").stdout
+    log = lab.runs("logs", tmp_path, folders[0].name, "--slurm").stdout
     assert f"Completed at step {STEPS}" in log
-
-
-def folder_with(outputs, seed):
-    """The folder of the run with this seed."""
-    for folder in run_folders(outputs):
-        if json.loads((folder / "run.json").read_text())["config"]["seed"] == seed:
-            return folder
-    raise AssertionError(seed)
 
 
 def seen(lab, outputs, folders):
@@ -281,10 +198,8 @@ def test_restarts_without_progress_end(cluster, tmp_path):
     lab = cluster
     slow = ("tracker.pace.seconds=5", "+tracker.pace.starts=3")
     job = lab.submit(tmp_path, "dispatch.max_fruitless_restarts=1", "trainer.max_steps=5000", *slow)
-    for restart in range(2):  # before anything is saved
-        wait_for(
-            lambda number=restart + 1: len(starts(tmp_path, job)) == number, "a start to be noted"
-        )
+    for start in (1, 2):  # before anything is saved
+        wait_for(lambda start=start: len(starts(tmp_path, job)) == start, "a start to be noted")
         wait_for(lambda: list(tmp_path.glob("*/*/run.lock")), "the run to be locked")
         lab.run("scancel", "--signal=KILL", last_step(lab, job))
         # SLURM may refuse to requeue a job that is about to end.
@@ -295,19 +210,18 @@ def test_restarts_without_progress_end(cluster, tmp_path):
         lab.run("scontrol", "release", job)
     wait_for(lambda: lab.info(job)["Restarts"] == "2", "the last start")
     assert lab.wait_until_ended(job) == "FAILED" and lab.info(job)["NodeList"] != node
-    assert record(tmp_path)["state"] == "failed" and steps_done(run_folders(tmp_path)[0]) < INTERVAL
-    assert (
-        "without a new checkpoint"
-        in (run_folders(tmp_path)[0] / "logs" / f"slurm-{job}.log").read_text()
-    )
+    (folder,) = run_folders(tmp_path)
+    assert record_of(folder)["state"] == "failed" and steps_done(folder) < INTERVAL
+    assert "without a new checkpoint" in (folder / "logs" / f"slurm-{job}.log").read_text()
 
 
 def last_step(lab, job):
     """The step of the ranks; those before it are empty, and the script's has no number."""
     listed = lab.run("squeue", "--steps", "-h", "-j", job, "-o", "%i").split()
-    return max(
-        (step for step in listed if step[-1].isdigit()), key=lambda step: int(step.split(".")[1])
-    )
+    numbers = [
+        int(number) for _, number in (step.split(".") for step in listed) if number.isdigit()
+    ]
+    return f"{job}.{max(numbers)}"
 
 
 def starts(outputs, job):
@@ -318,24 +232,14 @@ def starts(outputs, job):
 def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
     lab = cluster
     words = [*experiment(tmp_path), "dispatch=slurm", "dispatch.dry_run=true", "-m", "seed=0,1"]
-    fine = lab.launcher(
-        *words, "dispatch.cpus_per_task=2", "dispatch.gpus_per_node=2", "dispatch.mem=1G"
-    )
+    wanted = ["dispatch.cpus_per_task=2", "dispatch.gpus_per_node=2", "dispatch.mem=1G"]
+    fine = lab.launcher(*words, *wanted)
     assert fine.returncode == 0 and "No problems found" in fine.stdout, fine.stdout + fine.stderr
-    for flag in (
-        "array=0-1",
-        "cpus-per-task=2",
-        "gpus-per-node=2",
-        "ntasks-per-node=2",
-        "mem=1G",
-        "requeue",
-    ):
+    flags = "array=0-1 cpus-per-task=2 gpus-per-node=2 ntasks-per-node=2 mem=1G requeue"
+    for flag in flags.split():
         assert f"#SBATCH --{flag}" in fine.stdout
-    wrong = lab.launcher(
-        *(*words, "dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64"),
-        SLURM_JOB_ID="1",
-        SLURM_NTASKS="3",
-    )
+    wanted = ["dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64"]
+    wrong = lab.launcher(*words, *wanted, SLURM_JOB_ID="1", SLURM_NTASKS="3")
     assert "! dispatch.time=1: is not longer than dispatch.signal_delay=120 s" in wrong.stdout
     assert "! dispatch.partition: it preempts without a grace" in wrong.stdout
     assert "! sbatch: would reject it" in wrong.stdout
@@ -344,15 +248,13 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (["dispatch.partition=nowhere", "-m", "seed=0,1"], "dispatch=slurm: "),
-        (["dispatch.snapshot=true", "dispatch.partition=nowhere"], "dispatch=slurm: "),
-    ],
+    "overrides", [("-m", "seed=0,1"), ("dispatch.snapshot=true",)], ids=["array", "snapshot"]
 )
-def test_submission_that_sbatch_would_reject_is_one_message(cluster, tmp_path, overrides, sentence):
-    done = cluster.launcher(*experiment(tmp_path), "dispatch=slurm", *overrides)
-    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+def test_submission_that_sbatch_would_reject_is_one_message(cluster, tmp_path, overrides):
+    place = ["dispatch=slurm", "dispatch.partition=nowhere"]
+    done = cluster.launcher(*experiment(tmp_path), *place, *overrides)
+    assert done.returncode == 2 and "dispatch=slurm: " in done.stderr
+    assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -360,34 +262,23 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     lab, project = cluster, tmp_path / "project"
     (project / "mine").mkdir(parents=True)
     (project / "mine" / "__init__.py").write_text(
-        "from launcher.jobs.train import TrainJob\nfrom mine import _version, new\n\nclass"
-        " Job(TrainJob):\n    def run(self, config): print('this is version', VERSION,"
-        " flush=True)\nVERSION = 1\n"
+        "from launcher.jobs.train import TrainJob\nfrom mine import _version, new\n"
+        "class Job(TrainJob):\n"
+        "    def run(self, config): print('this is version', VERSION, flush=True)\nVERSION = 1\n"
     )
     (project / ".gitignore").write_text("_version.py\n")
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *command], cwd=project, check=True)
+    commit(project)
     for name in ("new.py", "_version.py", "table.csv"):  # git does not track them
         (project / "mine" / name).touch()
     source = project / "mine" / "__init__.py"
     # Not committed, and yet it counts.
     source.write_text(source.read_text().replace("VERSION = 1", "VERSION = 2"))
-    words = [
-        "paths.outputs=outputs",
-        "model=mlp",
-        "data=digits",
-        "job._target_=mine.Job",
-        "dispatch=slurm",
-        *HELD,
-    ]
+    words = "paths.outputs=outputs model=mlp data=digits job._target_=mine.Job dispatch=slurm"
     outputs = project / "outputs"
 
     def submit(*overrides):
-        command = ["-m", "launcher", *words, *overrides]
-        done = python.run(*command, cwd=project, env=lab.environment, timeout=MAX_WAIT_S)
-        assert done.returncode == 0, done.stderr
-        return done.stderr
+        command = ["-m", "launcher", *words.split(), *HELD, *overrides]
+        python.run(*command, cwd=project, env=lab.environment, timeout=MAX_WAIT_S, check=True)
 
     def output_of_job(folder):
         job = job_of(folder)
@@ -407,23 +298,15 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     (other,) = set(run_folders(outputs)) - {folder}
     assert "this is version 3" in output_of_job(other)
 
-    theirs = {**lab.environment, "LAUNCHER_KEY": str(tmp_path / "another-key")}
-    words = ("-m", "launcher.runs", "--outputs", str(outputs), "retry", "--all")
-    rejected = python.run(*words, env=theirs)  # typed in another folder, whose code it is not
-    assert rejected.returncode == 2 and "only the stored configuration" in rejected.stderr, (
-        rejected.stderr
-    )
-    retried = runs(lab, "retry", outputs, "--all")
-    assert retried.returncode == 0 and f"SLURM job {job_of(folder)}, {folder}" in retried.stdout, (
-        retried.stderr
-    )
-    assert "this is version 2" in output_of_job(folder) and "this is version 3" in output_of_job(
-        other
-    )
-
-
-def job_of(folder):
-    return Submission.read(RunFolder(folder)).job_id
+    # Typed in another folder, whose code it is not.
+    rejected = lab.runs("retry", outputs, "--all", LAUNCHER_KEY=str(tmp_path / "another-key"))
+    assert rejected.returncode == 2, rejected.stderr
+    assert "only the stored configuration" in rejected.stderr
+    retried = lab.runs("retry", outputs, "--all")
+    assert retried.returncode == 0, retried.stderr
+    assert f"SLURM job {job_of(folder)}, {folder}" in retried.stdout
+    assert "this is version 2" in output_of_job(folder)
+    assert "this is version 3" in output_of_job(other)
 
 
 def test_a_job_that_depends_on_a_run_evaluates_what_the_run_has_saved(cluster, tmp_path):

@@ -2,31 +2,14 @@
 
 from support.lab import run_folders, steps_done, wait_for
 from support.reloading import stored
-from support.runner import TIMES, metrics, record, run_folder
-
-
-def occupy(lab, node):
-    """A job with a higher priority that keeps a node; its id."""
-    return lab.run(
-        "sbatch",
-        "--parsable",
-        "-p",
-        "main",
-        "-w",
-        node,
-        "--exclusive",
-        "-o",
-        "/dev/null",
-        "--wrap",
-        "sleep 3000",
-    ).strip()
+from support.runner import metrics, record, run_folder
 
 
 def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
-    start_lab, tmp_path, undisturbed
+    small_cluster, tmp_path, undisturbed
 ):
     """It is preempted three times, gets another number of nodes each time, and then loses one."""
-    lab = start_lab(NODES="4", DBD="0")
+    lab = small_cluster
     lanes = ["trainer.lanes=8", "data.batch_size=32", "model.dropout=0.1", "trainer.max_steps=60"]
     place = ["strategy=fsdp", "dispatch.nodes=1-4", "dispatch.partition=preempt"]
     pace = ["tracker.pace.seconds=0.3", "+tracker.pace.starts=4"]
@@ -45,18 +28,18 @@ def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
         wait_for(has_trained, f"start {number} to train")
 
     wait_for_start(1)
-    kept = [occupy(lab, "node4")]
+    kept = [lab.preempt("node4", KEPT)]
     wait_for_start(2)
-    kept += [occupy(lab, node) for node in ("node2", "node3")]
+    kept += [lab.preempt(node, KEPT) for node in ("node2", "node3")]
     wait_for_start(3)
-    for each in kept:
-        lab.run("scancel", each)
+    lab.run("scancel", *kept)
     wait_for(lambda: all(lab.state_of(node) == "IDLE" for node in OTHERS), "free nodes")
-    occupy(lab, "node1")
+    kept = lab.preempt("node1", KEPT)
     wait_for_start(4)
     lab.node("crash", "node2")
     lab.run("scontrol", "update", "nodename=node2", "state=down", "reason=test")
     assert lab.wait_until_ended(job) == "COMPLETED", log(folder, job)
+    lab.run("scancel", kept)
 
     assert [attempt["world_size"] for attempt in attempts()] == [4, 2, 1, 2, 2], log(folder, job)
     *preempted, lost, _ = [attempt["outcome"] for attempt in attempts()]
@@ -67,18 +50,15 @@ def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
     alone = undisturbed(1, *lanes)
     assert run_folder(alone).name == folder.name
     assert stored(str(folder))["tensors"] == stored(str(run_folder(alone)))["tensors"]
-    assert without_times(tmp_path) == without_times(alone)
+    assert metrics(tmp_path) == metrics(alone)
+    steps = [line["step"] for line in metrics(tmp_path) if "train/loss" in line]
+    assert steps == list(range(1, 61))
 
 
 OTHERS = "node2", "node3", "node4"
+KEPT = 3000
+"""Seconds: longer than the test."""
 
 
 def log(folder, job):
     return (folder / "logs" / f"slurm-{job}.log").read_text()
-
-
-def without_times(outputs):
-    """metrics.jsonl."""
-    lines = metrics(outputs)
-    assert [line["step"] for line in lines if "train/loss" in line] == list(range(1, 61))
-    return [{key: line[key] for key in line if key not in TIMES} for line in lines]

@@ -1,28 +1,30 @@
 """Other ways onto a cluster than `dispatch=slurm`: scripts for sbatch, and Hydra's own
 launchers."""
 
-import pytest
-
 from support.lab import MAX_WAIT_S, ROOT, experiment, wait_for_step
 from support.runner import final_state, record
 
 
-@pytest.mark.parametrize("script", ["train", "sweep"])
-def test_the_scripts_give_the_same_guarantees(cluster, tmp_path, undisturbed, script):
-    lab = cluster
+def test_the_scripts_give_the_same_guarantees(cluster, tmp_path, undisturbed):
+    lab, jobs = cluster, {}
     (tmp_path / "sweep.txt").write_text("run.tag=null\n")
-    words = [*experiment(tmp_path / "outputs"), "model.dropout=0"]
-    array = ["--array=1-1"] if script == "sweep" else []
-    given = [str(tmp_path / "sweep.txt"), *words] if script == "sweep" else words
-    path = str(ROOT / "slurm" / f"{script}.sbatch")
-    told = lab.run("sbatch", f"--chdir={tmp_path}", "-p", "preempt", *array, path, *given)
-    job = told.split()[-1] + ("_1" if array else "")
-    wait_for_step(tmp_path / "outputs")
-    lab.preempt(lab.info(job)["NodeList"])
-    assert lab.wait_until_ended(job) == "COMPLETED"
-    first, last = record(tmp_path / "outputs")["attempts"]
-    assert first["outcome"] == "preempted" and first["end_step"] == last["start_step"] > 0
-    assert final_state(tmp_path / "outputs") == final_state(undisturbed())
+    submit = f"sbatch --parsable --chdir={tmp_path} -p preempt".split()
+    for script, array, lines in (
+        ("train", [], []),
+        ("sweep", ["--array=1-1"], [str(tmp_path / "sweep.txt")]),
+    ):
+        words = [*lines, *experiment(tmp_path / script), "model.dropout=0"]
+        job = lab.run(*submit, *array, str(ROOT / "slurm" / f"{script}.sbatch"), *words).strip()
+        jobs[tmp_path / script] = job + ("_1" if array else "")
+    for outputs in jobs:
+        wait_for_step(outputs)
+    for node in {lab.info(job)["NodeList"] for job in jobs.values()}:
+        lab.preempt(node)
+    for outputs, job in jobs.items():
+        assert lab.wait_until_ended(job) == "COMPLETED"
+        first, last = record(outputs)["attempts"]
+        assert first["outcome"] == "preempted" and first["end_step"] == last["start_step"] > 0
+        assert final_state(outputs) == final_state(undisturbed())
 
 
 def test_a_preempted_job_of_hydras_submitit_launcher_resumes(cluster, tmp_path, undisturbed):

@@ -2,51 +2,48 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 
 import pytest
 
 from support import python
-from support.lab import MAX_WAIT_S, QUICK, experiment, run_folders, states, wait_for
+from support.lab import MAX_WAIT_S, QUICK, experiment, job_of, run_folders, states, wait_for
 from support.paths import ROOT
 from support.runner import record
 
 HELD = "+dispatch.sbatch.hold=true"
 SLOW_SBATCH = """#!/bin/bash
 echo $$ >>{folder}/called
-{refusal}
+if [[ " {rejected} " == *" $(wc -l <{folder}/called) "* ]]; then
+    echo "sbatch: error: {error}" >&2
+    exit 1
+fi
 until [[ -e {folder}/go ]]; do sleep 0.1; done
 exec {real} "$@"
 """
 
 
 class Sbatch:
-    """An `sbatch` that waits for `go` before it calls the real one, and rejects its n-th call."""
+    """An `sbatch` that waits for `go` before it calls the real one, and rejects some calls."""
 
-    def __init__(self, lab, folder, rejected=None):
+    def __init__(self, lab, folder, error="", rejected=()):
         self.lab, self.folder = lab, folder
+        self.path = f"{folder}{os.pathsep}{lab.environment['PATH']}"
         folder.mkdir()
-        real = lab.run("bash", "-c", "command -v sbatch").strip()
-        refusal = (
-            f'(( $(wc -l <{folder}/called) != {rejected} )) || {{ echo "sbatch: error: too many"'
-            " >&2; exit 1; }"
-        )
-        text = SLOW_SBATCH.format(folder=folder, real=real, refusal=refusal if rejected else "")
+        real, numbers = shutil.which("sbatch"), " ".join(map(str, rejected))
+        text = SLOW_SBATCH.format(folder=folder, real=real, rejected=numbers, error=error)
         (folder / "sbatch").write_text(text)
         (folder / "sbatch").chmod(0o755)
 
     def start(self, *words):
-        environment = self.lab.environment
-        environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
+        environment = {**self.lab.environment, "PATH": self.path}
         return self.lab.begin("launcher", *words, env=environment, stderr=subprocess.PIPE)
 
-    def wait_for_calls(self, count=1):
+    def calls(self):
         called = self.folder / "called"
-        wait_for(
-            lambda: called.exists() and called.read_text().count("\n") >= count,
-            "sbatch to be called",
-        )
+        return called.read_text().count("\n") if called.exists() else 0
 
     def go(self):
         (self.folder / "go").touch()
@@ -64,16 +61,12 @@ def jobs(lab, outputs):
     return [line.partition("|")[0].strip() for line in lines if f"|{outputs}/" in line]
 
 
-def verb(lab, name, outputs, *words):
-    return lab.launcher(name, "--outputs", str(outputs), *words, module="launcher.runs")
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda signum: signum.name)
 def test_a_signal_during_sbatch_loses_no_job(slow, signum):
     lab, outputs, sbatch = slow
     words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD]
     process = sbatch.start(*words)
-    sbatch.wait_for_calls()
+    wait_for(sbatch.calls, "sbatch to be called")
     if signum == signal.SIGKILL:
         process.kill()
     else:
@@ -95,18 +88,18 @@ def test_a_signal_during_sbatch_loses_no_job(slow, signum):
     if signum == signal.SIGINT:
         lab.run("scancel", job)
         return
-    assert verb(lab, "cancel", outputs, "--all").returncode == 0 and jobs(lab, outputs) == []
+    assert lab.runs("cancel", outputs, "--all").returncode == 0 and jobs(lab, outputs) == []
     assert [run["state"] for run in states(lab, outputs).values()] == ["cancelled"]
-    assert verb(lab, "retry", outputs, "state=cancelled").returncode == 0
+    assert lab.runs("retry", outputs, "state=cancelled").returncode == 0
     assert len(jobs(lab, outputs)) == 1
-    assert verb(lab, "cancel", outputs, "--all").returncode == 0
+    assert lab.runs("cancel", outputs, "--all").returncode == 0
 
 
 def test_of_two_commands_at_once_one_submits(slow):
     lab, outputs, sbatch = slow
     words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD]
     both = [sbatch.start(*words)]
-    sbatch.wait_for_calls()
+    wait_for(sbatch.calls, "sbatch to be called")
     both.append(sbatch.start(*words))
     assert "is submitting runs" in both[1].stderr.readline()
     sbatch.go()
@@ -114,7 +107,7 @@ def test_of_two_commands_at_once_one_submits(slow):
     assert [process.returncode for process in both] == [0, 0]
     assert "1 submitted" in outputs_of_both[0] and "0 submitted, 1 skipped" in outputs_of_both[1]
     assert len(jobs(lab, outputs)) == 1
-    assert verb(lab, "cancel", outputs, "--all").returncode == 0
+    assert lab.runs("cancel", outputs, "--all").returncode == 0
     assert not (outputs / ".slurm" / "run.lock").exists()
 
 
@@ -123,7 +116,7 @@ def test_a_job_whose_submission_was_repeated_leaves(slow):
     lab, outputs, sbatch = slow
     words = [*experiment(outputs, steps=2), *QUICK, "dispatch=slurm", HELD]
     killed = sbatch.start(*words)
-    sbatch.wait_for_calls()
+    wait_for(sbatch.calls, "sbatch to be called")
     killed.kill()
     killed.communicate()
     again = lab.launcher(*words)
@@ -142,7 +135,7 @@ def test_a_job_whose_submission_was_repeated_leaves(slow):
 
 def test_a_refused_array_leaves_those_before_it(plain_cluster, tmp_path):
     lab, outputs = plain_cluster, tmp_path / "outputs"  # its MaxArraySize allows two tasks
-    sbatch = Sbatch(lab, tmp_path / "bin", rejected=2)
+    sbatch = Sbatch(lab, tmp_path / "bin", "too many", rejected=(2,))
     sbatch.go()
     words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD, "-m", "seed=range(3)"]
     process = sbatch.start(*words)
@@ -159,7 +152,35 @@ def test_a_refused_array_leaves_those_before_it(plain_cluster, tmp_path):
     assert "1 submitted" in again.stdout and "2 skipped" in again.stdout, (
         again.stdout + again.stderr
     )
-    assert verb(lab, "cancel", outputs, "--all").returncode == 0
+    assert lab.runs("cancel", outputs, "--all").returncode == 0
+
+
+def test_more_jobs_than_the_limit_are_submitted_as_room_comes(cluster, tmp_path):
+    manage = ("sacctmgr", "--immediate")
+    cluster.run(*manage, "add", "qos", "few", "MaxSubmitJobsPerUser=2")
+    cluster.run(*manage, "modify", "user", "root", "set", "qos+=few")
+    sweep = ["dispatch=slurm", "dispatch.qos=few", "-m", "seed=0,1,2,3"]
+    command = [*experiment(tmp_path, steps=20), *QUICK, *sweep]
+    first = cluster.launcher(*command, "dispatch.sbatch.begin=now+1hour")
+    assert first.returncode == 0, first.stderr
+    assert "2 submitted as SLURM job" in first.stdout
+    assert "2 not submitted yet, since SLURM has no room (QOSMaxSubmitJob" in first.stdout
+    folders = run_folders(tmp_path)
+    assert len(folders) == 2, "nothing is written for the others"
+    none = cluster.launcher(*command)
+    assert none.returncode == 2 and "QOSMaxSubmitJobPerUserLimit: 2 runs wait" in none.stderr
+    (job,) = {job_of(folder).partition("_")[0] for folder in folders}
+    cluster.run("scancel", job)
+    busy = "Unable to contact slurm controller (connect failure)"
+    sbatch = Sbatch(cluster, tmp_path / "bin", busy, rejected=(3, 4))  # once two are accepted
+    sbatch.go()
+    rest = cluster.launcher(*command, "dispatch.wait=true", PATH=sbatch.path)
+    assert rest.returncode == 0, rest.stderr
+    assert "not submitted yet, since SLURM does not answer" in rest.stdout
+    assert "connect failure" in rest.stderr and "Trying again later" in rest.stderr
+    assert sbatch.calls() > 4
+    assert {run["state"] for run in states(cluster, tmp_path).values()} == {"completed"}
+    assert len(run_folders(tmp_path)) == 4
 
 
 BROKEN = {
@@ -189,7 +210,7 @@ def test_job_that_fails_before_python_is_recorded(plain_cluster, tmp_path):
         reason = run["attempts"][-1]["reason"]
         assert BROKEN[name][1] in reason and "before the run started" in reason, (name, reason)
         assert (outputs / ".slurm").exists() and list((outputs / ".slurm").glob(f"*/{job}.out"))
-    shown = verb(lab, "logs", submitted["a setup line fails"][0], "mlp-digits")
+    shown = lab.runs("logs", submitted["a setup line fails"][0], "mlp-digits")
     assert shown.stdout == "preparing\n", shown.stdout + shown.stderr
 
 
@@ -219,5 +240,5 @@ def test_python_submits(cluster, tmp_path):
     assert (state, again, other) == ("queued", first, one) and one != first
     assert "invalid partition specified: nowhere" in rejected and len(run_folders(tmp_path)) == 3
     assert sorted(jobs(cluster, tmp_path)) == sorted([first, one])
-    assert verb(cluster, "cancel", tmp_path, "--all").returncode == 0
+    assert cluster.runs("cancel", tmp_path, "--all").returncode == 0
     assert {run["state"] for run in states(cluster, tmp_path).values()} == {"cancelled"}

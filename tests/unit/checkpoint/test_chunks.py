@@ -103,16 +103,11 @@ def test_parts_are_read(tmp_path, monkeypatch, most):
     monkeypatch.setattr(
         os, "preadv", lambda fd, views, start: real_read(fd, [views[0][:most]], start)
     )
-    for start, stop in (
-        (0, len(data)),
-        (4097, 150_000),
-        (190_001, len(data)),
-        (5, 900),
-        (len(data) - 2, len(data)),
-    ):
+    size = len(data)
+    for start, stop in ((0, size), (4097, 150_000), (190_001, size), (5, 900), (size - 2, size)):
         content, digest = bytearray(stop - start), xxhash.xxh3_128()
         chunks.read_bytes(file, start, memoryview(content), digest)
         assert content == data[start:stop]
         assert digest.digest() == xxhash.xxh3_128_digest(data[start:stop])
     with pytest.raises(ValueError, match="ends too early"):
-        chunks.read_bytes(file, 100_000, memoryview(bytearray(len(data))))
+        chunks.read_bytes(file, 100_000, memoryview(bytearray(size)))

@@ -20,17 +20,10 @@ def store(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("which", "step"),
-    [
-        ("latest", 1400),
-        ("best", 10),
-        ("5", 5),
-        (5, 5),
-        ("step-00000005", 5),
-        ("checkpoints/step-00000005", 5),
-    ],
+    "which", ["latest", "best", "5", 5, "step-00000005", "checkpoints/step-00000005"]
 )
-def test_ways_to_name_one(store, which, step):
+def test_ways_to_name_one(store, which):
+    step = {"latest": 1400, "best": 10}.get(which, 5)
     (store.root / "latest").unlink()  # the links are not needed
     assert find_checkpoint(store.root, which, "key") == store.path(step)
 
@@ -54,22 +47,17 @@ def test_find_reports_a_checkpoint_that_does_not_exist(store, tmp_path, which):
             find_checkpoint(store.root, which, "key")
 
 
-@pytest.mark.parametrize(
-    "damage", ["missing file", "no manifest", "manifest is a folder", "changed byte", "newer"]
-)
+@pytest.mark.parametrize("damage", ["changed byte", "manifest is a folder", "newer"])
 def test_find_reports_a_damaged_checkpoint_in_one_message(store, damage):
     folder = store.path(1400)
-    if damage == "missing file":
-        (folder / "state.json").unlink()
-    elif damage == "changed byte":
+    if damage == "changed byte":
         shard = folder / "shard-00000.safetensors"
         shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     elif damage == "newer":
         change_manifest(folder, format_version=99)
     else:
         (folder / "manifest.json").unlink()
-        if damage == "manifest is a folder":
-            (folder / "manifest.json").mkdir()
+        (folder / "manifest.json").mkdir()
     reason = (
         "format version 99"
         if damage == "newer"

@@ -44,9 +44,7 @@ def test_a_checkpoint_of_a_newer_version_is_not_damaged(tmp_path):
     save(store, 4)
     save(store, 5)
     change_manifest(store.path(5), format_version=99, mood="good")
-    with pytest.raises(
-        UnsupportedCheckpoint, match=r"use the version that wrote it, or a newer one\."
-    ):
+    with pytest.raises(UnsupportedCheckpoint, match="use the version that wrote it, or a newer"):
         store.newest_valid()
     assert store.steps() == [4, 5], "nothing was set aside"
 
@@ -57,8 +55,7 @@ def test_a_manifest_names_no_file_outside_its_folder(tmp_path, parent):
     save(store, 5)
     outside = write_file(tmp_path / "outside", [b"x"])
     name = str(tmp_path / "outside") if parent == "absolute" else "../outside"
-    change_manifest(
-        store.path(5), files=[{"name": name, "size": outside.size, "xxh3": outside.xxh3}]
-    )
+    entry = {"name": name, "size": outside.size, "xxh3": outside.xxh3}
+    change_manifest(store.path(5), files=[entry])
     with pytest.raises(CorruptCheckpoint, match="is outside the folder"):
         verify(store.path(5))

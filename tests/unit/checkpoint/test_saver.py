@@ -54,10 +54,8 @@ def test_training_may_change_its_tensors_once_they_are_copied(tmp_path, wake, mo
 
 
 def test_a_failure_is_raised_once(tmp_path):
-    writer, broken = (
-        saver(CheckpointStore(tmp_path)),
-        replace(payload(2), texts={"no/such/folder": ""}),
-    )
+    writer = saver(CheckpointStore(tmp_path))
+    broken = replace(payload(2), texts={"no/such/folder": ""})
     for end in (writer.finish, writer.close):
         writer.save(broken, wait=False)
         with pytest.raises(SaveFailed, match="rank 0: FileNotFoundError"):
@@ -72,7 +70,7 @@ def test_a_writer_that_wakes_up_again_commits_nothing(tmp_path, wake):
     writer = saver(CheckpointStore(tmp_path), patience=0.2)
     writer.save(payload(1), wait=False)
     sleeper = writer._writing.thread  # type: ignore[union-attr]
-    with pytest.raises(SaveFailed, match="hung"):
+    with pytest.raises(SaveFailed, match=r"hung for 0\.2 s"):
         writer.finish()
     writer.save(payload(1, 2.0), wait=False)
     assert not writer.in_flight, "it waits now"
@@ -80,9 +78,8 @@ def test_a_writer_that_wakes_up_again_commits_nothing(tmp_path, wake):
     assert sleeper is not None
     sleeper.join(10)
     assert not sleeper.is_alive()
-    assert torch.equal(
-        StoredCheckpoint(tmp_path / "step-00000001").read("model/w"), torch.full((4,), 2.0)
-    )
+    stored = StoredCheckpoint(tmp_path / "step-00000001")
+    assert torch.equal(stored.read("model/w"), torch.full((4,), 2.0))
     assert sorted(os.listdir(tmp_path)) == ["latest", "step-00000001"]
 
 
@@ -90,7 +87,7 @@ def test_a_run_that_ends_waits_for_a_hanging_writer_only_so_long(tmp_path, wake)
     writer = saver(CheckpointStore(tmp_path), patience=0.2)
     writer.save(payload(1), wait=False)
     sleeper = writer._writing.thread  # type: ignore[union-attr]
-    with pytest.raises(SaveFailed, match=r"hung for 0\.2 s"):
+    with pytest.raises(SaveFailed, match="hung"):
         writer.close()
     wake.set()
     assert sleeper is not None
@@ -121,9 +118,7 @@ def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path):
     ],
 )
 def test_saver_rejects_a_state_that_cannot_be_stored_before_training(tensor, reason):
-    with pytest.raises(
-        ConfigError, match=f"^model: layer.weight has {reason}, which a checkpoint cannot store"
-    ):
+    with pytest.raises(ConfigError, match=f"^model: layer.weight has {reason}, which"):
         check_storable({"model/layer.weight": tensor}, {}, "SGD")
     with pytest.raises(ConfigError, match="a is a object, which a checkpoint cannot hold"):
         check_storable({}, {"a": object()}, "SGD")

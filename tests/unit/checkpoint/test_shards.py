@@ -26,10 +26,9 @@ def test_any_safetensors_library_reads_it(tmp_path):
         "strided": torch.arange(12.0).reshape(3, 4).T,
     }
     write_tensors(tmp_path / "x.safetensors", tensors)
-    assert int.from_bytes((tmp_path / "x.safetensors").read_bytes()[:8], "little") % 8 == 0, (
-        "the data are aligned"
-    )
-    theirs, ours = load_file(tmp_path / "x.safetensors"), ShardReader([tmp_path / "x.safetensors"])
+    file = tmp_path / "x.safetensors"
+    assert int.from_bytes(file.read_bytes()[:8], "little") % 8 == 0, "the data are aligned"
+    theirs, ours = load_file(file), ShardReader([file])
     assert set(theirs) == set(tensors) == set(ours.names())
     for name, tensor in tensors.items():
         assert torch.equal(theirs[name], tensor) and torch.equal(ours.read(name), tensor), name
@@ -43,10 +42,8 @@ def test_every_dtype_comes_back_or_is_rejected(tmp_path):
         source = torch.empty(4, 3, dtype=dtype)
         source.view(torch.uint8).copy_(torch.arange(source.nbytes).view(4, -1) % 2)
         halves = dict(zip("ab", source.split(2), strict=True))
-        for name, half in halves.items():
-            write_tensors(
-                tmp_path / name, {"w": half}, {"w": ShardSpec((4, 3), (0 if name == "a" else 2, 0))}
-            )
+        for (name, half), start in zip(halves.items(), (0, 2), strict=True):
+            write_tensors(tmp_path / name, {"w": half}, {"w": ShardSpec((4, 3), (start, 0))})
         reader = ShardReader([tmp_path / name for name in halves])
         assert (reader.shape("w"), reader.dtype("w")) == ((4, 3), dtype)
         assert torch.equal(reader.read("w").view(torch.uint8), source.view(torch.uint8)), dtype
@@ -103,17 +100,14 @@ def test_any_cut_fits_any_other(tmp_path_factory, data, shape, are_verified, is_
 
 
 def test_a_missing_piece_is_an_error(tmp_path):
-    write_tensors(
-        tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, {"w": ShardSpec((4, 2), (0, 0))}
-    )
+    whole = {"w": ShardSpec((4, 2), (0, 0))}
+    write_tensors(tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, whole)
     reader = ShardReader([tmp_path / "a.safetensors"])
     with pytest.raises(ValueError, match="hold 4 of the 8"):
         reader.read("w")
     with pytest.raises(ValueError, match="hold 4 of the 8"):
         reader.read_into("w", torch.empty(8).view(4, 2).T.contiguous().T, (0, 0))
-    write_tensors(
-        tmp_path / "b.safetensors", {"w": torch.ones(4, 1)}, {"w": ShardSpec((4, 2), (0, 0))}
-    )
+    write_tensors(tmp_path / "b.safetensors", {"w": torch.ones(4, 1)}, whole)
     with pytest.raises(ValueError, match="hold 4 of the 8"):  # a column is no run
         ShardReader([tmp_path / "b.safetensors"]).read_into("w", torch.empty(6), (0,))
     with pytest.raises(ValueError, match="hold 4 of the 8"):

@@ -49,12 +49,8 @@ def test_tensors_and_arrays():
     }
     back = decode(encode(value, tensors), tensors)
     assert torch.equal(back["x"][0], torch.arange(3)) and np.array_equal(back["x"][1], np.eye(2))
-    assert (
-        math.isnan(back["nan"])
-        and back["scalar"] == 2.5
-        and back["flag"] is True
-        and back["o"] == {"a": 1}
-    )
+    assert math.isnan(back["nan"]) and back["scalar"] == 2.5
+    assert back["flag"] is True and back["o"] == {"a": 1}
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ ROWS = [
 
 def test_time_between_attempts_does_not_count():
     history = History(ROWS, {1: 100.0, 2: 1000.0})
-    assert history.curve("train/loss", "time").x == [10.0, 15.0, 15.0], (
-        "a clock set back does not count either"
-    )
+    # A clock that is set back does not count either.
+    assert history.curve("train/loss", "time").x == [10.0, 15.0, 15.0]
     assert history.curve("val/loss", "samples") == Curve([0.0, 160.0], [3.0, 2.5])
     assert history.restarts() == [10.0] and history.restarts("time") == [10.0]
     assert history.metrics == ["val/loss", "train/loss"] and history.seconds == 15.0

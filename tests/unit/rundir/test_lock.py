@@ -16,7 +16,7 @@ from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder, find_local_holder, is_held, read_holder
 from launcher.rundir.lock import LockLost, RunLock
-from launcher.rundir.record import RunRecord
+from support.run_maker import begin_run
 
 HOLD = """
 import sys, time
@@ -61,10 +61,8 @@ def test_lock_is_held_by_one_process_at_a_time(folder):
     process = hold(folder)
     try:
         assert is_held(folder) and find_local_holder(folder).pid == process.pid
-        with pytest.raises(
-            ConfigError,
-            match=rf"process {process.pid} on {os.uname().nodename}, since 20.*run\.tag",
-        ):
+        by = rf"process {process.pid} on {os.uname().nodename}, since 20.*run\.tag"
+        with pytest.raises(ConfigError, match=by):
             RunLock(folder, sleep=never).acquire()
         assert leftovers(folder) == ["run.lock"]
     finally:
@@ -186,17 +184,6 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         RunLock(RunFolder(tmp_path / "file" / "run")).acquire()
 
 
-def test_nothing_stays_of_a_lock_that_could_not_be_written(folder, monkeypatch):
-    def write_text(path, text):
-        path.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(type(folder.lock_path), "write_text", write_text)
-    with pytest.raises(ConfigError, match="No space left"):
-        RunLock(folder).acquire()
-    assert leftovers(folder) == []
-
-
 CONTEND = """
 import json, os, sys, time
 from dataclasses import asdict, replace
@@ -264,28 +251,14 @@ def test_a_lock_that_was_lost_is_reported_and_not_removed(folder, caplog):
     assert "writes nothing more" in reasons[0] and folder.lock_path.read_text() == other
 
 
-def begin(folder, **options):
-    return RunRecord(folder, **options).begin_attempt(
-        start_step=0, max_steps=9, world_size=1, strategy="none"
-    )
-
-
-def test_a_removed_lock_is_put_back(folder):
-    begin(folder)  # an earlier process's
-    with RunLock(folder, sleep=never) as lock:
-        begin(folder, check_lock=lock.check)
-        folder.lock_path.unlink()
-        lock.check()
-        assert lock.is_held() and leftovers(folder) == ["run.lock"]
-
-
 @pytest.mark.parametrize("has_links", [True, False])
 def test_both_threads_put_a_removed_lock_back(folder, has_links, monkeypatch):
     """The second thread finds the lock removed while the first is putting it back: after it has
     written its temporary file, or, without hard links, after it has created an empty lock."""
+    begin_run(folder)  # an earlier process's
     lost = []
     with RunLock(folder, beat=3600, on_lost=lost.append) as lock:
-        begin(folder, check_lock=lock.check)
+        begin_run(folder, check_lock=lock.check)
         folder.lock_path.unlink()
         second = threading.Thread(target=lock.check)
 
@@ -317,13 +290,12 @@ def test_both_threads_put_a_removed_lock_back(folder, has_links, monkeypatch):
 def test_a_removed_lock_is_lost_where_the_run_is_not_ours_any_more(folder, how, monkeypatch):
     lock = RunLock(folder, sleep=never)
     lock.acquire()
-    record = RunRecord(folder, check_lock=lock.check)
-    record.begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+    record = begin_run(folder, check_lock=lock.check)
     folder.lock_path.unlink()
     if how == "another attempt":
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", os.getppid)
-            begin(folder)
+            begin_run(folder)
     elif how == "the folder is gone":
         shutil.rmtree(folder.path)
     else:  # a checkpoint was being written when `rm -r` came by

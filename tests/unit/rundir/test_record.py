@@ -16,6 +16,7 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import AttemptData, RecordData, iso, read_record
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.trials import Goal, Trial
+from support.git import commit, git
 
 
 class Clock:
@@ -40,10 +41,8 @@ def open_record(folder, clock, **options):
     return RunRecord(folder, clock=clock, **{"timer": clock, **options})
 
 
-def begin(record, start_step=0, max_steps=100):
-    return record.begin_attempt(
-        start_step=start_step, max_steps=max_steps, world_size=1, strategy="none"
-    )
+def begin(record, step=0):
+    return record.begin_attempt(start_step=step, max_steps=100, world_size=1, strategy="none")
 
 
 def on_disk(folder):
@@ -58,7 +57,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
     clock.now += 60
     record.end_attempt("preempted", end_step=40, signal="SIGTERM", exit_code=143)
     record = open_record(folder, clock)
-    assert begin(record, start_step=40) == 2
+    assert begin(record, 40) == 2
     log(folder, (50, 2.5), (100, 1.5))
     record.end_attempt("completed", end_step=100, exit_code=0, best=best(1.4, 90))
 
@@ -89,7 +88,7 @@ def test_an_attempt_that_never_ended_was_killed(folder, clock):
     os.utime(folder.record_path, (clock.now + 5, clock.now + 5))
     record = open_record(folder, clock)
     assert record.state == "running" and record.attempt["outcome"] is None
-    assert begin(record, start_step=30) == 2
+    assert begin(record, 30) == 2
     killed, running = on_disk(folder)["attempts"]
     assert (killed["outcome"], killed["end_step"]) == ("killed", 37)
     assert killed["ended"] == "2027-01-15T08:00:05+00:00"
@@ -155,11 +154,7 @@ def test_never_completed_for_what_is_not(folder, clock):
 
 
 def test_state_follows_the_outcome(folder, clock):
-    for outcome, state in {
-        "completed": "completed",
-        "killed": "failed",
-        "paused": "paused",
-    }.items():
+    for outcome, state in (("completed", "completed"), ("killed", "failed"), ("paused", "paused")):
         record = open_record(folder, clock)
         begin(record)
         record.end_attempt(outcome, end_step=3, reason="early stopping: val/loss")
@@ -181,12 +176,12 @@ def test_rolling_back_forgets_what_came_after(folder, clock):
     log(folder, (10, 4.0), (30, "nan"), (50, 2.0))
     record.end_attempt("preempted", end_step=50, best=best(0.9, 30))
     assert on_disk(folder)["loss"] == 2.0
-    begin(record, start_step=40)
+    begin(record, 40)
     assert on_disk(folder)["loss"] == "nan" and on_disk(folder)["best"] == best(0.9, 30)
     assert on_disk(folder)["logged"] is None
-    begin(record, start_step=20)
+    begin(record, 20)
     assert on_disk(folder)["loss"] == 4.0 and on_disk(folder)["best"] is None
-    begin(record, start_step=5)
+    begin(record, 5)
     assert on_disk(folder)["loss"] is None
 
 
@@ -214,12 +209,14 @@ def test_a_damaged_record_is_set_aside_and_rebuilt_from_the_checkpoints(
         folder.record_path.mkdir()
     else:
         folder.record_path.write_bytes(content)
-    (folder.checkpoints / "step-00000020").mkdir(parents=True)
-    (folder.checkpoints / "step-00000020" / "manifest.json").touch()
+    for name in ("step-00000020", "step-00000030", "corrupt-step-00000040"):
+        (folder.checkpoints / name).mkdir(parents=True)
+        if name != "step-00000030":  # it is not committed
+            (folder.checkpoints / name / "manifest.json").touch()
     record = open_record(folder, clock)
     assert (record.step, record.state) == (20, None)
     assert not folder.path.joinpath("run.json.damaged").exists(), "a reader writes nothing"
-    assert begin(record, start_step=record.step) == 1
+    assert begin(record, record.step) == 1
     aside = folder.path / "run.json.damaged"
     assert aside.is_dir() if content is None else aside.read_bytes() == content
     assert "damaged" in caplog.text
@@ -285,19 +282,13 @@ def test_git_state(tmp_path, monkeypatch):
     code.mkdir()
     assert git_state(code) is None
 
-    def git(*words):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        return subprocess.run(
-            ["git", *identity, *words], cwd=code, check=True, capture_output=True, text=True
-        ).stdout
-
-    git("init")
+    git(code, "init")
     assert git_state(code) is None  # no commit yet
     (code / "a.py").write_text("1")
-    git("add", "a.py")
-    git("commit", "-m", "a")
+    commit(code)
     (code / "untracked.txt").write_text("1")
-    assert git_state(code) == {"commit": git("rev-parse", "HEAD").strip(), "dirty": False}
+    newest = git(code, "rev-parse", "HEAD").decode().strip()
+    assert git_state(code) == {"commit": newest, "dirty": False}
     (code / "a.py").write_text("2")
     assert git_state(code)["dirty"] is True
     assert git_state(tmp_path / "nowhere") is None

@@ -1,22 +1,13 @@
 """Stored code of a run: `git apply` restores it, and it has no secret."""
 
 import os
-import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 
 from launcher.rundir import reproduction
 from launcher.rundir.reproduction import CODE, ENVIRONMENT, code_diff, environment, keep, parse_code
-
-IDENTITY = ["-c", "user.email=a@b", "-c", "user.name=a"]
-
-
-def git(folder: Path, *words: str, input: bytes | None = None) -> bytes:
-    return subprocess.run(
-        ["git", *IDENTITY, *words], cwd=folder, check=True, capture_output=True, input=input
-    ).stdout
+from support.git import commit, git
 
 
 @pytest.fixture
@@ -25,9 +16,7 @@ def repository(tmp_path):
     (root / "package").mkdir(parents=True)
     (root / "package/model.py").write_text("size = 1\n")
     (root / "data.bin").write_bytes(bytes(range(256)))
-    git(root, "init", "-q")
-    git(root, "add", ".")
-    git(root, "commit", "-qm", "one")
+    commit(root)
     return root
 
 
@@ -62,8 +51,7 @@ def test_files_that_are_named_like_secrets_are_never_kept(repository, tracked):
     for name in names:
         (repository / name).write_text("one\n")
     if tracked:
-        git(repository, "add", "-f", ".")
-        git(repository, "commit", "-qm", "two")
+        commit(repository)
         for name in names:
             (repository / name).write_text("hunter2hunter2\n")
     stored = code_diff(repository, repository / "outputs")
@@ -131,15 +119,11 @@ def test_files_of_the_first_start_are_kept(tmp_path, monkeypatch):
     # A thread of another test may end meanwhile.
     threads = set(threading.enumerate())
     process = keep(folder, tmp_path, is_new=True)
-    assert process is not None and not set(threading.enumerate()) - threads, (
-        "data workers are forked meanwhile"
-    )
+    # Data workers are forked meanwhile.
+    assert process is not None and not set(threading.enumerate()) - threads
     assert process.wait(60) == 0
     assert sorted(os.listdir(folder)) == [CODE, ENVIRONMENT]
     assert keep(folder, tmp_path, is_new=False) is None
     text = environment()
-    assert (
-        text.startswith("# CPython 3.")
-        and "\ntorch==" in text
-        and text == (folder / ENVIRONMENT).read_text()
-    )
+    assert text.startswith("# CPython 3.") and "\ntorch==" in text
+    assert text == (folder / ENVIRONMENT).read_text()

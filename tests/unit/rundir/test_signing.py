@@ -99,10 +99,11 @@ def test_a_signature_of_another_key_or_another_kind_does_not_count(key, monkeypa
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 2**62) | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.integers() | st.text(), inner),
+    max_leaves=6,
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(value=JSON)
 def test_what_is_read_from_a_file_is_what_was_signed(value):
     record = {"config": value, "cwd": "/x", "job": 1}

@@ -36,12 +36,7 @@ NEVER = Budget(max_preemptions=0, max_timeouts=0)
         ("preempted, then cancelled in its grace", TERM, "cancelled", "leave"),
         ("preempted, then cancelled in its grace", USR2, "cancelled", "leave"),
         ("requeued, then cancelled", TERM, "cancelled", "leave"),
-        (
-            "pending while it runs: the controller returned with an older state",
-            TERM,
-            "requeued",
-            "leave",
-        ),
+        ("pending while it runs: an older state", TERM, "requeued", "leave"),
         ("killed by hand", TERM, "ended by hand", "leave"),
         ("an allocation", TERM, "ended by hand", "leave"),
         ("an allocation", USR1, "ended by hand", "leave"),
@@ -53,12 +48,6 @@ def test_slurm_says_what_a_signal_meant(what, signum, cause, action):
     assert decide(found, Budget(), before=1000)[0] == action
     assert decide("cause unknown", NEVER, before=1000)[0] == "requeue"
     assert decide(found, NEVER, before=0)[0] == ("fail" if action == "requeue" else "leave")
-
-
-def test_a_second_start_is_no_requeue():
-    info = parse_job(ANSWERS["started again, not touched"])
-    assert cause_of(info, TERM, restarts=0) == "requeued"
-    assert cause_of(info, TERM, restarts=1) == "ended by hand"
 
 
 @pytest.mark.parametrize(
@@ -80,13 +69,16 @@ def test_slurm_may_have_forgotten_the_cause(restarts, after_start, after_boot, u
 
 
 @pytest.mark.parametrize(
-    ("before", "action"), [(0, "requeue"), (1, "requeue"), (2, "fail"), (3, "fail")]
+    ("cause", "own", "other"),
+    [
+        ("preempted", "max_preemptions", "max_timeouts"),
+        ("timed out", "max_timeouts", "max_preemptions"),
+    ],
 )
-def test_budgets_are_apart(before, action):
-    assert decide("preempted", Budget(max_preemptions=2), before)[0] == action
-    assert decide("timed out", Budget(max_timeouts=2), before)[0] == action
-    assert decide("timed out", Budget(max_preemptions=0), before)[0] == "requeue"
-    assert decide("preempted", Budget(max_timeouts=0), before)[0] == "requeue"
+def test_budgets_are_apart(cause, own, other):
+    assert decide(cause, Budget(**{own: 2}), before=1)[0] == "requeue"
+    assert decide(cause, Budget(**{own: 2}), before=2)[0] == "fail"
+    assert decide(cause, Budget(**{other: 0}), before=2)[0] == "requeue"
 
 
 @pytest.mark.parametrize(
@@ -103,16 +95,6 @@ def test_restarts_that_found_no_newer_checkpoint_are_counted(tmp_path, steps, fr
     assert Budget(max_fruitless_restarts=None).fruitless(1000) is None
 
 
-def test_only_a_committed_checkpoint_counts(tmp_path):
-    folder = RunFolder(tmp_path)
-    assert folder.newest_step() == 0
-    for name in ("step-00000025", "step-00000050", "corrupt-step-00000075"):
-        (folder.checkpoints / name).mkdir(parents=True)
-        if name != "step-00000050":
-            (folder.checkpoints / name / "manifest.json").touch()
-    assert folder.newest_step() == 25
-
-
 FIELDS = ("JobState", "Reason", "Restarts", "EndTime", "PreemptTime")
 WRITTEN = (
     " JobState=COMPLETED Reason=TimeLimit Restarts=7 BatchFlag=0 EndTime=None PreemptTime=2026 "
@@ -122,15 +104,10 @@ WRITTEN = (
 def as_the_script_reads_it(text, tmp_path):
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho {shlex.quote(text)}\n")
     (tmp_path / "scontrol").chmod(0o755)
-    script = (
-        f"__launcher_run=/nowhere; source {GUARD}; trap - EXIT; info=$(describe 6)\nfor key in"
-        f" {' '.join(FIELDS)}; "
-    )
-    script += 'do echo "$(field "$info" $key)"; done'
+    script = f"__launcher_run=/nowhere; source {GUARD}; trap - EXIT; info=$(describe 6)\n"
+    script += f'for key in {" ".join(FIELDS)}; do echo "$(field "$info" $key)"; done'
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, env=environment
-    ).stdout.splitlines()
+    return subprocess.check_output(["bash", "-c", script], text=True, env=environment).splitlines()
 
 
 @pytest.mark.parametrize("what", ANSWERS)

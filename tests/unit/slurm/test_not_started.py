@@ -13,7 +13,7 @@ from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
 from launcher.slurm.not_started import last_line, record_failure, record_silent_end
 from launcher.slurm.requeue import Requeue
-from support.scripted_slurm import ScriptedSlurm
+from support.run_maker import begin_run
 
 
 @pytest.fixture
@@ -24,13 +24,6 @@ def folder(tmp_path):
     return folder
 
 
-@pytest.fixture
-def slurm(tmp_path, monkeypatch):
-    slurm = ScriptedSlurm(tmp_path / "slurm")
-    slurm.install(monkeypatch)
-    return slurm
-
-
 @pytest.mark.parametrize(
     ("answer", "state", "attempts"),
     [
@@ -38,44 +31,34 @@ def slurm(tmp_path, monkeypatch):
         ("cancelled", "cancelled", 1),
         ("preempted, with a grace", "queued", 0),
         ("preempted without a grace, REQUEUE", "queued", 0),
+        (None, "failed", 1),  # it does not answer
     ],
 )
 def test_the_reason_is_recorded_unless_slurm_starts_the_job_again(
     folder, slurm, answer, state, attempts
 ):
-    slurm.answer(answer)
+    slurm.answer(answer) if answer else slurm.stop_answering()
     record_failure(folder, 127, "module load cuda")
     record = RunRecord(folder)
     assert (record.state, len(record.attempts)) == (state, attempts)
     if attempts:
         assert (record.attempt["exit_code"], record.attempt["slurm_job_id"]) == (127, "6")
-        assert (
-            record.attempt["reason"]
-            == "'module load cuda' ended the job with exit code 127, before the run started:"
+        assert record.attempt["reason"] == (
+            "'module load cuda' ended the job with exit code 127, before the run started:"
             " module: command not found"
         )
 
 
-def test_without_scontrol_it_has_failed(folder, slurm):
-    slurm.stop_answering()
-    record_failure(folder, 3, "exit 3")
-    assert RunRecord(folder).state == "failed"
-
-
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
 def test_a_recorded_end_stays(folder, slurm, state):
-    record = RunRecord(folder)
-    record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
-    record.end_attempt(state, end_step=1, exit_code=0)
+    begin_run(folder).end_attempt(state, end_step=10, exit_code=0)
     before = folder.record_path.read_bytes()
     record_failure(folder, 1, "srun")
     assert folder.record_path.read_bytes() == before
 
 
 def test_a_restart_that_fails_closes_a_preempted_run(folder, slurm):
-    record = RunRecord(folder)
-    record.begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
-    record.end_attempt("preempted", end_step=4, signal="SIGTERM", exit_code=143)
+    begin_run(folder).end_attempt("preempted", end_step=4, signal="SIGTERM", exit_code=143)
     record_failure(folder, 1, "srun")
     record = RunRecord(folder)
     assert (record.state, record.step) == ("failed", 4)
@@ -105,7 +88,7 @@ def reject_start(folder):
 
 
 def end_silently(folder):
-    RunRecord(folder).begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+    begin_run(folder)
     record_silent_end(folder)
 
 

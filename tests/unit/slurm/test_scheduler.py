@@ -2,31 +2,33 @@
 
 import os
 
+import pytest
+
 from launcher.process.process_id import RANK_VARIABLES
 from launcher.slurm import scheduler
 
 
-def test_a_user_s_defaults_hide_no_job(tmp_path, monkeypatch):
+@pytest.fixture
+def squeue(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (tmp_path / "squeue").touch(0o755)
+    return tmp_path / "squeue"
+
+
+def test_a_user_s_defaults_hide_no_job(squeue, monkeypatch):
     """`SQUEUE_STATES=PD` would make each running job look as if it were gone, and be submitted
     again."""
-    (tmp_path / "squeue").write_text(
-        '#!/bin/sh\n[ -z "$SQUEUE_STATES$SQUEUE_PARTITION" ] && echo "12|RUNNING|None|n1|/a'
-        ' script.sh"\n'
-    )
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    answer = 'echo "12|RUNNING|None|n1|/a script.sh"'
+    squeue.write_text(f'#!/bin/sh\n[ -z "$SQUEUE_STATES$SQUEUE_PARTITION" ] && {answer}\n')
     for name in ("SQUEUE_STATES", "SQUEUE_PARTITION"):
         monkeypatch.setenv(name, "other")
-    assert scheduler.queue() == {
-        "12": scheduler.QueuedJob("12", "RUNNING", "None", "n1", "/a script.sh")
-    }
+    job = scheduler.QueuedJob("12", "RUNNING", "None", "n1", "/a script.sh")
+    assert scheduler.queue() == {"12": job}
 
 
-def test_the_jobs_of_those_who_share_an_output_folder_are_seen(tmp_path, monkeypatch):
+def test_the_jobs_of_those_who_share_an_output_folder_are_seen(squeue, tmp_path, monkeypatch):
     """A run that somebody else has submitted must not be submitted again."""
-    (tmp_path / "squeue").write_text('#!/bin/sh\necho "12|PENDING|None||$3"\n')
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    squeue.write_text('#!/bin/sh\necho "12|PENDING|None||$3"\n')
     owner = tmp_path.stat().st_uid
     monkeypatch.setattr(os, "getuid", lambda: owner)
     assert scheduler.queue([tmp_path, tmp_path / "gone"])["12"].script == "--me"

@@ -1,7 +1,6 @@
 """A job with several runs: which of them are still its own, and what its end means for them."""
 
 import signal
-from functools import partial
 
 import pytest
 
@@ -21,9 +20,10 @@ from launcher.slurm.sbatch import job_folder
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.shared_job import is_open, others_of, runs_of, write_runs
 from launcher.slurm.submission import Submission, freeze
-from support.scripted_slurm import ScriptedSlurm
+from support.run_maker import begin_run
 
-STATES = ("running", "preempted", "failed", "completed", "cancelled", "queued")
+OPEN = ("running", "preempted", "queued")
+STATES = (*OPEN, "failed", "completed", "cancelled")
 
 
 @pytest.fixture
@@ -40,12 +40,10 @@ def job(tmp_path, script, monkeypatch):
         run = RunFolder(tmp_path / "gpt" / state)
         note = Submission(str(script), job_id="6", runs=len(STATES))
         freeze(run, {"run": {"dir": str(run.path)}}, None, note)
-        record = RunRecord(run)
-        if state != "queued":
-            record.begin_attempt(start_step=0, max_steps=4, world_size=1, strategy="none")
-        if state not in ("queued", "running"):
-            is_complete = state == "completed"
-            record.end_attempt(state, end_step=4, exit_code=0 if is_complete else 1, reason="old")
+        record = begin_run(run) if state != "queued" else None
+        if record is not None and state != "running":
+            code = 0 if state == "completed" else 1
+            record.end_attempt(state, end_step=10, exit_code=code, reason="old")
         runs.append(run)
     write_runs(job_folder(script), runs)
     return RunFolder(job_folder(script))
@@ -56,7 +54,7 @@ def states(job: RunFolder) -> dict[str, str | None]:
 
 
 def test_a_run_leaves_its_job_when_it_has_ended(job, script):
-    are_open = {"running", "preempted", "queued"}
+    are_open = {*OPEN}
     assert {run.path.name for run in runs_of(job) if is_open(run, str(script))} == are_open
     queue = {"6": QueuedJob("6", "RUNNING", "None", "n1", str(script))}
     stored = [StoredRun.read(run.path) for run in runs_of(job)]
@@ -86,36 +84,25 @@ def test_a_run_leaves_its_job_when_it_has_ended(job, script):
         ("cancelled", 0, "cancelled"),
     ],
 )
-def test_the_end_of_a_job_is_the_end_of_its_open_runs(
-    job, tmp_path, monkeypatch, answer, noted, state
-):
-    slurm = ScriptedSlurm(tmp_path / "slurm")
-    slurm.install(monkeypatch)
+def test_the_end_of_a_job_is_the_end_of_its_open_runs(job, slurm, tmp_path, answer, noted, state):
     slurm.answer(answer)
     before = states(job)
-    for name in ("running", "preempted", "queued")[:noted]:
+    for name in OPEN[:noted]:
         write_cancel_note(RunFolder(tmp_path / "gpt" / name), "6")
-    stop = signals.SignalExit(signal.SIGTERM)
-    assert (
-        Requeue(job, "6", Budget(), sleep=lambda seconds: None).exit_after_signal(stop).code == 143
-    )
+    assert leave(job) == 143
     assert ("requeue 6" in slurm.calls) == (state == "preempted")
-    assert states(job) == before | dict.fromkeys(("running", "preempted", "queued"), state)
+    assert states(job) == before | dict.fromkeys(OPEN, state)
 
 
-def leave(job: RunFolder, answer: str) -> None:
-    slurm = ScriptedSlurm(job.path.parents[3] / "slurm")
-    with pytest.MonkeyPatch.context() as patch:
-        slurm.install(patch)
-        slurm.answer(answer)
-        stop = signals.SignalExit(signal.SIGTERM)
-        Requeue(job, "6", Budget(), sleep=lambda seconds: None).exit_after_signal(stop)
+def leave(job: RunFolder) -> int | str | None:
+    stop = signals.SignalExit(signal.SIGTERM)
+    return Requeue(job, "6", Budget(), sleep=lambda seconds: None).exit_after_signal(stop).code
 
 
-def note_failed_start(job: RunFolder) -> None:
+def note_failed_start(job: RunFolder) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["not_started", str(job.path), "1", "module load x"])
-        not_started.main()
+        return not_started.main()
 
 
 def note_silent_end(job: RunFolder) -> None:
@@ -136,18 +123,19 @@ def cancel_parts(job: RunFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    "write",
+    ("answer", "write"),
     [
-        partial(leave, answer="cancelled"),
-        partial(leave, answer="preempted, with a grace"),
-        note_failed_start,
-        note_silent_end,
-        close_all,
-        cancel_parts,
+        ("cancelled", leave),
+        ("preempted, with a grace", leave),
+        *(("killed by hand", each) for each in (note_failed_start, note_silent_end)),
+        *(("killed by hand", each) for each in (close_all, cancel_parts)),
     ],
 )
 @pytest.mark.parametrize("all_newer", [False, True])
-def test_a_job_leaves_runs_alone_that_have_a_newer_job(job, script, monkeypatch, write, all_newer):
+def test_a_job_leaves_runs_alone_that_have_a_newer_job(
+    job, script, slurm, monkeypatch, answer, write, all_newer
+):
+    slurm.answer(answer)
     monkeypatch.setenv("LAUNCHER_SCRIPT", str(script))
     runs = runs_of(job)
     for run in runs if all_newer else ():
@@ -160,7 +148,7 @@ def test_a_job_leaves_runs_alone_that_have_a_newer_job(job, script, monkeypatch,
 
 @pytest.mark.parametrize("code", [7, 200, -9, 0])
 def test_a_run_that_ends_without_a_record_says_with_which_code(job, monkeypatch, code):
-    (run,) = (run for run in runs_of(job) if run.path.name == "running")
+    run = runs_of(job)[0]
     pool = RunPool([run], slots=2, ranks=1)
     pool._settle(0, code)
     assert RunRecord(run).state == "failed" and pool.num_failed == 1
@@ -168,16 +156,12 @@ def test_a_run_that_ends_without_a_record_says_with_which_code(job, monkeypatch,
     assert how in str(RunRecord(run).attempts[-1]["reason"])
 
 
-def test_a_job_that_did_not_start_has_failed_for_its_open_runs(job, tmp_path, monkeypatch):
-    slurm = ScriptedSlurm(tmp_path / "slurm")
-    slurm.install(monkeypatch)
-    slurm.answer("killed by hand")
+def test_a_job_that_did_not_start_has_failed_for_its_open_runs(job, slurm):
     job.path.parent.with_name("6.out").write_text("no such module\n")
-    monkeypatch.setattr("sys.argv", ["not_started", str(job.path), "1", "module load x"])
     before = states(job)
-    assert not_started.main() == 0
-    assert states(job) == before | dict.fromkeys(("running", "preempted", "queued"), "failed")
-    reason = RunRecord(runs_of(job)[-1]).attempts[-1]["reason"]
+    assert note_failed_start(job) == 0
+    assert states(job) == before | dict.fromkeys(OPEN, "failed")
+    reason = RunRecord(runs_of(job)[0]).attempts[-1]["reason"]
     assert reason is not None and reason.endswith("before the run started: no such module")
 
 

@@ -9,11 +9,7 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.slurm.snapshot import lines, take
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+from support.git import commit, git
 
 
 @pytest.fixture
@@ -25,38 +21,27 @@ def repository(tmp_path, monkeypatch):
     (top / "src" / "package" / "code.py").write_text("VERSION = 1\n")
     (top / "a name.txt").write_text("text")
     (top / "link").symlink_to("a name.txt")
-    git(top, "init", "-q")
-    git(top, "add", "-A")
-    git(top, "commit", "-qm", "first")
+    commit(top)
     (top / "src" / "package" / "code.py").write_text("VERSION = 2\n")
     (top / "scratch.txt").write_text("not tracked")
     monkeypatch.chdir(top / "src")
     return top
 
 
-def test_the_working_tree_is_copied(repository, tmp_path):
-    folder = tmp_path / "submission"
-    folder.mkdir()
+def test_the_working_tree_is_copied(repository, tmp_path, monkeypatch):
+    folder = folder_in(tmp_path, "submission")
     assert take(folder) == folder
     assert (folder / "code" / "src" / "package" / "code.py").read_text() == "VERSION = 2\n"
     assert os.readlink(folder / "code" / "link") == "a name.txt"
     assert not (folder / "code" / "scratch.txt").exists()
     saved = json.loads((folder / "snapshot.json").read_text())
-    assert (
-        saved["dirty"] is True
-        and saved["untracked"] == ["scratch.txt"]
-        and len(saved["commit"]) == 40
-    )
+    assert saved["dirty"] is True and saved["untracked"] == ["scratch.txt"]
+    assert len(saved["commit"]) == 40
     assert "+VERSION = 2" in (folder / "code.diff").read_text()
     script = "\n".join([*lines(folder), 'echo "$PYTHONPATH"'])
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        ["sh", "-c", script], env=environment, check=True, capture_output=True, text=True
-    )
-    assert done.stdout.strip().split(os.pathsep) == [
-        str(folder / "code" / "src"),
-        str(folder / "code"),
-    ]
+    monkeypatch.delenv("PYTHONPATH")
+    path = subprocess.check_output(["sh", "-c", script], text=True).strip()
+    assert path == f"{folder}/code/src{os.pathsep}{folder}/code"
 
 
 COPIED = (
@@ -86,8 +71,7 @@ def test_modules_that_git_does_not_track_are_copied(repository, tmp_path):
     ignored = "_version.py\n*_pb2.py\n*.so\n*.pt\nbuild/\n__pycache__/\n"
     for name, text in {".gitignore": ignored, "flat/sub/tracked.py": ""}.items():
         written(repository, name, text)
-    git(repository, "add", "-A")
-    git(repository, "commit", "-qm", "second")
+    commit(repository)
     for name in (*COPIED, *LEFT, "environment/pyvenv.cfg"):
         written(repository, name)
     folder = take(folder_in(tmp_path, "submission"))
@@ -119,9 +103,7 @@ def test_submodules_are_copied(repository, tmp_path, monkeypatch):
     for name in ("inner", "outer"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "code.py").write_text("VERSION = 1\n")
-        git(tmp_path / name, "init", "-q")
-        git(tmp_path / name, "add", "-A")
-        git(tmp_path / name, "commit", "-qm", "first")
+        commit(tmp_path / name)
     submodule = ("-c", "protocol.file.allow=always", "submodule")
     git(tmp_path / "outer", *submodule, "add", "-q", str(tmp_path / "inner"), "deep/inner")
     git(tmp_path / "outer", "commit", "-qm", "a submodule")
@@ -132,23 +114,19 @@ def test_submodules_are_copied(repository, tmp_path, monkeypatch):
     clean = take(folder_in(tmp_path, "clean"))
     assert json.loads((clean / "snapshot.json").read_text())["dirty"] is False
 
-    inner = repository / "lib" / "outer" / "deep" / "inner"
-    (inner / "code.py").write_text("VERSION = 2\n")
-    (inner / "notes.txt").write_text("not tracked")
+    inner = "lib/outer/deep/inner"
+    (repository / inner / "code.py").write_text("VERSION = 2\n")
+    (repository / inner / "notes.txt").write_text("not tracked")
     folder = take(folder_in(tmp_path, "changed"))
     assert (folder / "code" / "lib" / "outer" / "code.py").read_text() == "VERSION = 1\n"
-    assert (
-        folder / "code" / "lib" / "outer" / "deep" / "inner" / "code.py"
-    ).read_text() == "VERSION = 2\n"
+    assert (folder / "code" / inner / "code.py").read_text() == "VERSION = 2\n"
     saved = json.loads((folder / "snapshot.json").read_text())
     assert saved["dirty"] is True
-    assert saved["untracked"] == ["scratch.txt", "lib/outer/deep/inner/notes.txt"]
-    assert set(saved["submodules"]) == {"lib/outer", "lib/outer/deep/inner"}
+    assert saved["untracked"] == ["scratch.txt", f"{inner}/notes.txt"]
+    assert set(saved["submodules"]) == {"lib/outer", inner}
     # It fits the tree from its top.
     git(clean / "code", "apply", "--include=lib/*", str(folder / "code.diff"))
-    assert (
-        clean / "code" / "lib" / "outer" / "deep" / "inner" / "code.py"
-    ).read_text() == "VERSION = 2\n"
+    assert (clean / "code" / inner / "code.py").read_text() == "VERSION = 2\n"
 
 
 def folder_in(parent: Path, name: str) -> Path:

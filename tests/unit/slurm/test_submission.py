@@ -1,7 +1,6 @@
 """Files that a submission writes, and removes again."""
 
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ from launcher.slurm.submission import (
     FROZEN,
     Submission,
     freeze,
-    id_path,
     one_at_a_time,
     read_frozen,
     undone_on_failure,
     write_script,
 )
-from support.submitted import note_job
+from support.run_maker import begin_run
 
 HYDRA = {"overrides": {"task": ["seed=1"]}, "job": {"num": "${oc.env:NOT_SET}"}}
 
@@ -50,42 +48,28 @@ def test_a_frozen_configuration_is_read_back(folder):
     ]
 
 
-def test_the_id_of_an_array_is_that_of_its_runs(folder, tmp_path):
-    script = tmp_path / "job-0.sh"
-    note_job(folder, str(script), 3)
-    assert Submission.read(folder) == Submission(str(script), 3)
-    id_path(script).write_text("12\n")
-    assert Submission.read(folder) == Submission(str(script), 3, job_id="12_3")
-
-
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "{}", '{"job": 1}', '{"job": null}'])
 def test_a_damaged_job_note_is_none(folder, text):
     (folder.path / FROZEN).write_text(text)
     assert Submission.read(folder) is None
 
 
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
     "error", [ConfigError("SLURM rejected it."), OSError("disk full"), SystemExit(143)]
 )
 def test_a_refused_submission_restores_what_was_there(folder, tmp_path, error):
-    record = RunRecord(folder)
-    record.begin_attempt(start_step=0, max_steps=2, world_size=1, strategy="none")
-    record.end_attempt("failed", end_step=1, exit_code=1)
-    before = snapshot(tmp_path)
+    begin_run(folder).end_attempt("failed", end_step=1, exit_code=1)
+    before = files(tmp_path)
     fresh = RunFolder(tmp_path / "outputs" / "mlp" / "3c4d")
     with pytest.raises(type(error)), undone_on_failure([folder, fresh]):
         for run in (folder, fresh):
             freeze(run, {**config(run.path), "seed": 2}, None, Submission("/s/job-1.sh"))
         raise error
-    assert snapshot(tmp_path) == before
+    assert files(tmp_path) == before
     assert not fresh.path.parent.exists()
 
 
@@ -109,27 +93,10 @@ def test_a_job_leaves_a_run_that_was_submitted_again(folder, monkeypatch, conten
     assert _is_submitted_again(folder) == leaves
 
 
-def test_submission_is_made_by_one_command_at_a_time(tmp_path):
-    outputs, order = tmp_path / "new" / "outputs", []
-    entered = threading.Event()
-
-    def second() -> None:
-        entered.wait()
-        with one_at_a_time(outputs):
-            order.append("second")
-
-    thread = threading.Thread(target=second)
-    with one_at_a_time(outputs):
-        thread.start()
-        entered.set()
-        thread.join(timeout=0.3)
-        order.append("first")
-    thread.join()
-    assert order == ["first", "second"]
-    assert not list(outputs.glob(".slurm/*"))
-    with one_at_a_time(tmp_path / "other" / "outputs"):
-        pass
-    assert not (tmp_path / "other").exists()  # it leaves no folder of its own
+def test_a_submission_leaves_no_folder_of_its_own(tmp_path):
+    with one_at_a_time(tmp_path / "new" / "outputs"):
+        assert (tmp_path / "new" / "outputs" / ".slurm" / "run.lock").exists()
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError])
@@ -165,18 +132,10 @@ def test_a_job_starts_only_in_the_folder_that_was_submitted(folder, tmp_path, mo
     copy = tmp_path / "elsewhere" / "1a2b"
     shutil.copytree(folder.path, copy)
     shutil.copytree(folder.path, other_job)
-    for path, code in (
-        (folder.path, 0),
-        (tmp_path / "link" / "gpt" / "1a2b", 0),
-        (other_job, 0),
-        (copy, 2),
-    ):
-        assert slurm_task.run_task(path) == code
-        assert started[-1:] == ([path] if code == 0 else [other_job])
-    assert (
-        f"is not {copy}, so this is no submission of it; use launcher.runs retry."
-        in capsys.readouterr().err
-    )
+    submitted = [folder.path, tmp_path / "link" / "gpt" / "1a2b", other_job]
+    assert [slurm_task.run_task(path) for path in (*submitted, copy)] == [0, 0, 0, 2]
+    assert started == submitted
+    assert f"is not {copy}, so this is no submission of it" in capsys.readouterr().err
 
 
 def test_a_further_array_leaves_the_functions_that_a_job_reads(tmp_path):
