@@ -69,8 +69,8 @@ class Bank(nn.Module):
 class Observed(Net):
     """All of them."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, frozen: bool = False) -> None:
+        super().__init__(frozen)
         self.norm = nn.Sequential(Ranges(), Bank())
 
 
