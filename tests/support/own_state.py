@@ -147,6 +147,10 @@ class ScheduleFree(torch.optim.Optimizer):
     def __init__(self, params: Any, lr: float = 0.5, beta: float = 0.9) -> None:
         super().__init__(params, {"lr": lr, "beta": beta, "k": 0, "trains": False})
 
+    def add_param_group(self, group: Any) -> None:
+        """Let a later group be trained if the others are."""
+        super().add_param_group({"trains": any(g["trains"] for g in self.param_groups)} | group)
+
     def _switch(self, trains: bool) -> None:
         for group in self.param_groups:
             if group["trains"] is not trains:

@@ -11,10 +11,6 @@ from support.toy import Recorder, Toy
 def test_the_peak_is_logged_whatever_the_order(tmp_path, comes_first):
     logged, hook, logging = Recorder(), MemoryHook(interval=2), LoggingHook(3)
     Toy([*([hook, logging] if comes_first else [logging, hook]), logged], 3, tmp_path).train()
-    (train,) = [
-        records["train"] for step, records in logged.records if step == 3 and "train" in records
-    ]
-    memory = [(step, records["memory"]) for step, records in logged.records if "memory" in records]
+    ((_, train),), memory = logged.of("train"), dict(logged.of("memory"))
     assert 0.01 < train["max_memory"] < 100
-    assert [step for step, _ in memory] == [2, 3]
-    assert memory[1][1] == {"rank_0": train["max_memory"]}
+    assert list(memory) == [2, 3] and memory[3] == {"rank_0": train["max_memory"]}

@@ -10,34 +10,23 @@ from launcher.hooks.throughput import ThroughputHook, num_tokens
 from support.toy import GOOD, Recorder, Toy
 
 
-class Clock:
-    """Moves by what a test says."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_samples_flops_and_mfu_without_the_time_of_evaluations(tmp_path, caplog):
     caplog.set_level("INFO")
-    clock, logged = Clock(), Recorder()
+    logged, now = Recorder(), 0.0
 
     class Timed(Toy):
         def forward(self, input: torch.Tensor) -> Any:
-            clock.now += 0.5 if self.model.training else 100
+            nonlocal now
+            now += 0.5 if self.model.training else 100
             return super().forward(input)
 
-    hook = ThroughputHook(interval=2, peak_tflops=1e-9, clock=clock)
+    hook = ThroughputHook(interval=2, peak_tflops=1e-9, clock=lambda: now)
     evaluation = EvaluationHook(1, lambda: [GOOD])
     Timed([hook, evaluation, logged], 5, tmp_path, [GOOD]).train()
-    speeds = [
-        (step, records["throughput"]) for step, records in logged.records if "throughput" in records
-    ]
-    assert [step for step, _ in speeds] == [2, 4, 5]
+    speeds = dict(logged.of("throughput"))
+    assert list(speeds) == [2, 4, 5]
     flops = 3 * 2 * (2 * 2 + 2)  # two operations for each weight, three passes
-    for _, values in speeds:
+    for values in speeds.values():
         assert values["samples_per_second"] == pytest.approx(8)
         assert values["tflops_per_second"] == pytest.approx(8 * flops / 1e12)
         assert values["mfu"] == pytest.approx(8 * flops / 1e3)
@@ -52,7 +41,7 @@ def test_without_a_known_peak_there_is_no_mfu(tmp_path, caplog):
     caplog.set_level("INFO")
     logged = Recorder()
     Toy([ThroughputHook(1), logged], 2, tmp_path).train()
-    (values,) = [records["throughput"] for _, records in logged.records]
+    ((_, values),) = logged.of("throughput")
     assert "mfu" not in values and values["tflops_per_second"] > 0
     assert "The peak of this device (CPU) is not known: no MFU" in caplog.text
 

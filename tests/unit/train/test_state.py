@@ -261,12 +261,12 @@ def test_an_extended_run_has_the_rates_of_a_run_of_that_length(tmp_path, optimiz
     ["wsd", "LambdaLR of an object", "MultiplicativeLR", "CyclicLR of a function", "SequentialLR"],
 )
 def test_a_straight_resume_has_the_rates_and_weights_of_one_run(tmp_path, name):
-    make = schedule(name, 12)
-    whole = trained(tmp_path / "whole", 12, make)
-    first = Rates(tmp_path / "parts", 12, make)
-    first.pause_at = 7
+    make = schedule(name, 8)
+    whole = trained(tmp_path / "whole", 8, make)
+    first = Rates(tmp_path / "parts", 8, make)
+    first.pause_at = 5
     first.train()
-    parts = trained(tmp_path / "parts", 12, make)
+    parts = trained(tmp_path / "parts", 8, make)
     assert first.seen + parts.seen == whole.seen
     state, expected = (trainer.model.state_dict() for trainer in (parts, whole))
     assert all(torch.equal(state[key], expected[key]) for key in expected)
