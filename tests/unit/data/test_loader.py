@@ -69,49 +69,35 @@ def test_order(dataset, num_workers):
     assert loader.samples == 27
 
 
-@pytest.mark.parametrize("num_workers, stops", [(0, [0, 1, 2, 3, 4, 5, 8]), (2, [4])])
-def test_loader_resumes_with_the_next_sample(num_workers, stops):
-    def make():
-        return ResumableLoader(Numbers(), seed=4, micro_batch_size=3, num_workers=num_workers)
-
-    whole = numbers(make(), 9)
-    for stop in stops:
-        first = make()
-        before = numbers(first, stop)
-        second = make()
-        second.load_state_dict(first.state_dict())
-        assert before + numbers(second, 9 - stop) == whole
-
-
-def test_iterating_again_resumes():
-    loader = ResumableLoader(Numbers(), seed=4, micro_batch_size=2, num_workers=2)
-    assert numbers(loader, 3) + numbers(loader, 3) == numbers(
-        ResumableLoader(Numbers(), seed=4, micro_batch_size=2), 6
-    )
-
-
-@pytest.mark.parametrize(
-    "world_size, micro, num_workers",
-    [(1, 6, 0), (1, 2, 0), (2, 3, 0), (3, 2, 0), (3, 1, 0), (3, 2, 2)],
+@settings(max_examples=40)
+@given(
+    ranks=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    micros=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stop=st.integers(0, 8),
 )
-def test_ranks_share_out_the_same_samples(world_size, micro, num_workers):
-    step, steps = micro * world_size, 24 // (micro * world_size)
-    options = {"seed": 1, "micro_batch_size": micro, "num_workers": num_workers}
-    parts = [
-        numbers(ResumableLoader(Numbers(), rank=rank, world_size=world_size, **options), steps)
-        for rank in range(world_size)
-    ]
-    together = [sample for i in range(steps) for part in parts for sample in part[i]]
-    assert together == SampleOrder(SIZE, seed=1).indices(0, step * steps).tolist()
+def test_ranks_share_out_the_order_before_and_after_a_resume(ranks, micros, stop):
+    taken, state = [], None
+    for world_size, micro, count in zip(ranks, micros, (stop, 4), strict=True):
+        options = {"seed": 1, "micro_batch_size": micro, "world_size": world_size}
+        loaders = [ResumableLoader(Numbers(), rank=rank, **options) for rank in range(world_size)]
+        for loader in loaders if state else ():
+            loader.load_state_dict(state)
+        parts = [numbers(loader, count) for loader in loaders]
+        taken += [sample for of_ranks in zip(*parts, strict=True) for sample in flat(of_ranks)]
+        (state, *others) = [loader.state_dict() for loader in loaders]
+        assert state["samples"] == len(taken) and all(other == state for other in others)
+    assert taken == SampleOrder(SIZE, seed=1).indices(0, len(taken)).tolist()
 
 
-def test_resume_with_other_ranks_and_batches():
-    first = ResumableLoader(Numbers(), seed=1, micro_batch_size=3, rank=1, world_size=2)
-    take(first, 3)
-    assert first.samples == 18
-    second = ResumableLoader(Numbers(), seed=1, micro_batch_size=4)
+def test_workers_resume_with_the_next_sample():
+    def make(num_workers=2):
+        options = {"seed": 4, "rank": 1, "world_size": 3, "num_workers": num_workers}
+        return ResumableLoader(Numbers(), micro_batch_size=3, **options)
+
+    first, second = make(), make()
+    before = numbers(first, 2) + numbers(first, 2)
     second.load_state_dict(first.state_dict())
-    assert flat(numbers(second, 3)) == SampleOrder(SIZE, seed=1).indices(18, 12).tolist()
+    assert before + numbers(second, 5) == numbers(make(0), 9)
 
 
 def test_other_data_are_rejected():
