@@ -1,4 +1,4 @@
-"""The checkpoint that a run resumes from: `load` in each of its forms, and rolling back."""
+"""Which states are saved, and which checkpoint a run resumes from, whatever it is named."""
 
 import os
 import shutil
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from launcher import FunctionHook
+from launcher import EvaluationHook, FunctionHook
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.progress import ProgressHook
 from launcher.process import signals
 from support.broken_disk import BrokenDisk
-from support.toy import GOOD, Toy, Values
+from support.toy import BAD, GOOD, Toy, Values
 
 
 def train(
@@ -268,3 +268,108 @@ def test_a_workspace_of_trainloop_can_be_loaded(tmp_path, caplog):
     assert run(6, FunctionHook(on_restore=load)).resumed_from is None
     assert "Training from step 4 to 6." in caplog.text
     assert resumed_at(run(6, FunctionHook(on_restore=load))) == 6, "its own checkpoint counts"
+
+
+# ------------------------------------------------------------------- checkpoints that do not fit
+class Sgd(Toy):
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), lr=0.2, momentum=0.9)
+
+
+class Faster(Toy):
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        optimizer = super().build_optimizer()
+        for group in optimizer.param_groups:
+            group["lr"] = 7.0
+        return optimizer
+
+
+def test_the_settings_of_the_checkpoints_optimizer_are_kept(tmp_path):
+    first = Toy([CheckpointingHook(1)], 1, tmp_path)
+    first.train()
+    other = Faster([CheckpointingHook(1)], 2, tmp_path)
+    other.train()
+    for before, group in zip(
+        first.optimizer.param_groups, other.optimizer.param_groups, strict=True
+    ):
+        assert group["initial_lr"] == before["initial_lr"] != 7.0
+
+
+class Fewer(Toy):
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.model.parameters())
+
+
+class Wider(Toy):
+    def build_model(self) -> torch.nn.Module:
+        return torch.nn.Sequential(
+            torch.nn.Linear(2, 3), torch.nn.Dropout(0.5), torch.nn.Linear(3, 1)
+        )
+
+
+class Deeper(Toy):
+    def build_model(self) -> torch.nn.Module:
+        return torch.nn.Sequential(*super().build_model(), torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (Sgd, "The optimizer is SGD, 1 group; .* written with AdamW, 4 groups"),
+        (Fewer, "AdamW, 1 group; .* AdamW, 4 groups"),
+        (Wider, r"shape \(2, 2\) in"),
+        (Deeper, "3.weight: the checkpoint"),
+    ],
+)
+def test_checkpoint_that_does_not_fit_is_rejected_before_the_attempt(tmp_path, other, why):
+    Toy([CheckpointingHook(1, 9)], 3, tmp_path).train()
+    before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    with pytest.raises(
+        ConfigError, match=f"^load=latest: .*does not fit this configuration: .*{why}"
+    ):
+        other([CheckpointingHook(1)], 5, tmp_path).train()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before, (
+        "nothing was abandoned"
+    )
+
+
+# ----------------------------- a state whose updates are skipped may be broken, and is not saved
+def test_a_run_that_ends_in_skipped_updates_fails_and_keeps_its_last_good_checkpoint(tmp_path):
+    with pytest.raises(TrainingError, match="2 skipped updates in a row"):
+        Toy([CheckpointingHook(1)], 4, tmp_path, [GOOD, GOOD, BAD, BAD]).train()
+    assert steps(tmp_path) == [2]
+    assert (tmp_path / "checkpoints" / "latest").resolve().name == "step-00000002"
+
+
+def test_a_checkpoint_that_was_due_is_saved_at_the_next_good_step(tmp_path):
+    Toy([CheckpointingHook(2, keep_previous=9)], 5, tmp_path, [GOOD, BAD, GOOD, GOOD, GOOD]).train()
+    assert steps(tmp_path) == [3, 4, 5]
+
+
+def test_a_metric_of_such_a_state_is_not_the_best(tmp_path):
+    hooks = [
+        Values({1: {"loss": 2.0}, 2: {"loss": 1.0}}),
+        CheckpointingHook(9, best_metric="val/loss"),
+    ]
+    Toy(hooks, 3, tmp_path, [GOOD, BAD, GOOD]).train()
+    assert (tmp_path / "checkpoints" / "best").resolve().name == "step-00000001"
+
+
+def test_a_run_that_ends_in_a_non_finite_validation_fails(tmp_path):
+    batches = [GOOD]
+    hook = EvaluationHook(interval=1, loader=lambda: batches)
+
+    class Spoiled(Toy):
+        def forward(self, input: torch.Tensor) -> object:
+            loss, records = super().forward(input)
+            return loss * (1.0 if self.model.training or self.step != 3 else float("inf")), records
+
+    with pytest.raises(TrainingError, match="val/loss=inf at step 3"):
+        Spoiled([hook, CheckpointingHook(1)], 3, tmp_path).train()
+    assert steps(tmp_path) == [2]
+
+
+def test_a_loss_scaler_in_search_of_its_scale_is_no_failure(tmp_path):
+    trainer = Toy([CheckpointingHook(1)], 1, tmp_path, [GOOD * 100], mixed_precision="fp16")
+    trainer.train()
+    assert trainer.state.skipped_in_row == 1 and steps(tmp_path) == [1]

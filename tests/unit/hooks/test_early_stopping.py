@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from launcher import BaseHook, CheckpointingHook, EarlyStoppingHook
+from launcher import CheckpointingHook, EarlyStoppingHook, FunctionHook
 from launcher.hooks.base import RunContext
 from launcher.process import signals
 from support.toy import Toy, Values
@@ -78,18 +78,15 @@ def test_a_run_that_stopped_early_trains_on_where_early_stopping_allows_it(
     assert (second.state.stop_reason is None) == (end == max_steps)
 
 
-class StopAt(BaseHook):
-    """Ends training without a state of its own."""
-
-    def on_after_step(self, trainer: Any) -> None:
-        if trainer.step == 3:
-            trainer.state.stop("enough")
+def stop_at_3(trainer: Any) -> None:
+    if trainer.step == 3:
+        trainer.state.stop("enough")
 
 
 @pytest.mark.parametrize(("changed", "end"), [(False, 3), (True, 6)])
 def test_the_reason_of_another_hook_holds_for_the_same_configuration(tmp_path, changed, end):
     def trained(config: str, max_steps: int = 6) -> Toy:
-        hooks = [StopAt()] if config == "seed: 1\n" else []
+        hooks = [FunctionHook(on_after_step=stop_at_3)] if config == "seed: 1\n" else []
         trainer = Toy([*hooks, CheckpointingHook(9)], max_steps, tmp_path)
         trainer.context = RunContext(texts={"config.yaml": config})
         trainer.train()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from launcher import FunctionHook
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
@@ -130,18 +131,6 @@ def test_a_lock_that_cannot_be_read_ends_no_training(tmp_path, failing):
     assert lines(tmp_path / "metrics.jsonl") == list(range(1, 9))
 
 
-class FullFrom(BaseHook):
-    """Lets a file be on a full disk from a step on."""
-
-    def __init__(self, step: int, file: Path):
-        self.step, self.file = step, file
-
-    def on_after_step(self, trainer: Any) -> None:
-        if trainer.step == self.step:
-            os.rename(self.file, self.file.with_suffix(".there"))
-            os.symlink("/dev/full", self.file)
-
-
 @pytest.mark.parametrize(
     ("name", "settings"), [("metrics.jsonl", {}), ("media.jsonl", {"pause_at": 6})]
 )
@@ -149,19 +138,20 @@ def test_lines_that_are_never_written_are_a_failure_and_the_next_attempt_writes_
     tmp_path, name, settings
 ):
     def hooks() -> list[BaseHook]:
-        return [LoggingHook(1), Histograms(), CheckpointingHook(3), JsonlHook(), MediaHook()]
+        draws = FunctionHook(on_after_step=lambda trainer: trainer.log_histograms({"x": [1.0]}))
+        return [LoggingHook(1), draws, CheckpointingHook(3), JsonlHook(), MediaHook()]
 
-    file = tmp_path / name
+    def fill_disk(trainer: Any) -> None:
+        if trainer.step == 3:
+            os.rename(file, file.with_suffix(".there"))
+            os.symlink("/dev/full", file)
+
+    file, full = tmp_path / name, FunctionHook(on_after_step=fill_disk)
     with pytest.raises(TrainingError, match=rf"\d lines of .*{name} could not be written"):
-        Toy([*hooks(), FullFrom(3, file)], 8, tmp_path, batches=[GOOD], **settings).train()
+        Toy([*hooks(), full], 8, tmp_path, batches=[GOOD], **settings).train()
     os.replace(file.with_suffix(".there"), file)
     Toy(hooks(), 8, tmp_path, batches=[GOOD]).train()
     assert lines(file) == list(range(1, 9))
-
-
-class Histograms(BaseHook):
-    def on_after_step(self, trainer: Any) -> None:
-        trainer.log_histograms({"x": [1.0, 2.0]})
 
 
 @settings(max_examples=30)
