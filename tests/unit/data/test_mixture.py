@@ -16,6 +16,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
 from support.batches import take
 from support.composition import composed, run_of, validate
+from support.runner import metrics_of
 
 pytestmark = pytest.mark.slow
 
@@ -43,11 +44,7 @@ def train(folder: Path, max_steps: int, *overrides: str) -> list[dict[str, Any]]
         "hooks.logging.interval=1", "hooks.evaluation.interval=4", *overrides,
     ]  # fmt: skip
     build_trainer(run_of(given), RunFolder(folder)).train()
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {key: value for key, value in line.items() if "time" not in key and key != "attempt"}
-        for line in lines
-    ]
+    return metrics_of(folder)
 
 
 STAGED = "trainer.micro_batch_size=2", "data.stages=[{at: 18, weights: {code: 9}}]"

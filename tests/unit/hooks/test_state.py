@@ -128,6 +128,12 @@ def test_state_in_memory(tmp_path):
     second.build()
     second.load_state_dict(state)
     assert [hook.value for hook in second.hooks] == [1, 2]  # type: ignore[attr-defined]
+    assert second.step == 2 and torch.equal(second.model.weight, first.model.weight)
+    moments, expected = (
+        [state["exp_avg"].tolist() for state in trainer.optimizer.state.values()]
+        for trainer in (second, first)
+    )
+    assert moments == expected
     del state["hooks"]  # as trainloop writes it
     second.load_state_dict(state)
     assert [hook.value for hook in second.hooks] == [1, 1]  # type: ignore[attr-defined]

@@ -1,6 +1,5 @@
 """A trainer from a configuration."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from launcher.train.build import (
 )
 from launcher.train.composed import Trainer, captures_graphs
 from support.composition import run_of
+from support.runner import metrics_of
 from support.toy import Toy
 
 
@@ -144,9 +144,7 @@ def test_epochs_of_a_composed_run_are_those_of_its_samples(tmp_path, size, batch
     whole = train(steps, "whole")
     assert whole == [(step * batch - 1) // size for step in range(1, steps + 1)]
     assert train(steps, "parts", pause_at=2) + train(steps, "parts") == whole
-    lines = [
-        json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
-    ]
+    lines = metrics_of(tmp_path / "whole")
     assert [line["epoch"] for line in lines if line["step"]] == whole
 
 
