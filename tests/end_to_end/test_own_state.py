@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.ranks import together
 from support.runner import Outcome, final_state, launch, metrics, run_folder
 
 SUPPORT = "support.own_state"
@@ -21,22 +22,14 @@ COMMON = (
     "hooks.checkpointing.interval=100",
     "device=cpu",
 )
-NORM, FROZEN = "+model.module.norm=true", "+model.module.frozen=true"
-UNFREEZING = f"+hooks.unfreezing={{_target_:{SUPPORT}.Unfreezing,step:3}}"
-AVERAGED = ("hooks=[default,ema]", "hooks.ema.decay=0.9", "hooks.ema.evaluate=true")
-TWO = "dispatch.nproc=2"
+UNFREEZING = (
+    "+model.module.frozen=true",
+    f"+hooks.unfreezing={{_target_:{SUPPORT}.Unfreezing,step:3}}",
+)
 
 
-def optimizer(name: str, scheduler: str = "~scheduler") -> tuple[str, ...]:
-    return "~optimizer", f"+optimizer={{_target_:{SUPPORT}.{name},lr:0.1}}", scheduler
-
-
-CASES = {
-    "names and observers": (f"model.module._target_={SUPPORT}.Observed", *optimizer("ByName")),
-    "packed, unfreezing": (FROZEN, UNFREEZING, *optimizer("Packed", "scheduler=cosine")),
-    "unfreezing, norm, fsdp": ("strategy=fsdp", TWO, FROZEN, UNFREEZING, NORM, *AVERAGED),
-    "schedule-free, norm, fsdp": ("strategy=fsdp", TWO, NORM, *optimizer("ScheduleFree")),
-}
+def optimizer(name: str) -> tuple[str, ...]:
+    return "~optimizer", f"+optimizer={{_target_:{SUPPORT}.{name},lr:0.1}}", "scheduler=constant"
 
 
 def trained(outputs: Path, *overrides: str) -> Outcome:
@@ -45,22 +38,56 @@ def trained(outputs: Path, *overrides: str) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_resume_changes_nothing(tmp_path, case):
+def test_a_resume_changes_nothing(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    warnings = trained(whole, *CASES[case]).output
-    trained(parts, *CASES[case], "trainer.pause_at=5")
-    trained(parts, *CASES[case])
+    observed = f"model.module._target_={SUPPORT}.Observed"
+    case = (observed, *UNFREEZING, *optimizer("ScheduleFree"))
+    warnings = trained(whole, *case).output
+    trained(parts, *case, "trainer.pause_at=5")
+    trained(parts, *case)
     assert metrics(parts) == metrics(whole)
     assert final_state(parts) == final_state(whole)
     assert "cannot be resumed" not in warnings
     # Another process computes the metrics that training has logged.
-    if "norm" in case:
-        weights = ["job.weights=ema"] if AVERAGED[0] in CASES[case] else []
-        trained(whole, *CASES[case], "job=evaluate", *weights)
-        (line,) = (run_folder(whole) / "evaluations.jsonl").read_text().splitlines()
-        logged = next(row for row in reversed(metrics(whole)) if "val/loss" in row)
-        assert json.loads(line)["val/loss"] == logged["val/loss"]
+    trained(whole, *case, "job=evaluate")
+    (line,) = (run_folder(whole) / "evaluations.jsonl").read_text().splitlines()
+    logged = next(row for row in reversed(metrics(whole)) if "val/loss" in row)
+    assert json.loads(line)["val/loss"] == logged["val/loss"]
+
+
+SHARDED = (
+    "digits", "strategy=fsdp", "hooks=[logging,evaluation,checkpointing,ema]",
+    "hooks.ema.decay=0.9", "hooks.evaluation.interval=2", "hooks.evaluation.max_samples=64",
+)  # fmt: skip
+CASES = {
+    "schedule-free, unfreezing, norm": (
+        *("model=supervised", f"model.module._target_={SUPPORT}.Net", "+model.module.norm=true"),
+        *(*UNFREEZING, *optimizer("ScheduleFree")),
+    ),
+    "drawing": ("model._target_=support.drawing.Drawing", "scheduler=plateau"),
+}
+SIGNAL = "{_target_:support.interrupter.Interrupter,step:4,moment:evaluation,group:false}"
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    """Trainings of two ranks, by case: a whole one, and the two parts of another."""
+    folder, tasks = tmp_path_factory.mktemp("sharded"), []
+    for case, overrides in CASES.items():
+        for name, more in (("whole", []), ("parts", [f"+hooks.signal={SIGNAL}"]), ("parts", [])):
+            arguments = {"folder": str(folder / case / name)}
+            tasks.append(("train", arguments | {"overrides": [*SHARDED, *overrides, *more]}))
+    results = together(2, folder, tasks)
+    return {case: results[3 * number :][:3] for number, case in enumerate(CASES)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_signal_in_an_evaluation_changes_nothing(sharded, case):
+    for whole, first, second in zip(*sharded[case], strict=True):
+        assert (first["step"], first["stopped"]) == (4, 15)
+        assert first["losses"] + second["losses"] == whole["losses"]
+        assert first["rates"] + second["rates"] == whole["rates"]
+        assert second["digest"] == whole["digest"]
 
 
 REJECTED = {

@@ -69,8 +69,8 @@ class Bank(nn.Module):
 class Observed(Net):
     """All of them."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, frozen: bool = False) -> None:
+        super().__init__(frozen)
         self.norm = nn.Sequential(Ranges(), Bank())
 
 
@@ -146,6 +146,10 @@ class ScheduleFree(torch.optim.Optimizer):
 
     def __init__(self, params: Any, lr: float = 0.5, beta: float = 0.9) -> None:
         super().__init__(params, {"lr": lr, "beta": beta, "k": 0, "trains": False})
+
+    def add_param_group(self, group: Any) -> None:
+        """Let a later group be trained if the others are."""
+        super().add_param_group({"trains": any(g["trains"] for g in self.param_groups)} | group)
 
     def _switch(self, trains: bool) -> None:
         for group in self.param_groups:

@@ -57,6 +57,10 @@ class Recorder(BaseHook):
     def __init__(self) -> None:
         self.records: list[tuple[int, dict[str, Any]]] = []
 
+    def of(self, group: str) -> list[tuple[int, Any]]:
+        """Return the steps and records of a group."""
+        return [(step, records[group]) for step, records in self.records if group in records]
+
     def on_log(self, trainer: Any, records: dict[str, Any], dry_run: bool = False) -> None:
         self.records.append((trainer.step, records))
 

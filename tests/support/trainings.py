@@ -81,7 +81,8 @@ def compose(*overrides: str) -> Any:
         parts = []
     rest = [override for override in overrides if override != "digits"]
     has_schedule = any(override.startswith("scheduler=") for override in rest)
-    tiny = [each for each in TINY if not (has_schedule and each.startswith("scheduler"))]
+    chosen = ("scheduler",) * has_schedule + ("optimizer",) * ("~optimizer" in rest)
+    tiny = [each for each in TINY if not each.startswith(chosen)]
     return composed([*parts, *tiny, "run.name=a", "run.id=b", *rest])
 
 

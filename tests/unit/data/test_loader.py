@@ -1,6 +1,9 @@
-"""Exact order, exact resume, for any number of ranks and workers; evaluation sees each sample
-once."""
+"""Exact order, exact resume, for any number of ranks and workers; evaluation sees each sample once;
+random augmentation is a function of (seed, epoch, sample)."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from launcher.data import EvaluationLoader, ResumableLoader, SampleOrder
 from launcher.errors import ConfigError
+from launcher.process.rng import seed_host
 from support.batches import take
 
 SIZE = 11
@@ -44,6 +48,14 @@ class Lists(Numbers):
         raise AssertionError("__getitems__ is there to be used")
 
 
+class Augmented(Numbers):
+    """Sample i with one draw from each global generator."""
+
+    def __getitem__(self, index):
+        draws = random.random(), np.random.rand(), torch.rand(()).item()
+        return torch.tensor([index, *draws], dtype=torch.float64)
+
+
 class Stream(IterableDataset):
     def __init__(self, size):
         self.size = size
@@ -60,6 +72,17 @@ def flat(batches):
     return [sample for batch in batches for sample in batch]
 
 
+def augmented(**options):
+    options = {"seed": 1, "micro_batch_size": 3, "seed_samples": True} | options
+    return ResumableLoader(Augmented(), **options)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The samples of one process."""
+    return flat(numbers(augmented(), 50))
+
+
 @pytest.mark.parametrize(
     ("dataset", "num_workers"), [(Numbers, 0), (Batches, 0), (Lists, 0), (Batches, 2)]
 )
@@ -69,49 +92,55 @@ def test_order(dataset, num_workers):
     assert loader.samples == 27
 
 
-@pytest.mark.parametrize("num_workers, stops", [(0, [0, 1, 2, 3, 4, 5, 8]), (2, [4])])
-def test_loader_resumes_with_the_next_sample(num_workers, stops):
-    def make():
-        return ResumableLoader(Numbers(), seed=4, micro_batch_size=3, num_workers=num_workers)
-
-    whole = numbers(make(), 9)
-    for stop in stops:
-        first = make()
-        before = numbers(first, stop)
-        second = make()
-        second.load_state_dict(first.state_dict())
-        assert before + numbers(second, 9 - stop) == whole
-
-
-def test_iterating_again_resumes():
-    loader = ResumableLoader(Numbers(), seed=4, micro_batch_size=2, num_workers=2)
-    assert numbers(loader, 3) + numbers(loader, 3) == numbers(
-        ResumableLoader(Numbers(), seed=4, micro_batch_size=2), 6
-    )
-
-
-@pytest.mark.parametrize(
-    "world_size, micro, num_workers",
-    [(1, 6, 0), (1, 2, 0), (2, 3, 0), (3, 2, 0), (3, 1, 0), (3, 2, 2)],
+@settings(max_examples=40)
+@given(
+    ranks=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    micros=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stop=st.integers(0, 8),
 )
-def test_ranks_share_out_the_same_samples(world_size, micro, num_workers):
-    step, steps = micro * world_size, 24 // (micro * world_size)
-    options = {"seed": 1, "micro_batch_size": micro, "num_workers": num_workers}
-    parts = [
-        numbers(ResumableLoader(Numbers(), rank=rank, world_size=world_size, **options), steps)
-        for rank in range(world_size)
-    ]
-    together = [sample for i in range(steps) for part in parts for sample in part[i]]
-    assert together == SampleOrder(SIZE, seed=1).indices(0, step * steps).tolist()
+def test_ranks_share_out_the_samples_before_and_after_a_resume(whole, ranks, micros, stop):
+    taken, state = [], None
+    for world_size, micro, count in zip(ranks, micros, (stop, 4), strict=True):
+        options = {"micro_batch_size": micro, "world_size": world_size}
+        loaders = [augmented(rank=rank, **options) for rank in range(world_size)]
+        for loader in loaders if state else ():
+            loader.load_state_dict(state)
+        parts = [numbers(loader, count) for loader in loaders]
+        taken += [sample for of_ranks in zip(*parts, strict=True) for sample in flat(of_ranks)]
+        (state, *others) = [loader.state_dict() for loader in loaders]
+        assert state["samples"] == len(taken) and all(other == state for other in others)
+    assert taken == whole[: len(taken)]
 
 
-def test_resume_with_other_ranks_and_batches():
-    first = ResumableLoader(Numbers(), seed=1, micro_batch_size=3, rank=1, world_size=2)
-    take(first, 3)
-    assert first.samples == 18
-    second = ResumableLoader(Numbers(), seed=1, micro_batch_size=4)
+def test_workers_resume_with_the_next_sample():
+    options = {"rank": 1, "world_size": 3}
+    first, second = (augmented(num_workers=2, **options) for _ in range(2))
+    before = numbers(first, 2) + numbers(first, 2)
     second.load_state_dict(first.state_dict())
-    assert flat(numbers(second, 3)) == SampleOrder(SIZE, seed=1).indices(18, 12).tolist()
+    assert before + numbers(second, 5) == numbers(augmented(**options), 9)
+
+
+def test_epochs_samples_and_seeds_draw_differently(whole):
+    draws = np.array([*whole[: 2 * SIZE], *flat(numbers(augmented(seed=4), 7))])[:, 1:]
+    assert all(len({*column}) == len(draws) for column in draws.T.tolist())
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_training_generators_are_not_disturbed(num_workers):
+    seed_host(1)
+    expected = [torch.rand(2).tolist(), random.random(), np.random.rand()]
+    seed_host(1)
+    take(augmented(num_workers=num_workers), 4)
+    list(EvaluationLoader(Augmented(), 2, num_workers=num_workers, seed_samples=True))
+    assert [torch.rand(2).tolist(), random.random(), np.random.rand()] == expected
+
+
+def test_augmentation_of_an_evaluation_is_always_the_same():
+    first, second, workers = (
+        torch.cat(list(EvaluationLoader(Augmented(), size, num_workers=count, seed_samples=True)))
+        for size, count in ((3, 0), (3, 0), (2, 2))
+    )
+    assert torch.equal(first, second) and torch.equal(first, workers)
 
 
 def test_other_data_are_rejected():

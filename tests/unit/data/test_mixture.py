@@ -16,6 +16,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
 from support.batches import take
 from support.composition import composed, run_of, validate
+from support.runner import metrics_of
 
 pytestmark = pytest.mark.slow
 
@@ -43,30 +44,34 @@ def train(folder: Path, max_steps: int, *overrides: str) -> list[dict[str, Any]]
         "hooks.logging.interval=1", "hooks.evaluation.interval=4", *overrides,
     ]  # fmt: skip
     build_trainer(run_of(given), RunFolder(folder)).train()
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {key: value for key, value in line.items() if "time" not in key and key != "attempt"}
-        for line in lines
-    ]
+    return metrics_of(folder)
 
 
-def test_a_run_that_was_stopped_equals_one_that_was_not(tmp_path):
-    stages = "data.stages=[{at: 18, weights: {code: 9}}]"
-    whole = train(tmp_path / "whole", 9, stages)
-    train(tmp_path / "parts", 9, stages, "trainer.pause_at=5")
-    assert train(tmp_path / "parts", 9, stages) == whole
+STAGED = "trainer.micro_batch_size=2", "data.stages=[{at: 18, weights: {code: 9}}]"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("whole"), 9, *STAGED)
+
+
+def test_a_run_that_was_stopped_equals_one_that_was_not(whole, tmp_path):
+    train(tmp_path, 9, *STAGED, "trainer.pause_at=5")
+    assert train(tmp_path, 9, *STAGED) == whole
     last = whole[-1]
     assert {"val/web/loss", "val/code/loss", "val/loss"} <= last.keys()
     mean = (6 * last["val/web/loss"] + 3 * last["val/code/loss"]) / 9
     assert last["val/loss"] == pytest.approx(mean)
 
 
-def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path):
+SEED = 0
+
+
+def test_losses_of_the_sources_make_up_the_loss_of_the_step(whole):
     """The module has no dropout, so evaluation mode changes nothing."""
-    lines = train(tmp_path, 6, "trainer.micro_batch_size=2")
-    seed = int(composed(["data=mixture", "data.sources={}"]).seed)
-    order = mixture().train_dataset().order(seed, True)
-    for line in lines[1:]:
+    stages = [{"at": 18, "weights": {"code": 9}}]
+    order = mixture(stages=stages).train_dataset().order(SEED, True)
+    for line in whole[1:]:
         counts = order.counts(line["samples"]) - order.counts(line["samples"] - 4)
         losses = [line.get(f"train/loss/{name}", 0.0) for name in order.names]
         assert line["train/loss"] == pytest.approx(float(np.dot(counts, losses)) / 4, rel=1e-5)
@@ -78,8 +83,7 @@ def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path):
 def test_stop_ends_the_training(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     lines = train(tmp_path, 50, "data.exhausted=stop")
-    seed = int(composed(["data=mixture", "data.sources={}"]).seed)
-    order = mixture(exhausted="stop").train_dataset().order(seed, True)
+    order = mixture(exhausted="stop").train_dataset().order(SEED, True)
     assert lines[-1]["samples"] == (order.end() or 0) // 4 * 4 < 200
     assert "has no samples for another step (data.exhausted=stop)" in caplog.text
 

@@ -1,16 +1,11 @@
 """The order of samples is a function of (seed, epoch)."""
 
-import random
-
 import numpy as np
 import pytest
-import torch
 
 from launcher.data.sampler import LARGE, SampleOrder, shuffle
-from launcher.data.user_dataloader import global_states
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
 def test_each_epoch_is_a_permutation(size):
     order = SampleOrder(size, seed=3)
@@ -45,14 +40,6 @@ def test_the_order_of_a_large_dataset_is_computed_where_it_is_needed():
     assert across[3:].tolist() == order.indices(2 * LARGE, 3).tolist()
     assert order._permutation.size == 0
     assert SampleOrder(LARGE, 0, shuffle=False).indices(LARGE - 1, 2).tolist() == [LARGE - 1, 0]
-
-
-def test_order_ignores_global_generators():
-    expected = SampleOrder(30, seed=1).indices(0, 90).tolist()
-    random.seed(9), np.random.seed(9), torch.manual_seed(9)
-    before = global_states()
-    assert SampleOrder(30, seed=1).indices(0, 90).tolist() == expected
-    assert global_states() == before
 
 
 @pytest.mark.parametrize("start, count", [(0, 3), (5, 4), (6, 1), (13, 30), (699, 2)])

@@ -263,12 +263,7 @@ def node(name, **options):
     return {"_target_": f"{__name__}.{name}"} | options
 
 
-@pytest.fixture
-def importable(monkeypatch):
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
-
-
-def test_custom_datasets_are_made_late(importable):
+def test_custom_datasets_are_made_late():
     config = OmegaConf.load(CONF / "custom.yaml")
     config.dataset = {"_target_": "no_such_module.Dataset"}
     source = instantiate(config)
@@ -276,25 +271,20 @@ def test_custom_datasets_are_made_late(importable):
         source.train_dataset()
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_custom_batches_and_augmentation(importable, num_workers):
-    def take(workers, samples=0):
-        source = CustomData(dataset=Squares(9), batch_size=3, num_workers=workers)
-        loader = source.train_loader(seed=1)
+def test_custom_batches_and_augmentation():
+    def take(samples):
+        loader = CustomData(dataset=Squares(9), batch_size=3).train_loader(seed=1)
         loader.samples = samples
-        return list(islice(loader, 4))
+        return list(islice(loader, 2))
 
-    batches = take(num_workers)
-    assert set(batches[0]) == {"x", "noise"} and batches[0]["noise"].shape == (3,)
-    for ours, alone in zip(batches[2:], take(0, samples=6), strict=False):
-        assert torch.equal(ours["x"], alone["x"]) and torch.equal(ours["noise"], alone["noise"])
+    (_, batch), (again, _) = take(3), take(6)
+    assert set(batch) == {"x", "noise"} and batch["noise"].shape == (3,)
+    assert torch.equal(batch["x"], again["x"]) and torch.equal(batch["noise"], again["noise"])
 
 
 @pytest.mark.parametrize("name", [None, "more"])
 @pytest.mark.parametrize(("sign", "expected"), [(None, [-3]), (1, [3])])
-def test_validation_has_a_collate_function_of_its_own_or_that_of_training(
-    importable, name, sign, expected
-):
+def test_validation_has_a_collate_function_of_its_own_or_that_of_training(name, sign, expected):
     config = OmegaConf.load(CONF / "custom.yaml")
     config.dataset = config.val_dataset = node("Squares", size=3)
     config.val_datasets = {"more": node("Squares", size=3)}
@@ -322,7 +312,7 @@ def test_workers_of_a_hugging_face_stream_are_named(num_workers, warnings, caplo
     assert caplog.text.count(f"data.num_workers={num_workers}: a shuffled stream") == warnings
 
 
-def test_new_data_of_each_source(tmp_path, importable):
+def test_new_data_of_each_source(tmp_path):
     (tmp_path / "new.txt").write_bytes(bytes(range(50)))
     new = {"predict": str(tmp_path / "new.txt"), "files": str(tmp_path / "gone.txt")}
     source = TextData(batch_size=2, seq_len=16, **new)

@@ -42,7 +42,6 @@ def test_rows_and_their_share_that_is_held_out(tmp_path):
 
 
 MISTAKES = {
-    "a text": ([[1, "much", 2]], {}, "line 2: area is 'much', not a finite number."),
     "no value": ([[1, "", 2]], {}, "line 2: area is '', not a finite number."),
     "infinite": ([[1, "inf", 2]], {}, "line 2: area is 'inf'"),
     "a short row": ([[1]], {}, "line 2: area is None"),

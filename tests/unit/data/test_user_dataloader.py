@@ -1,4 +1,6 @@
-import logging
+"""A user's data under torch's DataLoader and ours: resumes, epochs, states and errors."""
+
+import multiprocessing
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,27 +20,63 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from launcher import BaseHook, CheckpointingHook
-from launcher.data.user_dataloader import resumable
+from launcher.data.custom import CustomData
+from launcher.data.loader import ResumableLoader
+from launcher.data.mixture_dataset import Mixture
+from launcher.errors import TrainingError
 from support.toy import Toy
 
 pytestmark = pytest.mark.slow
 
-SIZE, STEPS = 10, 9
+SIZE, STEPS = 10, 7
 
 
-class Numbers(Dataset[torch.Tensor]):
-    """Samples [index, noise]; `loaded` are the indices that this process has loaded."""
+class Rows(Dataset[torch.Tensor]):
+    """Samples [index, epoch, draw]; `loaded` are the indices that this process has loaded."""
 
-    def __init__(self, noise: bool = False):
-        self.noise = noise
+    def __init__(self, size: int = SIZE) -> None:
+        self.size, self.epoch, self.rng = size, -1, np.random.default_rng(0)
         self.loaded: list[int] = []
 
     def __len__(self) -> int:
-        return SIZE
+        return self.size
 
     def __getitem__(self, index: int) -> torch.Tensor:
         self.loaded.append(index)
-        return torch.tensor([float(index), float(torch.rand(())) if self.noise else 0.0])
+        return torch.tensor([float(index), float(self.epoch), self.draw()])
+
+    def draw(self) -> float:
+        return 0.0
+
+
+class Noisy(Rows):
+    def draw(self) -> float:
+        return float(torch.rand(()))
+
+
+class Told(Rows):
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class Stateful(Rows):
+    """Draws by a generator of its own."""
+
+    def draw(self) -> float:
+        return float(self.rng.random())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state["rng"]
+
+
+class Both(Stateful):
+    """Begins anew at each epoch, and then draws as it is read."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch, self.rng = epoch, np.random.default_rng(epoch)
 
 
 class Drawn(Sampler[int]):
@@ -73,110 +111,68 @@ class Lazy(Drawn):
             yield int(torch.randint(SIZE, ()))
 
 
-def numbered(number: int) -> torch.Generator:
-    return torch.Generator().manual_seed(number)
+class Listed(Drawn):
+    """Shuffles a list in place."""
+
+    def __init__(self) -> None:
+        self.order, self.rng = list(range(SIZE)), np.random.default_rng(3)
+
+    def __iter__(self) -> Iterator[int]:
+        self.rng.shuffle(self.order)
+        yield from self.order
 
 
-LOADERS: dict[str, Callable[[Any], DataLoader[Any]]] = {
-    "in order": lambda data: DataLoader(data, 4),
-    "shuffled": lambda data: DataLoader(data, 4, shuffle=True),
-    "batch_sampler": lambda data: DataLoader(
-        data, batch_sampler=BatchSampler(RandomSampler(data), 3, False)
-    ),
-    "without batches": lambda data: DataLoader(data, batch_size=None, shuffle=True),
-    "with replacement": lambda data: DataLoader(
-        data, 4, sampler=RandomSampler(data, True, num_samples=40, generator=numbered(3))
-    ),
-    "numpy": lambda data: DataLoader(data, 4, sampler=Drawn()),
-    "counts its epochs": lambda data: DataLoader(data, 4, sampler=Counts()),
-    "draws as it goes": lambda data: DataLoader(data, 4, sampler=Lazy()),
-    "distributed batch_sampler": lambda data: DataLoader(
-        data, batch_sampler=BatchSampler(DistributedSampler(data, 2, 1), 2, False)
-    ),
-    "2 workers": lambda data: DataLoader(data, 4, shuffle=True, num_workers=2),
-    "a persistent worker, global generator": lambda data: DataLoader(
-        data, 4, shuffle=True, num_workers=1, persistent_workers=True
-    ),
-}
+class StatefulListed(Listed):
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": self.order}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.order = state["order"]
 
 
-class Killed(Exception):
-    pass
+class Positioned(Drawn):
+    """Knows its position, as torchdata's StatefulDistributedSampler does."""
+
+    def __init__(self) -> None:
+        self.yielded, self.next, self.begun = 0, 0, [0]
+
+    def __iter__(self) -> Iterator[int]:
+        first, self.next = self.next, 0
+        self.begun = [self.begun[0] + (first == 0)]
+        order = np.random.default_rng(self.begun[0]).permutation(SIZE).tolist()
+        for self.yielded in range(first + 1, SIZE + 1):
+            yield order[self.yielded - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"yielded": self.yielded, "begun": self.begun}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next, self.begun = state["yielded"], state["begun"]
 
 
-class Witness(BaseHook):
-    """Notes the batches of each step, and kills training at one of them."""
+class Lists(Listed):
+    """A batch sampler with batches of three."""
 
-    def __init__(self, batches: dict[int, list[Any]], kill_at: int = 0):
-        self.batches, self.kill_at = batches, kill_at
+    def __iter__(self) -> Any:
+        self.rng.shuffle(self.order)
+        yield from (self.order[at : at + 3] for at in range(0, SIZE, 3))
 
-    def on_before_step(self, trainer: Any) -> None:
-        self.batches[trainer.step] = []
-        if trainer.step == self.kill_at:
-            raise Killed
-
-    def on_batch(self, trainer: Any, batch: torch.Tensor) -> None:
-        self.batches[trainer.step].append(batch.tolist())
+    def __len__(self) -> int:
+        return 4
 
 
-class OnNumbers(Toy):
-    def forward(self, input: torch.Tensor) -> Any:
-        return super().forward(input / SIZE)
+class StatefulLists(StatefulListed):
+    __iter__, __len__ = Lists.__iter__, Lists.__len__
 
 
-def train(
-    folder: Path, loader: Any, batches: dict[int, list[Any]], kill_at: int = 0, **settings: Any
-) -> Toy:
-    """Train in this process, with a checkpoint just before the step at which it is killed."""
-    saves = CheckpointingHook(kill_at - 1 if kill_at else STEPS, asynchronous=False)
-    hooks = [saves, Witness(batches, kill_at)]
-    # What a resumed process has drawn before must not count.
-    seed = 99 if (folder / "checkpoints").exists() else 1
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    trainer = OnNumbers(hooks, settings.pop("max_steps", STEPS), folder, loader, **settings)
-    try:
-        trainer.train()
-    except Killed:
-        pass
-    return trainer
-
-
-def weights(trainer: Toy) -> list[float]:
-    return torch.cat([p.detach().reshape(-1) for p in trainer.model.parameters()]).tolist()
-
-
-@pytest.mark.parametrize("name", LOADERS)
-def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path):
-    def loader() -> tuple[Numbers, DataLoader[Any]]:
-        data = Numbers(noise="worker" not in name)  # what workers draw cannot be repeated
-        return data, LOADERS[name](data)
-
-    expected: dict[int, list[Any]] = {}
-    whole = train(tmp_path / "whole", loader()[1], expected)
-    assert sum(map(len, expected.values())) == STEPS
-    per_epoch = len(loader()[1])
-    for kill_at in (2, min(per_epoch + 1, STEPS)) if "worker" not in name else (per_epoch + 3,):
-        actual: dict[int, list[Any]] = {}
-        folder = tmp_path / f"killed-{kill_at}"
-        train(folder, loader()[1], actual, kill_at)
-        data, again = loader()
-        resumed = train(folder, again, actual)
-        assert actual == expected, kill_at
-        assert weights(resumed) == weights(whole)
-        if again.num_workers == 0:  # nothing was loaded to be dropped
-            batches = [batch for step in range(kill_at, STEPS + 1) for batch in actual[step]]
-            assert data.loaded == [int(row[0]) for batch in batches for row in np.atleast_2d(batch)]
-
-
-class Stateful(DataLoader[Any]):
+class StatefulLoader(DataLoader[Any]):
     """Keeps its own position, as torchdata's StatefulDataLoader does."""
 
-    def __init__(self, data: Numbers, num_workers: int = 0):
-        super().__init__(data, 4, shuffle=True, generator=numbered(7), num_workers=num_workers)
+    def __init__(self, num_workers: int = 0):
+        generator = torch.Generator().manual_seed(7)
+        super().__init__(Rows(), 4, shuffle=True, generator=generator, num_workers=num_workers)
         self.position, self.resumed_at = 0, 0
         self.began = self.generator.get_state()
-        self.loaded_states = 0
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         first, self.resumed_at = self.resumed_at, 0
@@ -190,46 +186,150 @@ class Stateful(DataLoader[Any]):
         return {"position": self.position, "began": self.began}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.loaded_states += 1
         self.resumed_at = state["position"]
         self.generator.set_state(state["began"])
 
 
-@pytest.mark.parametrize("kill_at", [2, 5])
-def test_a_loader_with_a_state_of_its_own_is_used_as_it_is(kill_at, tmp_path):
-    expected: dict[int, list[Any]] = {}
-    whole = train(tmp_path / "whole", Stateful(Numbers()), expected)
-    actual: dict[int, list[Any]] = {}
-    train(tmp_path / "killed", Stateful(Numbers()), actual, kill_at)
-    again = Stateful(Numbers())
-    resumed = train(tmp_path / "killed", again, actual)
-    assert (actual, weights(resumed)) == (expected, weights(whole))
-    assert again.loaded_states == 1 and resumable(again, logging.getLogger()) is again
+class Watch(BaseHook):
+    """Notes the batches of each step, and the epochs that begin; kills training after a step."""
+
+    def __init__(self, stop: int | None) -> None:
+        self.stop, self.batches, self.epochs = stop, [], {}
+
+    def on_epoch_start(self, trainer: Any) -> None:
+        self.epochs[trainer.step] = trainer.state.epoch
+
+    def on_before_step(self, trainer: Any) -> None:
+        if self.stop is not None and trainer.step > self.stop:
+            raise Killed
+
+    def on_batch(self, trainer: Any, batch: torch.Tensor) -> None:
+        self.batches.append(batch.tolist())
+
+
+class Killed(Exception):
+    pass
+
+
+class OnRows(Toy):
+    def forward(self, input: torch.Tensor) -> Any:
+        return super().forward(input[..., ::2] / SIZE)
+
+
+def train(
+    folder: Path, loader: Any, stops: tuple[int, ...] = (), max_steps: int = STEPS, **settings: Any
+) -> Any:
+    """Train in as many attempts as there are stops, each with another loader and random state."""
+    batches, epochs, trainer = [], {}, None
+    for number, stop in enumerate([*stops, None]):
+        torch.manual_seed(number)
+        np.random.seed(number)
+        watch, data = Watch(stop), loader()
+        hooks = [CheckpointingHook(stop or max_steps, asynchronous=False), watch]
+        trainer = OnRows(hooks, max_steps, folder, data, **settings)
+        try:
+            trainer.train()
+        except Killed:
+            pass
+        # Those of a loader that is collected with its trainer would be waited for five seconds.
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        if type(data) is DataLoader and isinstance(data.dataset, Rows) and not data.num_workers:
+            assert data.dataset.loaded == rows_of(watch.batches)[:, 0].tolist(), "none is dropped"
+        batches += watch.batches
+        epochs |= watch.epochs
+    assert trainer is not None
+    return batches, epochs, [p.tolist() for p in trainer.model.parameters()]
+
+
+def rows_of(batches: list[Any]) -> np.ndarray:
+    return np.array([row for batch in batches for row in np.atleast_2d(batch)])
+
+
+def ours(dataset: Any, **settings: Any) -> ResumableLoader:
+    return ResumableLoader(dataset, seed=5, micro_batch_size=4, **settings)
+
+
+def mixed(*datasets: Any) -> Mixture:
+    named = {str(number): dataset for number, dataset in enumerate(datasets)}
+    return Mixture(named, [(0, dict.fromkeys(named, 1.0))], "repeat")
+
+
+EXACT: dict[str, Callable[[], Any]] = {
+    "shuffled": lambda: DataLoader(Noisy(), 4, shuffle=True),
+    "without batches": lambda: DataLoader(Noisy(), batch_size=None, shuffle=True),
+    "with replacement": lambda: DataLoader(
+        Noisy(),
+        4,
+        sampler=RandomSampler(
+            range(SIZE), True, num_samples=40, generator=torch.Generator().manual_seed(3)
+        ),
+    ),
+    "numpy": lambda: DataLoader(Noisy(), 4, sampler=Drawn()),
+    "counts its epochs": lambda: DataLoader(Noisy(), 4, sampler=Counts()),
+    "draws as it goes": lambda: DataLoader(Noisy(), 4, sampler=Lazy()),
+    "distributed batch_sampler": lambda: DataLoader(
+        Noisy(), batch_sampler=BatchSampler(DistributedSampler(range(SIZE), 2, 1), 2, False)
+    ),
+    "2 workers": lambda: DataLoader(Rows(), 4, shuffle=True, num_workers=2),
+    "a persistent worker": lambda: DataLoader(
+        Rows(), 4, shuffle=True, num_workers=1, persistent_workers=True
+    ),
+    "a persistent worker, with epochs": lambda: DataLoader(
+        Told(), 4, num_workers=1, persistent_workers=True
+    ),
+    "a loader with a state": StatefulLoader,
+    "sampler": lambda: DataLoader(Rows(), 4, sampler=StatefulListed()),
+    "sampler, a worker": lambda: DataLoader(Rows(), 4, sampler=StatefulListed(), num_workers=1),
+    "sampler that knows its position": lambda: DataLoader(Rows(), 4, sampler=Positioned()),
+    "batch sampler": lambda: DataLoader(Rows(), batch_sampler=StatefulLists()),
+    "sampler inside": lambda: DataLoader(
+        Rows(), batch_sampler=BatchSampler(StatefulListed(), 3, False)
+    ),
+    "dataset": lambda: DataLoader(Stateful(), 4, shuffle=True),
+    "dataset with epochs": lambda: DataLoader(Both(), 4, shuffle=True),
+    "dataset, our loader": lambda: ours(Stateful()),
+    "dataset with epochs, our loader": lambda: ours(Both()),
+    "our loader, 2 workers, with epochs": lambda: ours(Told(), num_workers=2),
+    "dataset with epochs, seeded samples": lambda: ours(Both(), seed_samples=True),
+    "mixture": lambda: ours(mixed(Both(), Told(5))),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path, caplog):
+    loader = EXACT[name]
+    expected = train(tmp_path / "whole", loader)
+    assert "depends on something" not in caplog.text
+    # The first attempt ends within an epoch, and the second one, most often, at the end of one.
+    stops = (5,) if "worker" in name else (2, 6)
+    assert train(tmp_path / "parts", loader, stops) == expected
+    batches, epochs, _ = expected
+    assert len(batches) == STEPS and list(epochs.values()) == list(range(len(epochs)))
+    rows = rows_of(batches)
+    if "with epochs" in name:
+        assert rows[:, 1].tolist() == [position // SIZE for position in range(len(rows))]
+    if name == "mixture":
+        # Each source repeats its samples in its next epoch.
+        assert len({tuple(row) for row in rows[:12]}) > 5 and rows[:, 1].max() >= 2
 
 
 def test_accumulation_over_the_end_of_an_epoch(tmp_path):
-    make = LOADERS["shuffled"]
-    expected: dict[int, list[Any]] = {}
-    actual: dict[int, list[Any]] = {}
-    settings = {"gradient_accumulation_steps": 2, "max_steps": 6}
-    whole = train(tmp_path / "whole", make(Numbers(True)), expected, **settings)
-    train(tmp_path / "parts", make(Numbers(True)), actual, kill_at=3, **settings)
-    resumed = train(tmp_path / "parts", make(Numbers(True)), actual, **settings)
-    assert (actual, weights(resumed)) == (expected, weights(whole))
+    loader, settings = EXACT["shuffled"], {"gradient_accumulation_steps": 2}
+    expected = train(tmp_path / "whole", loader, **settings)
+    assert train(tmp_path / "parts", loader, (2,), **settings) == expected
 
 
 def test_another_loader_starts_the_epoch_again(tmp_path, caplog):
-    actual: dict[int, list[Any]] = {}
-    train(tmp_path, DataLoader(Numbers(), 4), actual, kill_at=3)
-    with caplog.at_level("WARNING"):
-        train(tmp_path, DataLoader(Numbers(), 5), actual)
+    loaders = iter([DataLoader(Rows(), 4), DataLoader(Rows(), 5)])
+    batches, _, _ = train(tmp_path, lambda: next(loaders), (2,))
     assert "from batches=3 to 2" in caplog.text
-    assert [row[0] for row in actual[3][0]] == [0, 1, 2, 3, 4]
+    assert [row[0] for row in batches[2]] == [0, 1, 2, 3, 4]
 
 
 class Stream(IterableDataset[torch.Tensor]):
     def __iter__(self) -> Iterator[torch.Tensor]:
-        yield from torch.ones(20, 2)
+        yield from torch.ones(40, 3)
 
 
 class OwnIteration(DataLoader[Any]):
@@ -237,39 +337,128 @@ class OwnIteration(DataLoader[Any]):
         return super().__iter__()
 
 
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (lambda: DataLoader(Stream(), 4), "its dataset is iterable"),
-        (lambda: OwnIteration(Numbers(), 4), "OwnIteration is not a plain DataLoader"),
-        (lambda: DataLoader(Numbers(), 4, num_workers=1, in_order=False), "in_order=False"),
-        (lambda: [torch.ones(2, 2)] * 20, "list is not a plain DataLoader"),
-    ],
-)
-def test_loader_that_cannot_resume_exactly_is_reported_once(make, reason, tmp_path, caplog):
-    train(tmp_path, make(), {}, kill_at=3)
-    assert "data loader" not in caplog.text
-    train(tmp_path, make(), {})
-    assert [reason in text for text in caplog.messages if "data loader" in text] == [True]
+def of_torchdata(dataset: Any, **settings: Any) -> Any:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    return stateful.StatefulDataLoader(dataset, 4, **settings)
 
 
-@pytest.mark.parametrize(
-    ("make", "notices"),
-    [
-        (partial(Stateful, num_workers=1), ["draws in a worker are not repeated"]),
-        (
-            partial(DataLoader, batch_size=4, sampler=Lazy(), num_workers=1),
-            ["draws in a worker are not repeated", "The sampler draws from the global generators"],
-        ),
-    ],
-)
-def test_random_numbers_that_are_not_repeated_are_mentioned_at_the_resume(
-    make: Callable[[Numbers], Any], notices: list[str], tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    train(tmp_path, make(Numbers()), {}, kill_at=3)
-    caplog.clear()
+NOT_REPEATED = "draws in a worker are not repeated"
+GLOBAL = "The sampler draws from the global generators"
+NOT_KEPT = "the state of the dataset (Stateful.state_dict) is not in a checkpoint"
+PERSISTENT = {"num_workers": 1, "persistent_workers": True}
+NOTICES: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "sampler": (lambda: DataLoader(Rows(), 4, sampler=Listed()), ["The order of BatchSampler"]),
+    "batch sampler": (
+        lambda: DataLoader(Rows(), batch_sampler=Lists()),
+        ["The order of Lists"],
+    ),
+    "dataset, a worker": (
+        lambda: DataLoader(Stateful(), 4, num_workers=1),
+        [NOT_KEPT, NOT_REPEATED],
+    ),
+    "dataset, a worker, our loader": (lambda: ours(Stateful(), num_workers=1), [NOT_KEPT]),
+    "a loader with a state": (partial(StatefulLoader, num_workers=1), [NOT_REPEATED]),
+    "lazy, a worker": (
+        lambda: DataLoader(Rows(), 4, sampler=Lazy(), num_workers=1),
+        [NOT_REPEATED, GLOBAL],
+    ),
+    "stream": (lambda: DataLoader(Stream(), 4), ["its dataset is iterable"]),
+    "own iteration": (
+        lambda: OwnIteration(Rows(), 4),
+        ["OwnIteration is not a plain DataLoader"],
+    ),
+    "out of order": (
+        lambda: DataLoader(Rows(), 4, num_workers=1, in_order=False),
+        ["in_order=False"],
+    ),
+    "list": (lambda: [torch.ones(2, 3)] * 20, ["list is not a plain DataLoader"]),
+    "torchdata, a stream": (
+        lambda: of_torchdata(Stream(), **PERSISTENT),
+        [NOT_REPEATED, "over a stream: after a resume"],
+    ),
+    "torchdata, with epochs": (
+        lambda: of_torchdata(Told(), **PERSISTENT),
+        [NOT_REPEATED, "do not see the dataset's set_epoch"],
+    ),
+    "torchdata, without workers": (lambda: of_torchdata(Told()), []),
+}
+TEXTS = {text for _, texts in NOTICES.values() for text in texts}
+
+
+@pytest.mark.parametrize("name", NOTICES)
+def test_what_a_resume_does_not_repeat_is_said(name, tmp_path, caplog):
+    loader, texts = NOTICES[name]
     with caplog.at_level("INFO"):
-        train(tmp_path, make(Numbers()), {})
-    every = ("draws in a worker are not repeated", "The sampler draws from the global generators")
-    assert [notice for notice in every if notice in caplog.text] == notices
+        train(tmp_path, loader, (2,), max_steps=3)
+    counts = {text: caplog.text.count(text) for text in TEXTS}
+    assert {text for text, count in counts.items() if count} == set(texts)
+    assert max(counts.values()) <= 2, "once in each attempt"
+
+
+class Collated(Told):
+    def get_batch(self, indices: np.ndarray) -> torch.Tensor:
+        return torch.stack([self[int(index)] for index in indices])
+
+
+class Items(Told):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Collated, Items])
+def test_a_batch_over_two_epochs_has_the_samples_of_both(kind):
+    batches = iter(ours(kind()))
+    rows = torch.cat([next(batches) for _ in range(5)])
+    assert rows[:, 1].tolist() == [position // SIZE for position in range(20)]
+
+
+class Faulty(Rows):
+    def __init__(self, fault: Any) -> None:
+        super().__init__()
+        self.fault = fault
+
+    def __getitem__(self, index: int) -> Any:
+        if index != 3:
+            return torch.zeros(4), index
+        if isinstance(self.fault, Exception):
+            raise self.fault
+        return self.fault
+
+
+ERRORS = [
+    (None, r"^data: Faulty\[3\] returned None"),
+    ((torch.zeros(5), 3), r"^data: Faulty\[3\] is \(Tensor \[5\], int\), and Faulty\[0\] is \(Te"),
+    ((torch.zeros(4), None), r"^data: Faulty\[3\] is \(Tensor \[4\], None\), and Faulty\[0\] is"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "num_workers"), [*((*error, 0) for error in ERRORS), (*ERRORS[1], 1)]
+)
+def test_samples_that_make_no_batch_are_named(fault, message, num_workers):
+    data = CustomData(
+        dataset=Faulty(fault), val_dataset=Faulty(fault), batch_size=4, shuffle=False,
+        num_workers=num_workers,
+    )  # fmt: skip
+    for loader in (data.train_loader(seed=0), data.val_loader()):
+        with pytest.raises(TrainingError, match=message):
+            next(iter(loader))  # type: ignore[arg-type]
+
+
+class Once:
+    """An iterator in the place of a loader."""
+
+    def __init__(self, count: int) -> None:
+        self.left = iter([torch.zeros(2, 3)] * count)
+
+    def __iter__(self) -> Any:
+        return self.left
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(0, "its dataset is empty"), (2, "no batch in epoch 1, and had some before; each iter")],
+)
+def test_a_loader_without_a_further_batch(count, message, tmp_path):
+    with pytest.raises(TrainingError, match=message):
+        train(tmp_path, lambda: Once(count))

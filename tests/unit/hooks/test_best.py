@@ -52,14 +52,12 @@ def test_a_name_without_a_direction_is_rejected(make, keys):
         make("val/x")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
-@pytest.mark.parametrize("metric", ["val_loss", "Val/Loss"])
-def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(tmp_path, metric, make):
+def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(tmp_path, make):
     values = Values({step: {"loss": 1.0, "accuracy": 0.5} for step in (2, 4)})
-    trainer = Toy([LoggingHook(5), values, make(metric), CheckpointingHook(9)], 9, tmp_path)
+    trainer = Toy([LoggingHook(5), values, make("val_loss"), CheckpointingHook(9)], 9, tmp_path)
     with pytest.raises(
-        ConfigError, match=rf"metric={metric}: is not logged; choose one of .*val/(loss|accuracy)"
+        ConfigError, match=r"metric=val_loss: is not logged; choose one of .*val/(loss|accuracy)"
     ):
         trainer.train()
     assert trainer.step == 3, "when the next step begins"
@@ -94,12 +92,11 @@ def test_a_default_best_metric_needs_no_validation_set(tmp_path):
         stopping.train()
 
 
-@pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
-def test_a_metric_that_is_logged_late_is_no_error(tmp_path, make):
-    own = Values({3: {"score": 1.0}}, group="own")
-    hooks = lambda: [Values({2: {"loss": 1.0}}), own, make("own/score"), CheckpointingHook(9)]  # noqa: E731
-    Toy(hooks(), 3, tmp_path).train()
-    Toy(hooks(), 3, tmp_path).train()  # has nothing left to log
+def test_a_metric_that_is_logged_late_is_no_error(tmp_path):
+    for _ in range(2):  # the second attempt has nothing left to log
+        own = Values({3: {"score": 1.0}}, group="own")
+        steered = [make("own/score") for make in STEERED]
+        Toy([Values({2: {"loss": 1.0}}), own, *steered], 3, tmp_path).train()
 
 
 @pytest.mark.slow
@@ -114,7 +111,7 @@ def test_a_plateau_is_not_left_by_rounding(tmp_path):
 
     def trained(noise: float, max_steps: int, folder: str) -> float:
         values = Values({step: {"acc": 0.9 + noise * step} for step in range(1, 7)})
-        hooks = [values, MetricScheduleHook(Best("val/acc", "max")), CheckpointingHook(1)]
+        hooks = [values, MetricScheduleHook(Best("val/acc", "max")), CheckpointingHook(9)]
         trainer = Plateau(hooks, max_steps, tmp_path / folder)
         trainer.train()
         return float(trainer.optimizer.param_groups[0]["lr"])

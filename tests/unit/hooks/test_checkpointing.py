@@ -1,4 +1,4 @@
-"""The checkpoint that a run resumes from: `load` in each of its forms, and rolling back."""
+"""Which states are saved, and which checkpoint a run resumes from, whatever it is named."""
 
 import os
 import shutil
@@ -10,23 +10,29 @@ from typing import Any
 import pytest
 import torch
 
-from launcher import FunctionHook
+from launcher import EvaluationHook, FunctionHook
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.progress import ProgressHook
 from launcher.process import signals
 from support.broken_disk import BrokenDisk
-from support.toy import GOOD, Toy, Values
+from support.toy import BAD, GOOD, Toy, Values
 
 
 def train(
-    workspace: Path, max_steps: int, load: Any = "auto", keep_previous: int = 1, **options: Any
+    workspace: Path,
+    max_steps: int,
+    load: Any = "auto",
+    keep_previous: int = 1,
+    is_composed: bool = False,
+    **options: Any,
 ) -> Toy:
     hook = CheckpointingHook(2, keep_previous=keep_previous, load=load, **options)
-    trainer = Toy([hook, JsonlHook()], max_steps, workspace, batches=[GOOD])
+    trainer = Toy([hook], max_steps, workspace, batches=[GOOD])
+    if is_composed:
+        trainer.context = RunContext(texts={"config.yaml": "{}"})
     trainer.train()
     return trainer
 
@@ -47,9 +53,9 @@ def same_tensors(one: Path, other: Path) -> bool:
 def test_a_named_checkpoint_is_loaded_at_each_start(tmp_path):
     train(tmp_path, 8, keep_previous=9)
     full = str(tmp_path / "checkpoints" / "step-00000004")
-    for load in ("4", "step-00000004", "checkpoints/step-00000004", full, full):
+    for load in ("4", "step-00000004", "checkpoints/step-00000004", full):
         assert resumed_at(train(tmp_path, 8, load, keep_previous=9)) == 4
-    assert len(list(tmp_path.glob("checkpoints/abandoned-step-*"))) == 10
+    assert len(list(tmp_path.glob("checkpoints/abandoned-step-*"))) == 8
     assert resumed_at(train(tmp_path, 10)) == 8
     assert os.readlink(tmp_path / "checkpoints" / "latest") == "step-00000010"
     assert same_tensors(
@@ -57,11 +63,11 @@ def test_a_named_checkpoint_is_loaded_at_each_start(tmp_path):
     )
 
 
-@pytest.mark.parametrize("load", [4, "never", "must"])
-def test_a_requeued_job_resumes_whatever_its_first_start_loaded(tmp_path, monkeypatch, load):
+def test_a_requeued_job_resumes_whatever_its_first_start_loaded(tmp_path, monkeypatch):
     train(tmp_path, 8, keep_previous=9)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert resumed_at(train(tmp_path, 10, load)) == 8
+    for step, load in ((8, 4), (10, "never"), (12, "must")):
+        assert resumed_at(train(tmp_path, step + 2, load, keep_previous=9)) == step
 
 
 def test_a_damaged_named_checkpoint_is_one_sentence(tmp_path):
@@ -151,12 +157,12 @@ def test_a_value_before_the_first_step_is_no_best(tmp_path):
     assert (tmp_path / "checkpoints" / "best").readlink() == Path("step-00000002")
 
 
-@pytest.mark.parametrize("asynchronous", [True, False])
 @pytest.mark.parametrize(
-    ("failing", "last", "best", "value"), [(4, 4.5, 6, 4.5), (4, 5.5, 2, 5.0), (2, 9.0, 4, 4.0)]
+    ("failing", "last", "best", "value", "asynchronous"),
+    [(4, 4.5, 6, 4.5, True), (4, 4.5, 6, 4.5, False), (4, 5.5, 2, 5.0, True), (2, 9, 4, 4.0, True)],
 )
 def test_a_best_value_counts_only_once_it_is_saved(
-    tmp_path, monkeypatch, asynchronous, failing, last, best, value
+    tmp_path, monkeypatch, failing, last, best, value, asynchronous
 ):
     """The save of a step fails, and its value with it: a later value is compared with another
     step's, or with none."""
@@ -171,27 +177,21 @@ def test_a_best_value_counts_only_once_it_is_saved(
 
 # --------------------------------------------------------------------------- whose checkpoint it is
 @pytest.mark.parametrize(
-    ("path", "folder"),
-    [
-        ("mine", "runs/{run}/mine"),
-        ("../../shared", "shared/runs/{run}"),
-    ],
+    ("path", "folder"), [("mine", "runs/b/mine"), ("../../shared", "shared/runs/b")]
 )
 def test_runs_with_the_same_path_have_their_own_checkpoints(tmp_path, path, folder):
-    for run in ("a", "b"):
-        workspace, place = tmp_path / "runs" / run, path
-        trainer = train(workspace, 4, path=place)
-        assert trainer.resumed_from is None, "the other run's checkpoints are not this one's"
-        own = tmp_path / folder.format(run=run)
-        assert sorted(own.glob("step-*")) == [own / "step-00000002", own / "step-00000004"]
-        assert steps(workspace) == [2, 4], "`checkpoints` of the run leads there"
-        assert resumed_at(train(workspace, 6, path=place)) == 4
-        if not own.is_relative_to(workspace):
-            shutil.rmtree(workspace)
-        # It is found without the run's folder, and then without the option, by the link.
-        assert resumed_at(train(workspace, 8, path=place)) == 6
-        assert steps(workspace) == [6, 8]
-        assert resumed_at(train(workspace, 9)) == 8
+    workspace, own = tmp_path / "runs" / "b", tmp_path / folder
+    train(tmp_path / "runs" / "a", 4, path=path)
+    trainer = train(workspace, 4, path=path)
+    assert trainer.resumed_from is None, "the other run's checkpoints are not this one's"
+    assert sorted(own.glob("step-*")) == [own / "step-00000002", own / "step-00000004"]
+    assert steps(workspace) == [2, 4], "`checkpoints` of the run leads there"
+    if not own.is_relative_to(workspace):
+        shutil.rmtree(workspace)
+    # It is found without the run's folder, and then without the option, by the link.
+    assert resumed_at(train(workspace, 6, path=path)) == 4
+    assert steps(workspace) == [4, 6]
+    assert resumed_at(train(workspace, 7)) == 6
 
 
 def test_checkpoints_at_another_place_than_before_are_reported(tmp_path):
@@ -205,23 +205,10 @@ def test_checkpoints_at_another_place_than_before_are_reported(tmp_path):
     assert resumed_at(train(tmp_path / "run", 6, path="../there")) == 4
 
 
-def composed(workspace: Path, max_steps: int, load: Any = "auto", **options: Any) -> Toy:
-    """Train as `train` does, for a run of a configuration."""
-    trainer = Toy(
-        [CheckpointingHook(2, **{"keep_previous": 1, "load": load, **options})],
-        max_steps,
-        workspace,
-        batches=[GOOD],
-    )
-    trainer.context = RunContext(texts={"config.yaml": "{}"})
-    trainer.train()
-    return trainer
-
-
 @pytest.mark.parametrize("how", ["copied", "linked"])
 def test_a_checkpoint_of_another_run_is_only_resumed_by_name(tmp_path, how):
     other, mine = tmp_path / "name" / "other", tmp_path / "name" / "mine"
-    composed(other, 4)
+    train(other, 4, is_composed=True)
     mine.mkdir()
     if how == "copied":
         shutil.copytree(other / "checkpoints", mine / "checkpoints", symlinks=True)
@@ -229,22 +216,22 @@ def test_a_checkpoint_of_another_run_is_only_resumed_by_name(tmp_path, how):
         (mine / "checkpoints").symlink_to(other / "checkpoints")
     for load in ("auto", "must"):
         with pytest.raises(ConfigError, match="of the run name/other, not of name/mine"):
-            composed(mine, 8, load)
+            train(mine, 8, load, is_composed=True)
     assert steps(other) == steps(mine) == [2, 4]
     named = mine / "checkpoints" / "step-00000004"
-    assert resumed_at(composed(mine, 8, named, keep_previous=0)) == 4
+    assert resumed_at(train(mine, 8, named, keep_previous=0, is_composed=True)) == 4
     assert steps(mine) == [2, 4, 8], "the other run's are not deleted"
-    assert resumed_at(composed(mine, 10)) == 8
+    assert resumed_at(train(mine, 10, is_composed=True)) == 8
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_a_renamed_run_keeps_its_checkpoints(tmp_path, is_recorded):
     old, new = tmp_path / "name" / "old", tmp_path / "name" / "new"
-    (composed if is_recorded else train)(old, 4)
+    train(old, 4, is_composed=is_recorded)
     if is_recorded:
         (old / "run.json").write_text('{"id": "old", "name": "name"}')
     old.rename(new)
-    assert resumed_at((composed if is_recorded else train)(new, 6)) == 4
+    assert resumed_at(train(new, 6, is_composed=is_recorded)) == 4
 
 
 def test_checkpoints_of_another_history_are_not_mixed_with_it(tmp_path, caplog):
@@ -281,3 +268,108 @@ def test_a_workspace_of_trainloop_can_be_loaded(tmp_path, caplog):
     assert run(6, FunctionHook(on_restore=load)).resumed_from is None
     assert "Training from step 4 to 6." in caplog.text
     assert resumed_at(run(6, FunctionHook(on_restore=load))) == 6, "its own checkpoint counts"
+
+
+# ------------------------------------------------------------------- checkpoints that do not fit
+class Sgd(Toy):
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), lr=0.2, momentum=0.9)
+
+
+class Faster(Toy):
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        optimizer = super().build_optimizer()
+        for group in optimizer.param_groups:
+            group["lr"] = 7.0
+        return optimizer
+
+
+def test_the_settings_of_the_checkpoints_optimizer_are_kept(tmp_path):
+    first = Toy([CheckpointingHook(1)], 1, tmp_path)
+    first.train()
+    other = Faster([CheckpointingHook(1)], 2, tmp_path)
+    other.train()
+    for before, group in zip(
+        first.optimizer.param_groups, other.optimizer.param_groups, strict=True
+    ):
+        assert group["initial_lr"] == before["initial_lr"] != 7.0
+
+
+class Fewer(Toy):
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.model.parameters())
+
+
+class Wider(Toy):
+    def build_model(self) -> torch.nn.Module:
+        return torch.nn.Sequential(
+            torch.nn.Linear(2, 3), torch.nn.Dropout(0.5), torch.nn.Linear(3, 1)
+        )
+
+
+class Deeper(Toy):
+    def build_model(self) -> torch.nn.Module:
+        return torch.nn.Sequential(*super().build_model(), torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (Sgd, "The optimizer is SGD, 1 group; .* written with AdamW, 4 groups"),
+        (Fewer, "AdamW, 1 group; .* AdamW, 4 groups"),
+        (Wider, r"shape \(2, 2\) in"),
+        (Deeper, "3.weight: the checkpoint"),
+    ],
+)
+def test_checkpoint_that_does_not_fit_is_rejected_before_the_attempt(tmp_path, other, why):
+    Toy([CheckpointingHook(1, 9)], 3, tmp_path).train()
+    before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    with pytest.raises(
+        ConfigError, match=f"^load=latest: .*does not fit this configuration: .*{why}"
+    ):
+        other([CheckpointingHook(1)], 5, tmp_path).train()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before, (
+        "nothing was abandoned"
+    )
+
+
+# ----------------------------- a state whose updates are skipped may be broken, and is not saved
+def test_a_run_that_ends_in_skipped_updates_fails_and_keeps_its_last_good_checkpoint(tmp_path):
+    with pytest.raises(TrainingError, match="2 skipped updates in a row"):
+        Toy([CheckpointingHook(1)], 4, tmp_path, [GOOD, GOOD, BAD, BAD]).train()
+    assert steps(tmp_path) == [2]
+    assert (tmp_path / "checkpoints" / "latest").resolve().name == "step-00000002"
+
+
+def test_a_checkpoint_that_was_due_is_saved_at_the_next_good_step(tmp_path):
+    Toy([CheckpointingHook(2, keep_previous=9)], 5, tmp_path, [GOOD, BAD, GOOD, GOOD, GOOD]).train()
+    assert steps(tmp_path) == [3, 4, 5]
+
+
+def test_a_metric_of_such_a_state_is_not_the_best(tmp_path):
+    hooks = [
+        Values({1: {"loss": 2.0}, 2: {"loss": 1.0}}),
+        CheckpointingHook(9, best_metric="val/loss"),
+    ]
+    Toy(hooks, 3, tmp_path, [GOOD, BAD, GOOD]).train()
+    assert (tmp_path / "checkpoints" / "best").resolve().name == "step-00000001"
+
+
+def test_a_run_that_ends_in_a_non_finite_validation_fails(tmp_path):
+    batches = [GOOD]
+    hook = EvaluationHook(interval=1, loader=lambda: batches)
+
+    class Spoiled(Toy):
+        def forward(self, input: torch.Tensor) -> object:
+            loss, records = super().forward(input)
+            return loss * (1.0 if self.model.training or self.step != 3 else float("inf")), records
+
+    with pytest.raises(TrainingError, match="val/loss=inf at step 3"):
+        Spoiled([hook, CheckpointingHook(1)], 3, tmp_path).train()
+    assert steps(tmp_path) == [2]
+
+
+def test_a_loss_scaler_in_search_of_its_scale_is_no_failure(tmp_path):
+    trainer = Toy([CheckpointingHook(1)], 1, tmp_path, [GOOD * 100], mixed_precision="fp16")
+    trainer.train()
+    assert trainer.state.skipped_in_row == 1 and steps(tmp_path) == [1]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from launcher import BaseHook, CheckpointingHook, EarlyStoppingHook
+from launcher import CheckpointingHook, EarlyStoppingHook, FunctionHook
 from launcher.hooks.base import RunContext
 from launcher.process import signals
 from support.toy import Toy, Values
@@ -14,12 +14,12 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("pauses", [[], [1], [3], [1, 2, 4]])
+@pytest.mark.parametrize("pauses", [[], [1, 2, 4]])
 def test_early_stopping_stops_at_the_same_step_however_often_it_is_resumed(tmp_path, pauses):
     """The best at step 2, then three without a gain; the counts and the best survive a resume."""
     for max_steps in [*pauses, 7]:
         trainer = Toy(
-            [Values(LOSSES), EarlyStoppingHook(patience=3), CheckpointingHook(interval=1)],
+            [Values(LOSSES), EarlyStoppingHook(patience=3), CheckpointingHook(9)],
             max_steps,
             tmp_path,
         )
@@ -50,9 +50,7 @@ class ResumedValues(Values):
     ("patience", "max_steps", "end", "stops"),
     [
         (None, 8, 8, "at once"),
-        (None, 7, 7, "interrupted"),
-        (5, 8, 8, "interrupted"),
-        (5, 7, 7, "at once"),
+        (5, 7, 7, "interrupted"),
         (3, 8, 5, "interrupted"),
         (4, 7, 6, "at once"),
     ],
@@ -65,7 +63,7 @@ def test_a_run_that_stopped_early_trains_on_where_early_stopping_allows_it(
 
     def trainer(patience: int | None, max_steps: int, values: type[Values] = values) -> Toy:
         stopping = [] if patience is None else [EarlyStoppingHook(patience=patience)]
-        return Toy([values(LOSSES), *stopping, CheckpointingHook(interval=1)], max_steps, tmp_path)
+        return Toy([values(LOSSES), *stopping, CheckpointingHook(9)], max_steps, tmp_path)
 
     if stops == "interrupted":
         signals.install()
@@ -80,19 +78,16 @@ def test_a_run_that_stopped_early_trains_on_where_early_stopping_allows_it(
     assert (second.state.stop_reason is None) == (end == max_steps)
 
 
-class StopAt(BaseHook):
-    """Ends training without a state of its own."""
-
-    def on_after_step(self, trainer: Any) -> None:
-        if trainer.step == 3:
-            trainer.state.stop("enough")
+def stop_at_3(trainer: Any) -> None:
+    if trainer.step == 3:
+        trainer.state.stop("enough")
 
 
 @pytest.mark.parametrize(("changed", "end"), [(False, 3), (True, 6)])
 def test_the_reason_of_another_hook_holds_for_the_same_configuration(tmp_path, changed, end):
     def trained(config: str, max_steps: int = 6) -> Toy:
-        hooks = [StopAt()] if config == "seed: 1\n" else []
-        trainer = Toy([*hooks, CheckpointingHook(interval=1)], max_steps, tmp_path)
+        hooks = [FunctionHook(on_after_step=stop_at_3)] if config == "seed: 1\n" else []
+        trainer = Toy([*hooks, CheckpointingHook(9)], max_steps, tmp_path)
         trainer.context = RunContext(texts={"config.yaml": config})
         trainer.train()
         return trainer

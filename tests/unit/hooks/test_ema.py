@@ -14,9 +14,10 @@ from support.toy import GOOD, Recorder, Toy
 
 
 class Kept(BaseHook):
-    """Copies of the weights after each step; torch's own average."""
+    """Copies of the weights at first and after each step; torch's own average."""
 
     def on_before_train(self, trainer: Any) -> None:
+        self.initial = copy.deepcopy(trainer.model.state_dict())
         self.weights: list[dict[str, torch.Tensor]] = []
         self.average = AveragedModel(trainer.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 
@@ -41,33 +42,35 @@ def test_the_values_are_those_of_torch(tmp_path):
     assert parameters(hook.ema_model) == parameters(kept.average)
 
 
-def test_an_average_that_starts_late_is_a_copy_before(tmp_path):
-    values = {}
-    for steps in (4, 5, 6):
-        hook, kept = EmaHook(0.9, start=4), Kept()
-        Toy([hook, kept], steps, tmp_path / str(steps)).train()
-        values[steps] = parameters(hook.ema_model)
-    copied, last, newest = (list(weights.values()) for weights in kept.weights[3:])
-    assert values[4] == [weight.tolist() for weight in copied]
-    averages = copied
-    for steps, weights in ((5, last), (6, newest)):
-        averages = [0.9 * one + 0.1 * other for one, other in zip(averages, weights, strict=True)]
-        for found, expected in zip(values[steps], averages, strict=True):
-            assert torch.allclose(torch.tensor(found), expected)
-
-
-def test_warmup_and_interval(tmp_path):
-    hook, kept = EmaHook(decay=[0.9, 0.1], interval=2, warmup=4), Kept()
-    trainer = Toy([kept, hook], 7, tmp_path)
-    trainer.train()
-    values = averages(hook, trainer)
-    second, fourth, sixth = (kept.weights[step - 1]["0.bias"].double() for step in (2, 4, 6))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"start": 4},
+        {"interval": 2, "warmup": 4},
+        {"start": "initial"},
+        {"start": "initial", "warmup": 3},
+    ],
+)
+def test_the_average_after_each_step(tmp_path, settings):
+    hook, kept, found = EmaHook([0.9, 0.1], **settings), Kept(), []
+    note = FunctionHook(on_after_step=lambda trainer: found.append(averages(hook, trainer)))
+    Toy([kept, hook, note], 7, tmp_path).train()
+    warmup, interval, start = (settings.get(key, 0) for key in ("warmup", "interval", "start"))
     for decay in (0.9, 0.1):
-        expected = second
-        for updates, weights in ((1, fourth), (2, sixth)):
-            present = min(decay, (1 + updates) / (4 + updates)) ** 2
-            expected = present * expected + (1 - present) * weights
-        assert values[f"ema/{decay}/0.bias"] == pytest.approx(expected.tolist(), abs=1e-6)
+        expected = kept.initial["0.bias"] if start == "initial" else None
+        updates = 0
+        for step, weights in enumerate(kept.weights, 1):
+            if step % (interval or 1):
+                continue
+            if expected is None or (start != "initial" and step <= start):
+                expected = weights["0.bias"]
+            else:
+                present = min(decay, (1 + updates) / (warmup + updates)) if warmup else decay
+                present **= interval or 1
+                expected = present * expected + (1 - present) * weights["0.bias"]
+            updates += 1
+            value = found[step - 1][f"ema/{decay}/0.bias"]
+            assert value == pytest.approx(expected.tolist(), abs=1e-6), step
 
 
 @pytest.mark.parametrize(
@@ -203,18 +206,3 @@ def test_two_hooks(tmp_path):
         Toy([EmaHook(0.9), EmaHook(0.9), CheckpointingHook(1)], 1, tmp_path / "b").train()
     with pytest.raises(ConfigError, match="only one hook can replace the weights"):
         Toy([EmaHook(0.9, evaluate=True), EmaHook(0.5, evaluate=True)], 1, tmp_path / "c").train()
-
-
-@pytest.mark.parametrize("warmup", [0, 3])
-def test_the_average_may_start_as_the_initial_weights(tmp_path, warmup):
-    hook, kept, initial = EmaHook(0.9, start="initial", warmup=warmup), Kept(), []
-    first = FunctionHook(
-        on_before_train=lambda trainer: initial.append(copy.deepcopy(trainer.model.state_dict()))
-    )
-    Toy([hook, kept, first], 2, tmp_path).train()
-    expected = initial[0]
-    for number, weights in enumerate(kept.weights):
-        decay = min(0.9, (1 + number) / (warmup + number)) if warmup else 0.9
-        expected = {name: decay * expected[name] + (1 - decay) * weights[name] for name in weights}
-    for name, average in hook.ema_model.module.named_parameters():
-        torch.testing.assert_close(average, expected[name])

@@ -18,22 +18,17 @@ def note_step(trainer: Any) -> None:
 
 
 def test_functions_are_called_with_the_arguments_of_their_event(tmp_path):
-    steps: list[int] = []
-    hook = FunctionHook(on_after_step=lambda trainer: steps.append(trainer.step))
-    hook.on("on_after_step", lambda trainer: steps.append(-trainer.step))
+    """A function may be named by its path."""
+    SEEN.clear()
+    hook = FunctionHook(on_after_step=f"{__name__}.note_step")
+    hook.on("on_after_step", lambda trainer: SEEN.append(-trainer.step))
     records: list[Any] = []
     log = FunctionHook(
         on_log_scalars=lambda trainer, values, dry_run: records.append((dry_run, set(values)))
     )
     Toy([hook, log, LoggingHook(2)], 2, tmp_path).train()
-    assert steps == [1, -1, 2, -2]
+    assert SEEN == [1, -1, 2, -2]
     assert records == [(False, {"train"})]
-
-
-def test_a_function_may_be_named_by_its_path(tmp_path):
-    SEEN.clear()
-    Toy([FunctionHook(on_after_step=f"{__name__}.note_step")], 2, tmp_path).train()
-    assert SEEN == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,13 @@ class Wrapped(nn.Module):
 
 
 class Training(BaseTrainer):
+    made: type[nn.Module] = Wrapped
+
     def build_data_loader(self) -> list[torch.Tensor]:
         return [torch.ones(1)]
 
     def build_model(self) -> nn.Module:
-        return Wrapped()
+        return self.made()
 
     def build_optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.model.parameters(), lr=0.1)
@@ -40,8 +42,9 @@ def weights(prefix: str = "") -> dict[str, torch.Tensor]:
     }
 
 
-def load(source: Path, strict: bool = True) -> nn.Module:
+def load(source: Path, strict: bool = True, made: type[nn.Module] = Wrapped) -> nn.Module:
     trainer = Training(max_steps=1, workspace=source.parent / "run", device="cpu")
+    trainer.made = made
     trainer.build()
     InitFromHook(source, strict=strict).on_start(trainer)
     return trainer.model
@@ -132,32 +135,19 @@ def test_init_from_reports_a_path_without_weights(tmp_path):
 class TiedNet(nn.Module):
     """One matrix under three names, and one tensor of its own."""
 
-    def __init__(self, is_tied: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.head, self.probe = (
-            nn.Embedding(4, 3),
-            nn.Linear(3, 4, bias=False),
-            nn.Module(),
-        )
-        self.norm = nn.LayerNorm(3)
-        if is_tied:
-            self.head.weight = self.embedding.weight
-            self.probe.weight = self.embedding.weight
+        self.embedding, self.head = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)
+        self.norm, self.probe = nn.LayerNorm(3), nn.Module()
+        self.head.weight = self.probe.weight = self.embedding.weight
 
 
 SHARED = ("embedding.weight", "head.weight", "probe.weight")
 
 
 def load_tied(folder: Path, tensors: dict[str, torch.Tensor], strict: bool = True) -> nn.Module:
-    class Tying(Training):
-        def build_model(self) -> nn.Module:
-            return TiedNet()
-
     save_file(tensors, folder / "w.safetensors")
-    trainer = Tying(max_steps=1, workspace=folder / "run", device="cpu")
-    trainer.build()
-    InitFromHook(folder / "w.safetensors", strict=strict).on_start(trainer)
-    return trainer.model
+    return load(folder / "w.safetensors", strict, TiedNet)
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])

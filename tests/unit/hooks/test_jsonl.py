@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from launcher import FunctionHook
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
@@ -28,17 +30,28 @@ def train(workspace: Path, max_steps: int) -> None:
     ).train()
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of five steps."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(folder, 5)
+    return folder
+
+
+@pytest.fixture
+def file(trained, tmp_path):
+    """The metrics of a copy of that run, which keeps its name."""
+    return Path(shutil.copytree(trained, tmp_path / "run", symlinks=True)) / "metrics.jsonl"
+
+
 def lines(file: Path) -> list[int]:
     return [json.loads(line)["step"] for line in file.read_text().splitlines()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["deleted", "emptied", "binary", "NULs", "one line", "a folder", "deep"]
 )
-def test_lost_lines_are_reported_and_a_damaged_file_is_kept(tmp_path, caplog, damage):
-    train(tmp_path, 5)
-    file = tmp_path / "metrics.jsonl"
+def test_lost_lines_are_reported_and_a_damaged_file_is_kept(file, caplog, damage):
     content = file.read_bytes()
     first, *others = content.splitlines(keepends=True)
     damaged = {
@@ -53,10 +66,10 @@ def test_lost_lines_are_reported_and_a_damaged_file_is_kept(tmp_path, caplog, da
         file.mkdir()
     elif damage != "deleted":
         file.write_bytes(damaged)
-    train(tmp_path, 8)
+    train(file.parent, 8)
     assert "lines that the checkpoint of step 5 records; the others are lost" in caplog.text
     assert lines(file) == ([1, 3, 4, 5, 6, 7, 8] if damage == "one line" else [5, 6, 7, 8])
-    kept = tmp_path / "metrics.jsonl.damaged"
+    kept = file.with_suffix(".jsonl.damaged")
     if damage == "a folder":
         assert kept.is_dir()
     elif damaged:
@@ -83,9 +96,7 @@ def test_lines_in_order_are_left_alone(tmp_path, rows, caplog):
 
 
 @pytest.mark.parametrize("change", ["doubled", "each twice", "shuffled"])
-def test_lines_twice_or_out_of_order_are_reported_and_put_in_order(tmp_path, caplog, change):
-    train(tmp_path, 5)
-    file = tmp_path / "metrics.jsonl"
+def test_lines_twice_or_out_of_order_are_reported_and_put_in_order(file, caplog, change):
     content = file.read_bytes().splitlines(keepends=True)
     damaged = {
         "doubled": content * 2,
@@ -93,10 +104,10 @@ def test_lines_twice_or_out_of_order_are_reported_and_put_in_order(tmp_path, cap
         "shuffled": [content[n] for n in (1, 4, 0, 2, 3)],
     }[change]
     file.write_bytes(b"".join(damaged))
-    train(tmp_path, 8)
+    train(file.parent, 8)
     assert lines(file) == list(range(1, 9)) and file.read_bytes().startswith(b"".join(content))
     assert "lines twice or out of order: it is kept as metrics.jsonl.damaged" in caplog.text
-    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == b"".join(damaged)
+    assert file.with_suffix(".jsonl.damaged").read_bytes() == b"".join(damaged)
 
 
 @pytest.mark.parametrize("failing", [range(3, 4), range(2, 9), range(2, 999)])
@@ -120,37 +131,27 @@ def test_a_lock_that_cannot_be_read_ends_no_training(tmp_path, failing):
     assert lines(tmp_path / "metrics.jsonl") == list(range(1, 9))
 
 
-class FullFrom(BaseHook):
-    """Lets a file be on a full disk from a step on."""
-
-    def __init__(self, step: int, file: Path):
-        self.step, self.file = step, file
-
-    def on_after_step(self, trainer: Any) -> None:
-        if trainer.step == self.step:
-            os.rename(self.file, self.file.with_suffix(".there"))
-            os.symlink("/dev/full", self.file)
-
-
-@pytest.mark.parametrize("name", ["metrics.jsonl", "media.jsonl"])
-@pytest.mark.parametrize("settings", [{}, {"pause_at": 6}])
+@pytest.mark.parametrize(
+    ("name", "settings"), [("metrics.jsonl", {}), ("media.jsonl", {"pause_at": 6})]
+)
 def test_lines_that_are_never_written_are_a_failure_and_the_next_attempt_writes_them(
     tmp_path, name, settings
 ):
     def hooks() -> list[BaseHook]:
-        return [LoggingHook(1), Histograms(), CheckpointingHook(3), JsonlHook(), MediaHook()]
+        draws = FunctionHook(on_after_step=lambda trainer: trainer.log_histograms({"x": [1.0]}))
+        return [LoggingHook(1), draws, CheckpointingHook(3), JsonlHook(), MediaHook()]
 
-    file = tmp_path / name
+    def fill_disk(trainer: Any) -> None:
+        if trainer.step == 3:
+            os.rename(file, file.with_suffix(".there"))
+            os.symlink("/dev/full", file)
+
+    file, full = tmp_path / name, FunctionHook(on_after_step=fill_disk)
     with pytest.raises(TrainingError, match=rf"\d lines of .*{name} could not be written"):
-        Toy([*hooks(), FullFrom(3, file)], 8, tmp_path, batches=[GOOD], **settings).train()
+        Toy([*hooks(), full], 8, tmp_path, batches=[GOOD], **settings).train()
     os.replace(file.with_suffix(".there"), file)
     Toy(hooks(), 8, tmp_path, batches=[GOOD]).train()
     assert lines(file) == list(range(1, 9))
-
-
-class Histograms(BaseHook):
-    def on_after_step(self, trainer: Any) -> None:
-        trainer.log_histograms({"x": [1.0, 2.0]})
 
 
 @settings(max_examples=30)

@@ -11,13 +11,14 @@ from launcher import (
     BaseHook,
     CheckpointingHook,
     ConfigError,
+    FunctionHook,
     JsonlHook,
     LoggingHook,
     TensorBoardHook,
     WandbHook,
 )
 from launcher.config.construct import instantiate
-from launcher.process.signals import SignalExit
+from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
 from launcher.runs.__main__ import main
@@ -32,14 +33,9 @@ def test_message_about_a_held_workspace_names_no_key_of_a_configuration(tmp_path
     assert str(error.value).endswith("wait for it or stop it, or use another workspace.")
 
 
-class Stop(BaseHook):
-    """Sends this process a signal after a step."""
-
-    def on_after_step(self, trainer: Any) -> None:
-        if trainer.step == 3:
-            from launcher.process import signals
-
-            signals.note(signal.SIGTERM)
+def stop(trainer: Any) -> None:
+    if trainer.step == 3:
+        signals.note(signal.SIGTERM)
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:
@@ -59,8 +55,8 @@ def test_each_step_is_in_the_event_file_once_over_a_resume(tmp_path, monkeypatch
         hooks = [TensorBoardHook(config={"lr": 0.1}), CheckpointingHook(2), LoggingHook(1), *more]
         Toy(hooks, 6, work).train()
 
-    with pytest.raises(SignalExit):
-        train(Stop())
+    with pytest.raises(signals.SignalExit):
+        train(FunctionHook(on_after_step=stop))
     record = json.loads((work / "run.json").read_text())
     assert (record["state"], record["step"], record["config"]["lr"]) == ("preempted", 3, 0.1)
     # The resumed run may add to the newest line.

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from launcher.hooks.records import (
-    flatten,
     format_records,
     key_average,
     map_nested_tensor,
@@ -44,8 +43,3 @@ def test_records_skip_none_and_take_numpy_scalars():
 def test_key_average_and_nan(exclude, expected):
     found = key_average([{"x": math.nan}, {"x": 2.0}], exclude_nan=exclude)["x"]
     assert found == expected or (math.isnan(found) and math.isnan(expected))
-
-
-def test_flatten_and_numbers():
-    assert flatten({"a": {"b": {"c": 1}}, "d": 2}) == {"a/b/c": 1, "d": 2}
-    assert to_numbers({"a": {"b": torch.tensor(0.5)}}) == {"a": {"b": 0.5}}

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from launcher.hooks.checkpointing import CheckpointingHook
@@ -27,16 +26,12 @@ def identity(lr: float = 0.1, ratio: float = 0.2) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, **values: object) -> None:
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(values))
-
-
 def test_each_record_is_read_once(tmp_path):
     for number in range(200):
         own = identity(lr=number) if number % 50 else identity(ratio=0.4 + number / 1000)
         version = {"identity_version": IDENTITY_VERSION, "config": {}, "max_steps": 100}
-        write(tmp_path / f"{number:05d}", identity=own, **version)
+        (folder := tmp_path / f"{number:05d}").mkdir()
+        (folder / "run.json").write_text(json.dumps({"identity": own, **version}))
     for step in (20, 60, 80):
         checkpoint = tmp_path / "00000" / "checkpoints" / f"step-{step:08d}"
         checkpoint.mkdir(parents=True)

@@ -15,32 +15,22 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from launcher import BaseHook, BaseTrainer, CheckpointingHook, LoggingHook
+from launcher import BaseHook, CheckpointingHook, LoggingHook
 from launcher.errors import TrainingError
+from support.toy import Toy
 
 
-class Training(BaseTrainer):
+class Training(Toy):
+    """Another model in each attempt, on equal batches: their position is not restored."""
+
     def __init__(
         self, workspace: Path, hooks: Sequence[BaseHook], max_steps: int = 2, **settings: Any
     ):
-        super().__init__(max_steps, workspace=workspace, device="cpu", **settings)
-        self.my_hooks = hooks
-
-    def build_data_loader(self) -> Any:
-        return [torch.ones(4, 2)]  # equal batches: their position is not restored
+        super().__init__(hooks, max_steps, workspace, [torch.ones(4, 2)], **settings)
 
     def build_model(self) -> nn.Module:
         torch.manual_seed(len(list(self.workspace.rglob("manifest.json"))))  # type: ignore[union-attr]
         return nn.Linear(2, 1)
-
-    def build_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.model.parameters(), lr=0.1)
-
-    def build_hooks(self) -> Sequence[BaseHook]:
-        return self.my_hooks
-
-    def forward(self, input: Any) -> Any:
-        return self.model(input).pow(2).mean(), {"mean": input.mean()}
 
 
 class EmaHook(BaseHook):
@@ -64,20 +54,14 @@ class EmaHook(BaseHook):
         state_dict["ema_model"] = get_model_state_dict(self.ema_model)
 
 
-def checkpointing() -> CheckpointingHook:
-    return CheckpointingHook(interval=1)
-
-
 @pytest.mark.parametrize("ema_first", [True, False])
 def test_trainloops_ema_resumes_as_if_uninterrupted(tmp_path, ema_first):
     def train(folder: Path, max_steps: int) -> dict[str, Any]:
         ema = EmaHook()
-        hooks = [ema, checkpointing()] if ema_first else [checkpointing(), ema]
+        hooks = [ema, CheckpointingHook(9)] if ema_first else [CheckpointingHook(9), ema]
         Training(folder, hooks, max_steps).train()
         return dict(ema.ema_model.state_dict())
 
-    (tmp_path / "two").mkdir()
-    (tmp_path / "one").mkdir()
     train(tmp_path / "two", 2)
     resumed, straight = train(tmp_path / "two", 4), train(tmp_path / "one", 4)
     assert resumed["n_averaged"] == 4
@@ -100,12 +84,10 @@ def test_hooks_of_one_class_keep_their_own_state(tmp_path):
         losses: list[list[float]] = [[], []]
         for steps in max_steps:
             hooks = [Means(3), Means(4)]
-            Training(folder, [*hooks, checkpointing()], steps).train()
+            Training(folder, [*hooks, CheckpointingHook(9)], steps).train()
             losses = [old + new.losses for old, new in zip(losses, hooks, strict=True)]
         return losses
 
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
     straight, resumed = train(tmp_path / "one", 12), train(tmp_path / "two", 2, 12)
     # at step 2 the first attempt reported its last part-interval, so only what follows can agree
     assert [losses[-2:] for losses in resumed] == [losses[-2:] for losses in straight]
@@ -130,8 +112,8 @@ class Seen(BaseHook):
 
 
 def test_hooks_see_the_model_and_the_training_state(tmp_path):
-    Training(tmp_path, [EmaHook(), Seen(1), Seen(2), checkpointing()], 2).train()
-    hooks = [Seen(), EmaHook(), Seen(), Seen(), checkpointing()]
+    Training(tmp_path, [EmaHook(), Seen(1), Seen(2), CheckpointingHook(9)], 2).train()
+    hooks = [Seen(), EmaHook(), Seen(), Seen(), CheckpointingHook(9)]
     Training(tmp_path, hooks, 2).train()
     assert [hook.value for hook in hooks if isinstance(hook, Seen)] == [1, 2, 0], "the third is new"
     assert hooks[0].keys == {"model", "training_state", "value", "ema_model", "checkpointing"}  # type: ignore[attr-defined]
@@ -146,6 +128,12 @@ def test_state_in_memory(tmp_path):
     second.build()
     second.load_state_dict(state)
     assert [hook.value for hook in second.hooks] == [1, 2]  # type: ignore[attr-defined]
+    assert second.step == 2 and torch.equal(second.model.weight, first.model.weight)
+    moments, expected = (
+        [state["exp_avg"].tolist() for state in trainer.optimizer.state.values()]
+        for trainer in (second, first)
+    )
+    assert moments == expected
     del state["hooks"]  # as trainloop writes it
     second.load_state_dict(state)
     assert [hook.value for hook in second.hooks] == [1, 1]  # type: ignore[attr-defined]
@@ -157,7 +145,7 @@ def test_a_hook_cannot_replace_the_model_of_a_checkpoint(tmp_path):
             state_dict["model"] = {}
 
     with pytest.raises(TrainingError, match=r"Replaces\.on_state_dict replaced 'model'"):
-        Training(tmp_path, [Replaces(), checkpointing()], 1).train()
+        Training(tmp_path, [Replaces(), CheckpointingHook(9)], 1).train()
 
 
 @pytest.mark.parametrize("ignored", [True, False])
@@ -173,7 +161,7 @@ def test_frozen_parameters_follow_the_state_dict_options(tmp_path, ignored):
 
     options = StateDictOptions(ignore_frozen_params=ignored)
     trainers = [
-        Frozen(tmp_path, [checkpointing()], 1, state_dict_options=options) for _ in range(2)
+        Frozen(tmp_path, [CheckpointingHook(9)], 1, state_dict_options=options) for _ in range(2)
     ]
     for trainer in trainers:
         trainer.train()

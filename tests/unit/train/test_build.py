@@ -1,6 +1,5 @@
 """A trainer from a configuration."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher import BaseHook
+from launcher import FunctionHook
 from launcher.config.settings import TrainerSettings
 from launcher.errors import ConfigError
-from launcher.hooks.base import TrainerView
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
@@ -27,6 +25,7 @@ from launcher.train.build import (
 )
 from launcher.train.composed import Trainer, captures_graphs
 from support.composition import run_of
+from support.runner import metrics_of
 from support.toy import Toy
 
 
@@ -121,16 +120,6 @@ def test_a_whole_graph_is_rejected_where_the_strategy_breaks_it():
         compile_options({"fullgraph": True}, DdpStrategy())
 
 
-class Epochs(BaseHook):
-    """Records the epoch of each step."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def on_after_step(self, trainer: TrainerView) -> None:
-        self.seen.append(trainer.state.epoch)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "batch", "steps"), [(7, 3, 8), (3, 7, 4)])
 def test_epochs_of_a_composed_run_are_those_of_its_samples(tmp_path, size, batch, steps):
@@ -145,18 +134,17 @@ def test_epochs_of_a_composed_run_are_those_of_its_samples(tmp_path, size, batch
             f"trainer.pause_at={pause_at or 'null'}", f"trainer.max_steps={max_steps}",
             "hooks.logging.interval=1",
         ]  # fmt: skip
-        hook = Epochs()
+        seen: list[int] = []
+        hook = FunctionHook(on_after_step=lambda trainer: seen.append(trainer.state.epoch))
         trainer = build_trainer(run_of(overrides), RunFolder(tmp_path / folder), [hook])
         trainer.train()
         assert trainer.state.num_epochs == pytest.approx(max_steps * batch / size)
-        return hook.seen
+        return seen
 
     whole = train(steps, "whole")
     assert whole == [(step * batch - 1) // size for step in range(1, steps + 1)]
     assert train(steps, "parts", pause_at=2) + train(steps, "parts") == whole
-    lines = [
-        json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
-    ]
+    lines = metrics_of(tmp_path / "whole")
     assert [line["epoch"] for line in lines if line["step"]] == whole
 
 

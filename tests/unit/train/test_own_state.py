@@ -97,7 +97,6 @@ CASES: dict[str, Mapping[str, Any]] = {
     "packed by state_dict()": {"optimizer": Packed},
     "schedule-free": {"optimizer": ScheduleFree},
     "observers and banks": {"model": own_state.Observed},
-    "a group after a step": {"model": frozen, "hooks": [unfreezing]},
     "groups before a step, and a schedule": {
         "model": frozen,
         "hooks": [OneByOne],

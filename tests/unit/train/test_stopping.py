@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher import BaseHook
+from launcher import BaseHook, FunctionHook
 from launcher.process import signals
 from support.toy import GOOD, Toy
 
@@ -67,28 +67,26 @@ def test_a_signal_stops_training_at_the_next_boundary_for_all_of_its_hooks(
 
 @pytest.mark.parametrize("reason", [None, "early stopping"])
 def test_a_run_that_has_ended_is_not_stopped_by_a_signal(tmp_path, reason):
-    class Ends(BaseHook):
-        def on_after_step(self, trainer: Any) -> None:
-            if reason and trainer.step == 3:
-                trainer.state.stop(reason)
+    def end(trainer: Any) -> None:
+        if reason and trainer.step == 3:
+            trainer.state.stop(reason)
 
     signals.install()
     hook = Signals(("after_step", 3))
-    Toy([Ends(), hook], 9 if reason else 3, tmp_path).train()
+    Toy([FunctionHook(on_after_step=end), hook], 9 if reason else 3, tmp_path).train()
     assert hook.seen[-2:] == [(3, 0)] * 2
 
 
 def test_an_interrupted_last_step_stops_the_run_which_repeats_it(tmp_path):
     """A signal came during the evaluation after the last step, so the run has not ended."""
 
-    class Interrupted(BaseHook):
-        def on_after_step(self, trainer: Any) -> None:
-            if trainer.step == 3:
-                kill()
-                trainer.stop_at_this_boundary()
+    def interrupt(trainer: Any) -> None:
+        if trainer.step == 3:
+            kill()
+            trainer.stop_at_this_boundary()
 
     signals.install()
     hook = Signals()
     with pytest.raises(signals.SignalExit):
-        Toy([Interrupted(), hook], 3, tmp_path).train()
+        Toy([FunctionHook(on_after_step=interrupt), hook], 3, tmp_path).train()
     assert hook.seen[-2:] == [(3, TERM)] * 2
