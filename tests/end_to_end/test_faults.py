@@ -5,17 +5,15 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from shlex import split
 
 import pytest
-import torch
 
 from launcher.checkpoint.durable_files import write_file
-from launcher.checkpoint.manifest import Manifest, verify
+from launcher.checkpoint.manifest import verify
 from launcher.checkpoint.retention import Retention
-from launcher.checkpoint.saver import Payload, SaveFailed, Saver
+from launcher.checkpoint.saver import SaveFailed, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.process.ranks import Ranks
 from support import python
@@ -30,6 +28,7 @@ from support.runner import (
     steps,
     stop_at,
 )
+from support.stores import payload
 
 RUN = split(
     "model=mlp data=digits data.batch_size=60 trainer.max_steps=40 hooks.evaluation.interval=0"
@@ -48,9 +47,6 @@ def broken(steps: list[int], **how: object) -> str:
 
 
 # ------------------------------------------------------------------------------------------- killed
-Crash = Callable[..., subprocess.CompletedProcess[str]]
-
-
 @pytest.fixture
 def crash(tmp_path):
     def crash(how: str = "", name: str = "crash.py") -> subprocess.CompletedProcess[str]:
@@ -169,18 +165,18 @@ def test_a_disk_without_room_is_noticed_before_the_first_byte(small_disk, monkey
 def test_disk_full(tmp_path, small_disk):
     """It fills up after the first checkpoint; when there is room again the next interval saves."""
     store = CheckpointStore(small_disk / "checkpoints")
-    writer = saver(store)
-    writer.save(payload(1, torch.ones(50_000)), wait=True)
+    writer = Saver(store, Ranks(), Retention(keep_previous=0))
+    writer.save(payload(1, size=50_000), wait=True)
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(3_800_000))
     for wait in (True, False):
         with pytest.raises(SaveFailed, match="No space left"):
-            writer.save(payload(2, torch.ones(50_000)), wait)
+            writer.save(payload(2, size=50_000), wait)
             writer.finish()
     assert [entry.name for entry in sorted(store.root.iterdir())] == ["latest", "step-00000001"]
     assert store.newest_valid() is not None
     ballast.unlink()
-    writer.save(payload(3, torch.ones(50_000)), wait=False)
+    writer.save(payload(3, size=50_000), wait=False)
     writer.finish()
     assert store.resolve_link("latest") == 3 and store.steps() == [3]
 
@@ -319,12 +315,3 @@ def two_whole(tmp_path_factory):
     done = launch(outputs, *TWO)
     assert done.returncode == 0, done.output
     return outputs
-
-
-def saver(store: CheckpointStore, keep: int = 0, patience: float = 600.0) -> Saver:
-    return Saver(store, Ranks(), Retention(keep_previous=keep), patience)
-
-
-def payload(step: int, tensor: torch.Tensor, is_best: bool = False) -> Payload:
-    manifest = Manifest(step, 1, "none", "sharded")
-    return Payload(step, manifest, {"model/w": tensor}, {}, {"step": step}, is_best=is_best)

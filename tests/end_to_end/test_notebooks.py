@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 import signal
 from shlex import split
@@ -89,7 +90,8 @@ def test_the_notebook_of_the_page(tmp_path):
     """
     executed = tmp_path / "executed.ipynb"
     make = ROOT / "docs" / "make_notebook.py"
-    python.run(str(make), str(executed), cwd=tmp_path, check=True, real=True)
+    env = {**os.environ, python.PYTHON: str(python.interpreter())}
+    python.run(str(make), str(executed), env=env, cwd=tmp_path, check=True)
     stored, now = (
         nbformat.read(path, as_version=4) for path in (make.with_name("notebook.ipynb"), executed)
     )

@@ -149,9 +149,14 @@ def metrics_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def final_state(outputs: Path) -> dict[str, str]:
+    """`state_of` the only run."""
+    return state_of(run_folder(outputs))
+
+
+def state_of(folder: Path) -> dict[str, str]:
     """Hashes of a run's final weights, moments, scaler, LR, counters, random state and data
     position."""
-    latest = run_folder(outputs) / "checkpoints" / "latest"
+    latest = folder / "checkpoints" / "latest"
     names = ["shard-00000.safetensors", "rank-00000.safetensors", "state.json"]
     return {name: hashlib.sha256((latest / name).read_bytes()).hexdigest() for name in names}
 
