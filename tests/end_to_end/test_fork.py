@@ -22,8 +22,7 @@ SHORT = split(
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fork") / "outputs"
-    done = runner.launch(folder, *SHORT, "run.id=source")
-    assert done.returncode == 0, done.output
+    runner.launch(folder, *SHORT, "run.id=source", code=0)
     return folder
 
 
@@ -79,8 +78,7 @@ def test_an_extension_and_a_fork_have_the_rates_of_a_run_of_their_length(tmp_pat
     words = [*SHORT, "~scheduler", f"+scheduler={schedule}", "trainer.max_steps=6"]
 
     def run(name: str, *overrides: str) -> dict[int, Any]:
-        done = runner.launch(outputs, *words, f"run.id={name}", *overrides)
-        assert done.returncode == 0, done.output
+        runner.launch(outputs, *words, f"run.id={name}", *overrides, code=0)
         return rates(outputs / "mlp-digits" / name)
 
     run("source")
@@ -100,8 +98,7 @@ def test_a_fork_takes_what_it_is_asked_to(outputs, source):
 
 def test_a_fork_that_was_stopped_resumes_itself(outputs, source):
     words = ["run.fork_from=source/6", "run.id=stopped", *SHORT]
-    stopped = runner.launch(outputs, *words, *runner.stop_at(9))
-    assert stopped.returncode == 143, stopped.output
+    runner.launch(outputs, *words, *runner.stop_at(9), code=143)
     done = runner.launch(outputs, *words)
     assert done.returncode == 0 and "Resuming from" in done.output, done.output
     assert state_of(source.with_name("stopped")) == state_of(source)
@@ -123,7 +120,7 @@ def test_a_run_that_stopped_early_is_forked_and_extended(tmp_path):
     stopping = ["hooks=[default,early_stopping]"]
     stopping += ["hooks.early_stopping.patience=1", "hooks.early_stopping.min_delta=9"]
     command = [*SHORT, *stopping, "hooks.evaluation.interval=3", "run.id=source"]
-    assert runner.launch(tmp_path, *command).returncode == 0
+    runner.launch(tmp_path, *command, code=0)
     source = find_run("source", tmp_path)
     assert source.record["step"] == 3 and source.record["state"] == "completed"
     again = runner.launch(tmp_path, *command)
@@ -135,12 +132,10 @@ def test_a_run_that_stopped_early_is_forked_and_extended(tmp_path):
     assert done.returncode == 0 and forked.record["step"] == 9, done.output
     assert (forked.folder.checkpoints / "latest").exists()
 
-    patient = runner.launch(tmp_path, *command, "hooks.early_stopping.patience=2")
-    assert patient.returncode == 0, patient.output
+    runner.launch(tmp_path, *command, "hooks.early_stopping.patience=2", code=0)
     assert find_run("source", tmp_path).record["step"] == 6
     without = [word for word in command if word not in stopping]
-    extended = runner.launch(tmp_path, *without, "trainer.max_steps=15")
-    assert extended.returncode == 0, extended.output
+    runner.launch(tmp_path, *without, "trainer.max_steps=15", code=0)
     assert find_run("source", tmp_path).record["step"] == 15
     assert [attempt["start_step"] for attempt in find_run("source", tmp_path).attempts] == [0, 3, 6]
 

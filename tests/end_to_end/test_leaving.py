@@ -28,8 +28,7 @@ ENDLESS = "trainer.max_steps=1000000"
 )
 def test_leaving(tmp_path, signum, options, code):
     options = [f"hooks.checkpointing.{option}" for option in options]
-    done = launch(tmp_path, *RUN, *options, *stop_at(13, signum=signum, group=False))
-    assert done.returncode == code, done.output
+    done = launch(tmp_path, *RUN, *options, *stop_at(13, signum=signum, group=False), code=code)
     assert steps(tmp_path) == [10, 13]
     last = record(tmp_path)["attempts"][-1]
     assert (last["outcome"], last["signal"], last["exit_code"]) == ("preempted", signum, code)
@@ -39,8 +38,7 @@ def test_leaving(tmp_path, signum, options, code):
 
 
 def test_unknown_signal_name_is_rejected(tmp_path):
-    done = launch(tmp_path / "outputs", *RUN, "hooks.checkpointing.exit_signals=[SIGNOSE]")
-    assert done.returncode == 2
+    done = launch(tmp_path / "outputs", *RUN, "hooks.checkpointing.exit_signals=[SIGNOSE]", code=2)
     assert "hooks.checkpointing.exit_signals='SIGNOSE': is not a signal" in done.output
     assert not (tmp_path / "outputs").exists()
 

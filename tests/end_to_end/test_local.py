@@ -13,7 +13,7 @@ import pytest
 from launcher.checkpoint.manifest import verify
 from support import python
 from support.processes import Command, wait_for
-from support.runner import ENVIRONMENT, final_state, launch, metrics, record, run_folder
+from support.runner import ENVIRONMENT, final_state, launch, metrics, record, run_folder, stop_at
 
 TINY = split(
     "data=synthetic data.seq_len=16 data.num_val_samples=0 model.dim=16 model.num_layers=1"
@@ -34,8 +34,7 @@ def steps_saved(outputs: Path) -> list[str]:
 
 
 def test_rank_0_leaves_when_all_have_read_its_last_decision(tmp_path):
-    done = launch(tmp_path, *TINY, *DDP, "job._target_=support.saboteur.Late")
-    assert done.returncode == 0, done.output
+    launch(tmp_path, *TINY, *DDP, "job._target_=support.saboteur.Late", code=0)
 
 
 @pytest.mark.parametrize("whom", ["the command", "the group"])
@@ -60,12 +59,7 @@ def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path, whom):
 
 
 def test_a_signal_to_one_rank_in_the_middle_of_a_step(tmp_path):
-    stop = (
-        "+tracker.interrupter={_target_:support.interrupter.Interrupter,"
-        "step:4,moment:optimizer,group:false,rank:1}"
-    )
-    stopped = launch(tmp_path, *LONG, *DDP, stop)
-    assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
+    launch(tmp_path, *LONG, *DDP, *stop_at(4, "optimizer", group=False, rank=1), code=143)
     # Next to the optimizer the ranks have begun to agree: it counts at the next step.
     assert record(tmp_path)["step"] == 5
     checkpoint = (run_folder(tmp_path) / "checkpoints" / "latest").resolve()
@@ -104,13 +98,9 @@ def test_a_signal_to_one_rank_while_it_starts_slowly(tmp_path, monkeypatch):
 def test_an_interruption_leaves_no_trace(tmp_path):
     overrides = (*TINY, "dispatch.nproc=2", "model.dropout=0.1", "trainer.max_steps=8")
     overrides += ("hooks.logging.interval=3", "data.num_val_samples=11")
-    stop = (
-        "+tracker.interrupter={_target_:support.interrupter.Interrupter,"
-        "step:4,moment:optimizer,group:false}"
-    )
-    for name, more, code in [("whole", (), 0), ("parts", (stop,), 143), ("parts", (), 0)]:
-        done = launch(tmp_path / name, *overrides, *more)
-        assert done.returncode == code, done.output
+    stop = stop_at(4, "optimizer", group=False)
+    for name, more, code in [("whole", [], 0), ("parts", stop, 143), ("parts", [], 0)]:
+        launch(tmp_path / name, *overrides, *more, code=code)
     assert record(tmp_path / "parts")["strategy"] == "fsdp", "what auto is on two ranks"
     assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
@@ -118,8 +108,7 @@ def test_an_interruption_leaves_no_trace(tmp_path):
         ends = [run_folder(tmp_path / name) / "checkpoints/latest" for name in ("parts", "whole")]
         assert (ends[0] / file).read_bytes() == (ends[1] / file).read_bytes()
     for job in ("evaluate", "export"):
-        done = launch(tmp_path / "whole", *overrides, f"job={job}")
-        assert done.returncode == 0, done.output
+        launch(tmp_path / "whole", *overrides, f"job={job}", code=0)
     line = json.loads((run_folder(tmp_path / "whole") / "evaluations.jsonl").read_text())
     assert line["val/loss"] == pytest.approx(metrics(tmp_path / "whole")[-1]["val/loss"], rel=1e-6)
     assert (run_folder(tmp_path / "whole") / "export" / "model.safetensors").exists()

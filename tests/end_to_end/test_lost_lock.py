@@ -59,7 +59,7 @@ def test_a_lock_that_was_removed_is_put_back(tmp_path):
         first.read_until("checkpoint copied")
         (run_folder(tmp_path) / "run.lock").unlink()
         first.read_until("put it back")
-        assert launch(tmp_path, *RUN).returncode == 2
+        launch(tmp_path, *RUN, code=2)
         os.kill(first.pid, signal.SIGSTOP)
         for task in Path(f"/proc/{first.pid}/task").iterdir():  # else it puts the lock back again
             while (task / "stat").read_text().rpartition(")")[2].split()[0] != "T":

@@ -28,76 +28,47 @@ SHORT = split(
     " hooks.evaluation.max_samples=64 hooks.checkpointing.interval=4"
     " hooks.checkpointing.keep_interval=4"
 )
-DIGITS = "{_target_:launcher.data.digits.DigitsData,weight:1}"
-WSD = ("scheduler=wsd", "scheduler.warmup_steps=3")
-MIXTURE = (
-    *WSD,
-    "data=mixture",
-    f"data.sources={{a:{DIGITS},b:{DIGITS}}}",
-    "data.num_features=64",
-    "data.num_classes=10",
-)
+DEFAULT = ("data=digits", "scheduler=wsd", "scheduler.warmup_steps=3")
 DIGITS_ALONE = ("data=digits", "scheduler=constant")
+DIGITS = "{_target_:launcher.data.digits.DigitsData,weight:1}"
+MIXTURE = (
+    *DEFAULT,
+    *split("data=mixture data.num_features=64 data.num_classes=10 data.exhausted=renormalise"),
+    f"data.sources={{a:{DIGITS},b:{DIGITS}}}",
+)
 PLATEAU = (
     *DIGITS_ALONE,
     "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau",
-    "+scheduler.metric=val/loss",
-    "+scheduler.threshold=0.2",
+    *split("+scheduler.metric=val/loss +scheduler.threshold=0.2"),
 )
-DEFAULT = ("data=digits", *WSD)
-STOPPING = (*DEFAULT, "hooks=[default,early_stopping]")
-WEIGHTS = "weights:{a:3}"
+EMA = (*DEFAULT, "hooks=[default,ema]", "hooks.ema.interval=7")
+STOPPING = "hooks=[default,early_stopping]"
+PATIENT = (*DEFAULT, STOPPING, "hooks.early_stopping.patience=2")
 EPOCHS = (*DIGITS_ALONE, "trainer.max_steps=null", "data.batch_size=256")
-STAGES = f"data.stages=[{{at:200,{WEIGHTS}}},{{at:"
+STAGES = "data.stages=[{{at:200,weights:{{a:3}}}},{{at:{},weights:{{b:{}}}}}]"
 OBSERVING = ("progress", "watchdog", "export", "profiler", "nan_report", "checkpointing")
+ALL_OBSERVING = (
+    "hooks=[default,watchdog,export,profiler,nan_report] hooks.progress.interval=2"
+    " hooks.checkpointing.interval=3"
+)
 MATTERS = {
     "scheduler.*": [
-        (DEFAULT, [], ["scheduler.decay_ratio=0.4"], 12),
-        (PLATEAU, ["+scheduler.patience=1"], ["+scheduler.patience=2"], 4),
+        (DEFAULT, "", "scheduler.decay_ratio=0.4", 12),
+        (PLATEAU, "+scheduler.patience=1", "+scheduler.patience=2", 4),
     ],
-    "trainer.max_steps": [(DEFAULT, [], ["trainer.max_steps=30"], 16)],
-    "trainer.max_epochs": [(EPOCHS, ["trainer.max_epochs=2"], ["trainer.max_epochs=4"], 8)],
-    "data.stages": [
-        (
-            (*MIXTURE, "data.exhausted=renormalise"),
-            [f"{STAGES}500,weights:{{b:9}}}}]"],
-            [f"{STAGES}384,weights:{{b:2}}}}]"],
-            12,
-        ),
-    ],
-    "hooks.ema.start": [
-        (
-            (*DEFAULT, "hooks=[default,ema]", "hooks.ema.interval=7"),
-            [],
-            ["hooks.ema.start=initial"],
-            4,
-        ),
-    ],
+    "trainer.max_steps": [(DEFAULT, "", "trainer.max_steps=30", 16)],
+    "trainer.max_epochs": [(EPOCHS, "trainer.max_epochs=2", "trainer.max_epochs=4", 8)],
+    "data.stages": [(MIXTURE, STAGES.format(500, 9), STAGES.format(384, 2), 12)],
+    "hooks.ema.start": [(EMA, "", "hooks.ema.start=initial", 4)],
     "hooks.early_stopping.*": [
-        (
-            (*STOPPING, "hooks.early_stopping.patience=2"),
-            ["hooks.early_stopping.min_delta=0.5"],
-            [],
-            4,
-        ),
-        (DEFAULT, [], ["hooks=[default,early_stopping]"], 16),
+        (PATIENT, "hooks.early_stopping.min_delta=0.5", "", 4),
+        (DEFAULT, "", STOPPING, 16),
     ],
     "hooks.checkpointing.best_metric": [
-        (DEFAULT, [], ["hooks.checkpointing.best_metric=train/loss"], 12),
+        (DEFAULT, "", "hooks.checkpointing.best_metric=train/loss", 12)
     ],
-    "hooks.checkpointing.best_mode": [(DEFAULT, [], ["hooks.checkpointing.best_mode=max"], 16)],
-    "observing": [
-        (
-            DEFAULT,
-            [],
-            [
-                "hooks=[default,watchdog,export,profiler,nan_report]",
-                "hooks.progress.interval=2",
-                "hooks.checkpointing.interval=3",
-            ],
-            16,
-        )
-    ],
+    "hooks.checkpointing.best_mode": [(DEFAULT, "", "hooks.checkpointing.best_mode=max", 16)],
+    "observing": [(DEFAULT, "", ALL_OBSERVING, 16)],
 }
 """Cases for each key with a rule: arguments of two runs, of the first, of the second, and the step
 that the second one starts from. One case has all hooks that only observe."""
@@ -114,8 +85,7 @@ def trained(folder: Path) -> int:
 def train(outputs: Path, *overrides: str) -> tuple[Path, str]:
     """Train one run; return its folder and the output."""
     before = set(outputs.glob("*/*/run.json"))
-    done = runner.launch(outputs, *SHORT, *overrides)
-    assert done.returncode == 0, done.output
+    done = runner.launch(outputs, *SHORT, *overrides, code=0)
     (new,) = set(outputs.glob("*/*/run.json")) - before
     return new.parent, done.output
 
@@ -157,11 +127,13 @@ CASES = [
 def test_a_shared_run_equals_the_run_trained_alone(trunks, tmp_path, both, first, second, step):
     # The id of a run does not have the hooks that only observe.
     name, outputs = "run.name=shared", tmp_path / "shared"
-    shutil.copytree(trunks(*both, *first), outputs, symlinks=True)
-    leaf, output = train(outputs, *both, *second, name, "run.id=leaf", "run.share_prefix=true")
+    shutil.copytree(trunks(*both, *split(first)), outputs, symlinks=True)
+    leaf, output = train(
+        outputs, *both, *split(second), name, "run.id=leaf", "run.share_prefix=true"
+    )
     assert f"New run. Shares steps 0 to {step} with trunk." in output
     assert record(leaf)["shared"] | {"digest": ""} == {"run": "trunk", "step": step, "digest": ""}
-    alone, _ = train(tmp_path / "alone", *both, *second, name, "run.id=leaf")
+    alone, _ = train(tmp_path / "alone", *both, *split(second), name, "run.id=leaf")
     assert_equal(leaf, alone)
     assert trained(leaf) == trained(alone) - step
     assert record(alone)["shared"] is None
@@ -281,8 +253,7 @@ COOLDOWNS = ("-m", "seed=0,1", "scheduler.decay_ratio=0.08,0.24")
 @pytest.fixture(scope="module")
 def trained_alone(tmp_path_factory):
     outputs = tmp_path_factory.mktemp("cooldowns")
-    done = runner.launch(outputs, *GPT, *COOLDOWNS)
-    assert done.returncode == 0, done.output
+    runner.launch(outputs, *GPT, *COOLDOWNS, code=0)
     return sorted(file.parent for file in outputs.glob("*/*/run.json"))
 
 
@@ -295,8 +266,7 @@ def assert_all_equal(outputs: Path, trained_alone: list[Path]) -> int:
 
 def test_cooldowns_of_two_seeds_train_what_they_have_in_common_once(tmp_path, trained_alone):
     words = (*GPT, *COOLDOWNS, "run.share_prefix=true", "dispatch.parallel=2")
-    done = runner.launch(tmp_path, *words, jobs=4)
-    assert done.returncode == 0, done.output
+    done = runner.launch(tmp_path, *words, jobs=4, code=0)
     assert "4 runs, 200 steps; shared: 122 are trained" in done.output
     assert assert_all_equal(tmp_path, trained_alone) == 122
     for folder in tmp_path.glob("*/*"):
@@ -318,8 +288,7 @@ def test_a_trunk_that_is_killed_costs_only_time(tmp_path, trained_alone):
         first.kill()
     assert first.returncode == 1 and "was killed by signal 9" in output, output
     # The same command resumes the trunk, and leaves the others as they are.
-    again = runner.launch(tmp_path, *words[1:], "+tracker.pace.seconds=0", jobs=4)
-    assert again.returncode == 0, again.output
+    runner.launch(tmp_path, *words[1:], "+tracker.pace.seconds=0", jobs=4, code=0)
     assert assert_all_equal(tmp_path, trained_alone) < 200
 
 

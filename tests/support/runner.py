@@ -70,29 +70,20 @@ def start(
 def launch(
     outputs: Path,
     *overrides: str,
-    module: str = "launcher",
-    timeout: float = 400,
-    real: bool = False,
-    jobs: int = 0,
-) -> Outcome:
-    """Run to the end."""
-    return interrupt(
-        outputs, *overrides, at=None, module=module, timeout=timeout, real=real, jobs=jobs
-    )
-
-
-def interrupt(
-    outputs: Path,
-    *overrides: str,
-    at: str | None,
+    code: int | None = None,
+    at: str | None = None,
     signum: int = signal.SIGTERM,
     module: str = "launcher",
     timeout: float = 400,
     real: bool = False,
     jobs: int = 0,
 ) -> Outcome:
-    """Run, and send a signal to the whole group once a line with `at` has been printed (None:
-    never)."""
+    """Run to the end.
+
+    Args:
+        code: the exit code that it should have. None: any.
+        at: the whole group is sent a signal once a line with this has been printed.
+    """
     words = ("-m", module, f"paths.outputs={outputs}", *overrides)
     process = start(*words, real=real, jobs=jobs)
     assert process.stdout is not None
@@ -109,19 +100,22 @@ def interrupt(
     finally:
         watchdog.cancel()
         process.stdout.close()
-    return Outcome(process.wait(), "".join(lines))
+    output = "".join(lines)
+    assert code in (None, process.returncode), f"exit code {process.returncode}:\n{output}"
+    return Outcome(process.wait(), output)
 
 
 def stop_at(
-    step: int, moment: str = "after_step", signum: str = "SIGTERM", group: bool = True
+    step: int,
+    moment: str = "after_step",
+    signum: str = "SIGTERM",
+    group: bool = True,
+    rank: int | str = "null",
 ) -> list[str]:
     """Overrides with which the run sends itself a signal at that moment of that step (see
     `interrupter`)."""
-    hook = (
-        f"{{_target_:support.interrupter.Interrupter,step:{step},moment:{moment},"
-        f"signum:{signum},group:{group}}}"
-    )
-    return [f"+tracker.interrupter={hook}"]
+    how = f"step:{step},moment:{moment},signum:{signum},group:{group},rank:{rank}"
+    return [f"+tracker.interrupter={{_target_:support.interrupter.Interrupter,{how}}}"]
 
 
 def run_folder(outputs: Path) -> Path:
