@@ -48,9 +48,11 @@ def broken(steps: list[int], **how: object) -> str:
 # ------------------------------------------------------------------------------------------- killed
 @pytest.fixture
 def crash(tmp_path):
-    def crash(how: str = "", name: str = "crash.py") -> subprocess.CompletedProcess[str]:
+    def crash(how: str = "", name: str = "crash.py", code: int = 0) -> str:
         env = {**ENVIRONMENT, "TMPDIR": str(tmp_path)}  # what is killed leaves its folders there
-        return python.run(str(SUPPORT / name), *how.split(), env=env, timeout=500)
+        done = python.run(str(SUPPORT / name), *how.split(), env=env, timeout=500)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
 
     return crash
 
@@ -58,31 +60,23 @@ def crash(tmp_path):
 def test_killed_at_every_call(crash):
     """First, later, repeated, pruning saves: afterwards the newest is the one before or the new
     one, whole; also if the power was cut."""
-    done = crash("kill")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("0 wrong") == 4
+    assert crash("kill").count("0 wrong") == 4
 
 
 def test_killed_at_random_moments(crash):
     """And started again each time: weights, random state, data order and metrics are those of a run
     left alone."""
-    done = crash(name="kills.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "15 kills in" in done.stdout
+    assert "15 kills in" in crash(name="kills.py")
 
 
 def test_without_fsync_a_power_cut_would_show(crash):
-    done = crash("without-fsync")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "manifest.json cannot be read" in done.stdout, done.stdout
+    assert "manifest.json cannot be read" in crash("without-fsync", code=1)
 
 
 def test_order_of_a_save(crash):
     """Files are fsynced before the manifest is begun, it and its folder before the rename, and then
     the parent."""
-    done = crash("calls")
-    assert done.returncode == 0, done.stderr
-    calls = [tuple(line.split("\t")[:2]) for line in done.stdout.splitlines()]
+    calls = [tuple(line.split("\t")[:2]) for line in crash("calls").splitlines()]
     folder = ".tmp-step-00000010-1"
     manifest = calls.index(("open", f"{folder}/manifest.json"))
     written = {path for name, path in calls if name == "pwrite"}
@@ -119,8 +113,8 @@ def test_training_continues_and_retries(tmp_path):
 
 def test_out_of_memory_says_what_needs_less(tmp_path):
     """A layer of 256 TB, more than a process can address."""
-    done = launch(tmp_path, *RUN, "model=mlp", "data=digits", "model.hidden_dim=1000000000000")
-    assert done.returncode == 1 and "can't allocate memory" in done.output, done.output
+    done = launch(tmp_path, *RUN, "model.hidden_dim=1000000000000", code=1)
+    assert "can't allocate memory" in done.output, done.output
     assert "Less memory is needed with trainer.activation_checkpointing=full" in done.output
     assert record(tmp_path)["state"] == "failed"
 

@@ -3,11 +3,11 @@
 import os
 import pty
 import signal
-import sys
 from shlex import split
 
 import pytest
 
+from support import python
 from support.runner import launch, record, steps, stop_at
 
 RUN = split(
@@ -45,10 +45,11 @@ def test_unknown_signal_name_is_rejected(tmp_path):
 
 def test_a_closed_terminal_loses_no_step(tmp_path):
     """SIGHUP comes, and from then on nothing can be printed."""
+    command = python.interpreter()
     pid, terminal = pty.fork()
     if pid == 0:
         words = ["-m", "launcher", f"paths.outputs={tmp_path}", *RUN, ENDLESS]
-        os.execv(sys.executable, [sys.executable, *words])
+        os.execv(command, [str(command), *words])
     printed = b""
     while b"checkpoint copied" not in printed:
         printed += os.read(terminal, 4096)

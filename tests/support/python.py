@@ -265,6 +265,8 @@ def start_server(listening: int, preloaded: tuple[str, ...]) -> None:
             "DS_ACCELERATOR": "cpu",
             # Otherwise inductor starts processes that import torch.
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            # Otherwise pyarrow, which scikit-learn imports, starts a thread.
+            "JE_ARROW_MALLOC_CONF": "background_thread:false",
         },
         cwd=TESTS,
         stdout=1,
