@@ -74,7 +74,7 @@ ENDED = "preempted", "preempted", "SIGTERM"
     ],
 )
 def test_a_signal_at_any_moment_is_honoured(tmp_path, step, moment, code):
-    command = (*COMMON, *DIGITS, "trainer.max_steps=6")
+    command = (*COMMON, *DIGITS, "trainer.max_steps=6", "hooks.evaluation.interval=3")
     launch(tmp_path, *command, *stop_at(step, moment, group=False), code=code)
     now = record(tmp_path)
     assert now["state"] == ("completed" if code == 0 else "preempted")

@@ -126,14 +126,12 @@ CASES = [
 @pytest.mark.parametrize(("both", "first", "second", "step"), CASES)
 def test_a_shared_run_equals_the_run_trained_alone(trunks, tmp_path, both, first, second, step):
     # The id of a run does not have the hooks that only observe.
-    name, outputs = "run.name=shared", tmp_path / "shared"
+    words, outputs = (*both, *split(second), "run.name=shared", "run.id=leaf"), tmp_path / "shared"
     shutil.copytree(trunks(*both, *split(first)), outputs, symlinks=True)
-    leaf, output = train(
-        outputs, *both, *split(second), name, "run.id=leaf", "run.share_prefix=true"
-    )
+    leaf, output = train(outputs, *words, "run.share_prefix=true")
     assert f"New run. Shares steps 0 to {step} with trunk." in output
     assert record(leaf)["shared"] | {"digest": ""} == {"run": "trunk", "step": step, "digest": ""}
-    alone, _ = train(tmp_path / "alone", *both, *split(second), name, "run.id=leaf")
+    alone, _ = train(tmp_path / "alone", *words)
     assert_equal(leaf, alone)
     assert trained(leaf) == trained(alone) - step
     assert record(alone)["shared"] is None
@@ -164,7 +162,6 @@ def test_each_declared_key_is_compared():
 
 PLANTED = """
 import sys
-import time
 from launcher.config.schema.matters_from import never
 from launcher.config.settings import TrainerSettings
 from launcher.cli.main import main
