@@ -66,7 +66,7 @@ def test_a_fork_with_another_rate_has_that_rate_at_once(outputs, source):
 
 
 def rates(folder: Path) -> dict[int, float]:
-    """From step 6 on."""
+    """Return the rates after step 6."""
     lines = [line for line in metrics_of(folder) if line["step"] > 6]
     return {line["step"]: line["train/lr/decay"] for line in lines}
 

@@ -59,7 +59,7 @@ def words(request, tmp_path):
 
 
 def test_forked_process_starts_in_the_state_of_an_interpreter(words, tmp_path):
-    """Whether a test starts it or a shell."""
+    """A test or a shell starts it."""
     env = ENVIRONMENT | {"A": "1"}
     del env["PYTHONUNBUFFERED"]
     words = (*words, "b=c", "d e")
