@@ -34,16 +34,12 @@ PAGES = [page for page in [ROOT / "README.md", *DOCS] if CONSOLE.search(page.rea
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_commands_print_what_the_page_shows(page, tmp_path, tmp_path_factory):
     """The files and commands of a page one after the other in one folder. The output is as shown,
-    where `...` stands for anything: alone for any lines, within a line for any of its text. The
-    commands of the README have interpreters of their own."""
-    path = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    where `...` stands for anything: alone for any lines, within a line for any of its text."""
+    folder = tmp_path_factory.mktemp("bin")
+    command = python.command(folder, PRELOADED.get(page.stem, ()), CHILDREN.get(page.stem, ()))
+    path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     shell = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
-    if page.stem != "README":
-        folder = tmp_path_factory.mktemp("bin")
-        preloaded, children = PRELOADED.get(page.stem, ()), CHILDREN.get(page.stem, ())
-        shell[python.PYTHON] = str(python.command(folder, preloaded, children))
-        path.insert(0, str(folder))
-    shell["PATH"] = os.pathsep.join(path)
+    shell |= {python.PYTHON: str(command), "PATH": path}
     for language, title, block in BLOCK.findall(page.read_text()):
         if title:
             (tmp_path / title).parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +52,10 @@ def test_commands_print_what_the_page_shows(page, tmp_path, tmp_path_factory):
             assert re.fullmatch(pattern(expected), plain(printed)), f"$ {command}\n{printed}"
 
 
-PRELOADED = dict.fromkeys(("fine_tuning", "lora", "gpt124m"), python.TRANSFORMERS)
+PRELOADED = {
+    **dict.fromkeys(("fine_tuning", "lora", "gpt124m"), python.TRANSFORMERS),
+    **dict.fromkeys(("images", "template"), ("sklearn.datasets",)),
+}
 """Modules that a page's commands import."""
 CHILDREN = {
     "prove": (("launcher.dispatch.child_job", 4),),

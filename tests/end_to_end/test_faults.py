@@ -3,19 +3,16 @@ it is silent."""
 
 import os
 import re
-import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from shlex import split
 
 import pytest
-import torch
 
 from launcher.checkpoint.durable_files import write_file
-from launcher.checkpoint.manifest import Manifest, verify
+from launcher.checkpoint.manifest import verify
 from launcher.checkpoint.retention import Retention
-from launcher.checkpoint.saver import Payload, SaveFailed, Saver
+from launcher.checkpoint.saver import SaveFailed, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.process.ranks import Ranks
 from support import python
@@ -30,6 +27,7 @@ from support.runner import (
     steps,
     stop_at,
 )
+from support.stores import payload
 
 RUN = split(
     "model=mlp data=digits data.batch_size=60 trainer.max_steps=40 hooks.evaluation.interval=0"
@@ -48,14 +46,13 @@ def broken(steps: list[int], **how: object) -> str:
 
 
 # ------------------------------------------------------------------------------------------- killed
-Crash = Callable[..., subprocess.CompletedProcess[str]]
-
-
 @pytest.fixture
 def crash(tmp_path):
-    def crash(how: str = "", name: str = "crash.py") -> subprocess.CompletedProcess[str]:
+    def crash(how: str = "", name: str = "crash.py", code: int = 0) -> str:
         env = {**ENVIRONMENT, "TMPDIR": str(tmp_path)}  # what is killed leaves its folders there
-        return python.run(str(SUPPORT / name), *how.split(), env=env, timeout=500)
+        done = python.run(str(SUPPORT / name), *how.split(), env=env, timeout=500)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
 
     return crash
 
@@ -63,31 +60,23 @@ def crash(tmp_path):
 def test_killed_at_every_call(crash):
     """First, later, repeated, pruning saves: afterwards the newest is the one before or the new
     one, whole; also if the power was cut."""
-    done = crash("kill")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("0 wrong") == 4
+    assert crash("kill").count("0 wrong") == 4
 
 
 def test_killed_at_random_moments(crash):
     """And started again each time: weights, random state, data order and metrics are those of a run
     left alone."""
-    done = crash(name="kills.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "15 kills in" in done.stdout
+    assert "15 kills in" in crash(name="kills.py")
 
 
 def test_without_fsync_a_power_cut_would_show(crash):
-    done = crash("without-fsync")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "manifest.json cannot be read" in done.stdout, done.stdout
+    assert "manifest.json cannot be read" in crash("without-fsync", code=1)
 
 
 def test_order_of_a_save(crash):
     """Files are fsynced before the manifest is begun, it and its folder before the rename, and then
     the parent."""
-    done = crash("calls")
-    assert done.returncode == 0, done.stderr
-    calls = [tuple(line.split("\t")[:2]) for line in done.stdout.splitlines()]
+    calls = [tuple(line.split("\t")[:2]) for line in crash("calls").splitlines()]
     folder = ".tmp-step-00000010-1"
     manifest = calls.index(("open", f"{folder}/manifest.json"))
     written = {path for name, path in calls if name == "pwrite"}
@@ -114,8 +103,7 @@ def test_training_continues_and_retries(tmp_path):
     hooks = [
         broken([10 * i], call=call, how=how) for i, (call, how) in enumerate(faults.items(), 2)
     ]
-    done = launch(tmp_path, *RUN, "trainer.max_steps=80", *hooks, KEEP_ALL)
-    assert done.returncode == 0, done.output
+    done = launch(tmp_path, *RUN, "trainer.max_steps=80", *hooks, KEEP_ALL, code=0)
     assert done.output.count("could not be written: rank 0: ") == 5
     assert "Traceback" not in done.output and steps(tmp_path) == [10, 70, 80]
     left = list((run_folder(tmp_path) / "checkpoints").glob(".*"))
@@ -125,8 +113,8 @@ def test_training_continues_and_retries(tmp_path):
 
 def test_out_of_memory_says_what_needs_less(tmp_path):
     """A layer of 256 TB, more than a process can address."""
-    done = launch(tmp_path, *RUN, "model=mlp", "data=digits", "model.hidden_dim=1000000000000")
-    assert done.returncode == 1 and "can't allocate memory" in done.output, done.output
+    done = launch(tmp_path, *RUN, "model.hidden_dim=1000000000000", code=1)
+    assert "can't allocate memory" in done.output, done.output
     assert "Less memory is needed with trainer.activation_checkpointing=full" in done.output
     assert record(tmp_path)["state"] == "failed"
 
@@ -134,15 +122,13 @@ def test_out_of_memory_says_what_needs_less(tmp_path):
 @pytest.mark.parametrize("on_signal", [False, True])
 def test_a_failure_at_the_end_is_in_the_exit_code(tmp_path, on_signal):
     stop = stop_at(33) if on_signal else []
-    done = launch(tmp_path, *RUN, broken([33, 40], how="EIO"), *stop)
-    assert done.returncode == 1, done.output
+    launch(tmp_path, *RUN, broken([33, 40], how="EIO"), *stop, code=1)
     now = record(tmp_path)
     assert now["state"] == now["attempts"][-1]["outcome"] == "failed"
     assert "Input/output error" in now["attempts"][-1]["reason"]
     assert steps(tmp_path)[-1] == 30
     if not on_signal:
-        again = launch(tmp_path, *RUN)
-        assert again.returncode == 0, again.output
+        launch(tmp_path, *RUN, code=0)
         assert record(tmp_path)["attempts"][-1]["start_step"] == 30
 
 
@@ -169,18 +155,18 @@ def test_a_disk_without_room_is_noticed_before_the_first_byte(small_disk, monkey
 def test_disk_full(tmp_path, small_disk):
     """It fills up after the first checkpoint; when there is room again the next interval saves."""
     store = CheckpointStore(small_disk / "checkpoints")
-    writer = saver(store)
-    writer.save(payload(1, torch.ones(50_000)), wait=True)
+    writer = Saver(store, Ranks(), Retention(keep_previous=0))
+    writer.save(payload(1, size=50_000), wait=True)
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(3_800_000))
     for wait in (True, False):
         with pytest.raises(SaveFailed, match="No space left"):
-            writer.save(payload(2, torch.ones(50_000)), wait)
+            writer.save(payload(2, size=50_000), wait)
             writer.finish()
     assert [entry.name for entry in sorted(store.root.iterdir())] == ["latest", "step-00000001"]
     assert store.newest_valid() is not None
     ballast.unlink()
-    writer.save(payload(3, torch.ones(50_000)), wait=False)
+    writer.save(payload(3, size=50_000), wait=False)
     writer.finish()
     assert store.resolve_link("latest") == 3 and store.steps() == [3]
 
@@ -188,8 +174,7 @@ def test_disk_full(tmp_path, small_disk):
 def test_a_disk_that_is_full_at_the_start(small_disk):
     free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
     (small_disk / "ballast").write_bytes(bytes(free - 4096))
-    done = launch(small_disk / "outputs", *RUN)
-    assert done.returncode == 2, done.output
+    done = launch(small_disk / "outputs", *RUN, code=2)
     sentence = r"run\.dir='.*': cannot be written \(No space left on device\); use .*"
     assert re.fullmatch(sentence, done.output.splitlines()[-1]) and "Traceback" not in done.output
     assert not list(small_disk.rglob(".run.lock.*"))
@@ -204,8 +189,7 @@ def test_a_disk_that_stays_full(small_disk):
     """There is room for lines, but for no checkpoint: training continues to its end, and the run
     has failed."""
     filled = fill(small_disk, step=15, free=128 << 10)
-    done = launch(small_disk / "outputs", *RUN, WAITING, filled)
-    assert done.returncode == 1, done.output
+    done = launch(small_disk / "outputs", *RUN, WAITING, filled, code=1)
     assert done.output.count("No space left on device") >= 3 and "Traceback" not in done.output
     now = record(small_disk / "outputs")
     assert now["step"] == 40 and now["state"] == "failed"
@@ -230,8 +214,7 @@ def test_a_writer_that_hangs_is_given_up(tmp_path):
     """During training, training continues and waits for each later save; at the end, the hanging
     writer is a failure."""
     hang = (broken([10, 40], call="fsync", how="hang"), "hooks.checkpointing.write_timeout=4")
-    done = launch(tmp_path, *RUN, *hang, KEEP_ALL)
-    assert done.returncode == 1, done.output
+    done = launch(tmp_path, *RUN, *hang, KEEP_ALL, code=1)
     assert done.output.count("The checkpoint could not be written: its writer has hung") == 2
     assert "Step 10: checkpoint copied" in done.output
     assert "Step 20: checkpoint saved" in done.output and "Step 30: checkpoint saved" in done.output
@@ -244,8 +227,7 @@ def test_a_writer_that_hangs_is_given_up(tmp_path):
 def whole(tmp_path_factory):
     """A run that nothing disturbs, and that waits for each save."""
     outputs = tmp_path_factory.mktemp("whole")
-    done = launch(outputs, *RUN, WAITING, KEEP_ALL)
-    assert done.returncode == 0, done.output
+    launch(outputs, *RUN, WAITING, KEEP_ALL, code=0)
     return outputs
 
 
@@ -254,22 +236,20 @@ def test_signals_during_a_save(tmp_path, whole):
     11, is written."""
     again = "{_target_:support.broken_disk.SignalInSave,step:11,signums:[SIGTERM,SIGUSR1]}"
     slow = [broken([10, 11], call="fsync", how=0.1), f"+tracker.again={again}"]
-    stopped = launch(tmp_path, *RUN, *slow, *stop_at(11))
-    assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
+    stopped = launch(tmp_path, *RUN, *slow, *stop_at(11), code=143)
     assert record(tmp_path)["step"] == steps(tmp_path)[-1] == 11
     assert stopped.output.count("Step 11: checkpoint") == 1, "one commit"
     assert "SIGUSR1 in the save" in stopped.output
     for path in (run_folder(tmp_path) / "checkpoints").glob("step-*"):
         verify(path)
-    assert launch(tmp_path, *RUN).returncode == 0
+    launch(tmp_path, *RUN, code=0)
     assert final_state(tmp_path) == final_state(whole)
 
 
 def test_a_snapshot_is_of_its_own_step(tmp_path, whole):
     """Written slowly while training continues: on disk are weights and moments of step 10, not of a
     later one."""
-    done = launch(tmp_path, *RUN, broken([10], how=0.05), "hooks.checkpointing.keep_previous=9")
-    assert done.returncode == 0, done.output
+    done = launch(tmp_path, *RUN, broken([10], how=0.05), KEEP_ALL, code=0)
     assert "Step 10: checkpoint copied" in done.output
     one, other = (run_folder(each) / "checkpoints/step-00000010" for each in (tmp_path, whole))
     for name in ("shard-00000.safetensors", "rank-00000.safetensors", "state.json"):
@@ -278,32 +258,27 @@ def test_a_snapshot_is_of_its_own_step(tmp_path, whole):
 
 # ------------------------------------------------------------------------------------ several ranks
 def test_ranks_agree(tmp_path):
-    """One rank's failure is all ranks', one rank's hanging writer is given up by all, and where to
-    go on is for rank 0 to say: the other is never asked."""
+    """One rank's failure is all ranks', and one rank's hanging writer is given up by all."""
     two = (*RUN, "strategy=ddp", "dispatch.nproc=2", "hooks.checkpointing.write_timeout=4")
     faults = [
         broken([10], call="open", how="EIO", rank=1),
         broken([20], call="fsync", how="hang", rank=1),
     ]
-    first = launch(tmp_path, *two, *faults, KEEP_ALL, *stop_at(34, group=False))
-    assert first.returncode == 128 + signal.SIGTERM, first.output
+    first = launch(tmp_path, *two, *faults, KEEP_ALL, *stop_at(34, group=False), code=143)
     assert "could not be written: rank 1: " in first.output
     assert "its writer has hung" in first.output
     found = steps(tmp_path)
     assert found[0] == 30 and len(found) == 2
-    again = launch(tmp_path, *two, "+tracker.blind={_target_:support.broken_disk.BlindRank,rank:1}")
-    assert again.returncode == 0, again.output
-    assert record(tmp_path)["attempts"][-1]["start_step"] == found[-1]
 
 
 def test_one_rank_is_killed_in_a_save(tmp_path, two_whole):
-    """All end; the checkpoint before is whole, and the next attempt resumes from it."""
+    """All end; the checkpoint before is whole, and the next attempt resumes from it. Where to
+    resume is for rank 0 to say: the other is never asked."""
     killed = launch(tmp_path, *TWO, broken([20], how="kill", rank=1))
     assert killed.returncode == 1 and "Rank 1 of 2 failed" in killed.output, killed.output
     assert steps(tmp_path) == [10]
     verify(run_folder(tmp_path) / "checkpoints" / "step-00000010")
-    again = launch(tmp_path, *TWO)
-    assert again.returncode == 0, again.output
+    launch(tmp_path, *TWO, "+tracker.blind={_target_:support.broken_disk.BlindRank,rank:1}", code=0)
     assert record(tmp_path)["attempts"][-1]["start_step"] == 10
     assert final_state(tmp_path) == final_state(two_whole)
     assert metrics(tmp_path) == metrics(two_whole)
@@ -316,15 +291,5 @@ TWO = (*RUN, "strategy=ddp", "dispatch.nproc=2", "hooks.checkpointing.asynchrono
 def two_whole(tmp_path_factory):
     """Two ranks that nothing disturbs."""
     outputs = tmp_path_factory.mktemp("two")
-    done = launch(outputs, *TWO)
-    assert done.returncode == 0, done.output
+    launch(outputs, *TWO, code=0)
     return outputs
-
-
-def saver(store: CheckpointStore, keep: int = 0, patience: float = 600.0) -> Saver:
-    return Saver(store, Ranks(), Retention(keep_previous=keep), patience)
-
-
-def payload(step: int, tensor: torch.Tensor, is_best: bool = False) -> Payload:
-    manifest = Manifest(step, 1, "none", "sharded")
-    return Payload(step, manifest, {"model/w": tensor}, {}, {"step": step}, is_best=is_best)

@@ -1,18 +1,62 @@
-"""Kills at random moments of whatever starts several runs."""
+"""Kills at random moments of a sweep, a search, and a SLURM job of several runs.
 
+The same command then completes the runs: no process is left, no step is lost or trained twice after
+a save, and the runs are as if each had been trained alone.
+"""
+
+import contextlib
+import json
+import os
 import random
 import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import split
+from typing import Any, Literal
 
 import pytest
 
+from launcher.rundir.folder import RunFolder
+from launcher.slurm.shared_job import write_runs
 from support import python
-from support.kill_matrix import Case, alone, check
+from support.processes import running, wait_for
+from support.runner import CHILD, ENVIRONMENT, launch, metrics_of, state_of
 
 pytestmark = pytest.mark.skipif(
     not python.CAN_FORK, reason="children of a killed command end by a call of Linux"
 )
+FIXED = split(
+    "model=mlp data=digits device=cpu trainer.max_steps=40 model.hidden_dim=16 model.dropout=0.1"
+    " hooks.logging.interval=4 hooks.evaluation.interval=0 hooks.checkpointing.interval=10"
+)
+SEEDS = (1, 2, 3)
+SEARCH = split(
+    "hydra/sweeper=optuna optimizer.lr=tag(log,interval(1e-4,1e-1)) hpo.sampler=random"
+    " hpo.pruner=none hpo.objective=train/loss hpo.n_trials=3"
+)
 SECONDS = 6.0
 """Kills come within these seconds, in which the runs start, train and save."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to kill."""
+
+    kind: Literal["sweep", "search", "shared"]
+    victim: Literal["parent", "child", "group"]
+    signum: signal.Signals
+    slots: int
+    ranks: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.victim}-{self.signum.name}-{self.slots}x{self.ranks}"
+
+    @property
+    def fixed(self) -> list[str]:
+        if self.ranks == 1:
+            return FIXED
+        return [*FIXED, f"dispatch.nproc={self.ranks}", "strategy=ddp"]  # the quicker to start
 
 
 @pytest.mark.parametrize(
@@ -26,5 +70,87 @@ SECONDS = 6.0
     ids=str,
 )
 def test_killed_runs_are_completed_as_if_each_had_been_trained_alone(tmp_path, case):
-    expected = alone(case, tmp_path / "alone")
-    check(case, tmp_path / "killed", expected, SECONDS, random.Random(str(case)))
+    expected, outputs = alone(case, tmp_path / "alone"), tmp_path / "killed"
+    kill_one(case, outputs, random.Random(str(case)))
+    assert complete(case, outputs) == expected, "other numbers"
+    before = [len(run["attempts"]) for run in records(outputs)]
+    assert complete(case, outputs) == expected
+    assert [len(run["attempts"]) for run in records(outputs)] == before, "trained again"
+
+
+def alone(case: Case, outputs: Path) -> dict[str, Any]:
+    """The ends of the runs when each is trained by a command of its own, or in one slot."""
+    if case.kind == "search":
+        return complete(replace(case, slots=1), outputs)
+    for seed in SEEDS:
+        launch(outputs, *case.fixed, f"seed={seed}", code=0)
+    return ends(outputs)
+
+
+def complete(case: Case, outputs: Path) -> dict[str, Any]:
+    """Repeat the command until it succeeds."""
+    for _ in range(4):
+        process = start(case, outputs)
+        text, _ = process.communicate()
+        if process.returncode == 0 and {run["state"] for run in records(outputs)} == {"completed"}:
+            return ends(outputs)
+    raise AssertionError(f"exit code {process.returncode}:\n{text}")
+
+
+def kill_one(case: Case, outputs: Path, choose: random.Random) -> None:
+    process = start(case, outputs)
+    time.sleep(choose.uniform(0, SECONDS))
+    children = [pid for pid in of_session(process.pid) if pid != process.pid]
+    pid = choose.choice(children or [process.pid]) if case.victim == "child" else process.pid
+    with contextlib.suppress(ProcessLookupError):
+        (os.killpg if case.victim == "group" else os.kill)(pid, case.signum)
+    text, _ = process.communicate()
+    assert wait_for(lambda: not of_session(process.pid), 120), f"processes are left:\n{text}"
+    if case.signum != signal.SIGKILL:
+        for run in records(outputs):
+            attempts = run["attempts"]
+            stops = [attempt["end_step"] for attempt in attempts[:-1]]
+            starts = [attempt["start_step"] for attempt in attempts[1:]]
+            assert starts == stops, f"steps were lost or repeated: {attempts}\n{text}"
+            assert run["state"] != "running", f"no end is recorded: {attempts}\n{text}"
+
+
+def of_session(leader: int) -> list[int]:
+    return [pid for pid, stat in running() if stat[3] == str(leader) and stat[0] != "Z"]
+
+
+def start(case: Case, outputs: Path) -> Any:
+    outputs.mkdir(exist_ok=True)
+    fixed = (f"paths.outputs={outputs}", *case.fixed)
+    seeds = f"seed={','.join(map(str, SEEDS))}"
+    words = {
+        "sweep": ("-m", "launcher", "-m", *fixed, seeds, f"dispatch.parallel={case.slots}"),
+        "search": ("-m", "launcher", "-m", *fixed, *SEARCH, f"hpo.parallel={case.slots}"),
+        "shared": ("-m", CHILD, "task", str(outputs / ".slurm" / "job")),
+    }[case.kind]
+    if case.kind == "shared":
+        submit(case, outputs, fixed)
+    return python.start(*words, env=ENVIRONMENT, cwd=outputs.parent, children=((CHILD, 6),))
+
+
+def submit(case: Case, outputs: Path, fixed: tuple[str, ...]) -> None:
+    """Freeze the runs that have no job that would start them, as a submission or retry does."""
+    job = outputs / ".slurm" / "job"
+    dispatch = ("dispatch=slurm", f"dispatch.runs_per_job={case.slots}")
+    states = {run["config"]["seed"]: run["state"] for run in records(outputs)}
+    for seed in SEEDS:
+        if not job.exists() or states.get(seed, "failed") == "failed":
+            arguments = (str(outputs / "frozen"), *fixed, *dispatch, f"seed={seed}")
+            python.run("-m", "launcher.dispatch.freeze", *arguments, env=ENVIRONMENT, check=True)
+    if not job.exists():
+        write_runs(job, [RunFolder(path.parent) for path in sorted(outputs.glob("*/*/run.json"))])
+
+
+def records(outputs: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(outputs.glob("*/*/run.json"))]
+
+
+def ends(outputs: Path) -> dict[str, Any]:
+    """The metrics and the final checkpoint of each run."""
+    folders = [path.parent for path in outputs.glob("*/*/run.json")]
+    return {folder.name: (state_of(folder), metrics_of(folder)) for folder in folders}

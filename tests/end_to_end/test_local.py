@@ -13,7 +13,7 @@ import pytest
 from launcher.checkpoint.manifest import verify
 from support import python
 from support.processes import Command, wait_for
-from support.runner import ENVIRONMENT, final_state, metrics, record, run_folder
+from support.runner import ENVIRONMENT, final_state, launch, metrics, record, run_folder, stop_at
 
 TINY = split(
     "data=synthetic data.seq_len=16 data.num_val_samples=0 model.dim=16 model.num_layers=1"
@@ -22,9 +22,7 @@ TINY = split(
 )
 LONG = (*TINY, "trainer.max_steps=100000")
 DDP = ("dispatch.nproc=2", "strategy=ddp")  # the quicker to start
-SABOTEUR = (
-    "+tracker.saboteur={{_target_:support.saboteur.Saboteur,rank:{rank},step:{step},act:{act}}}"
-)
+SABOTEUR = "+tracker.saboteur={{_target_:support.saboteur.Saboteur,rank:{},step:{},act:{}}}"
 
 
 def steps_saved(outputs: Path) -> list[str]:
@@ -33,28 +31,18 @@ def steps_saved(outputs: Path) -> list[str]:
     return [re.findall(r"Step (\d+): checkpoint saved", log.read_text())[-1] for log in logs]
 
 
-LATE = """import os, time
-from launcher.jobs.train import TrainJob
-from launcher.process.ranks import on_main
-
-class Late(TrainJob):
-    def run(self, config):
-        time.sleep(2 * (os.environ["RANK"] == "1"))
-        return {"decided": on_main(lambda: 1)}
-"""
-
-
 def test_rank_0_leaves_when_all_have_read_its_last_decision(tmp_path):
-    (tmp_path / "late.py").write_text(LATE)
-    words = (*TINY, *DDP, "job._target_=late.Late", "paths.outputs=outputs")
-    done = python.run("-m", "launcher", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    launch(tmp_path, *TINY, *DDP, "job._target_=support.saboteur.Late", code=0)
 
 
 @pytest.mark.parametrize("whom", ["the command", "the group"])
 def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path, whom):
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=2") as command:
         command.read_until("Step ")
+        if whom == "the command":
+            second = launch(tmp_path, *LONG, *DDP)
+            (line,) = second.output.splitlines()
+            assert second.returncode == 2 and "is on this run" in line
         send = os.killpg if whom == "the group" else os.kill
         send(command.pid, signal.SIGTERM)
         assert command.wait() == 128 + signal.SIGTERM, command.output
@@ -69,12 +57,7 @@ def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path, whom):
 
 
 def test_a_signal_to_one_rank_in_the_middle_of_a_step(tmp_path):
-    stop = (
-        "+tracker.interrupter={_target_:support.interrupter.Interrupter,"
-        "step:4,moment:optimizer,group:false,rank:1}"
-    )
-    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, stop) as command:
-        assert command.wait() == 128 + signal.SIGTERM, command.output
+    launch(tmp_path, *LONG, *DDP, *stop_at(4, "optimizer", group=False, rank=1), code=143)
     # Next to the optimizer the ranks have begun to agree: it counts at the next step.
     assert record(tmp_path)["step"] == 5
     checkpoint = (run_folder(tmp_path) / "checkpoints" / "latest").resolve()
@@ -88,6 +71,7 @@ import importlib.abc, os, signal, sys, time
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "torch" and os.environ.get("RANK") == "1":
+            assert "libtorch" not in open(f"/proc/{os.getppid()}/maps").read()
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(5)
 
@@ -98,7 +82,7 @@ sys.meta_path.insert(0, Finder())
 
 def test_a_signal_to_one_rank_while_it_starts_slowly(tmp_path, monkeypatch):
     """Its imports take longer than the grace, as on a busy machine; the other rank learns of the
-    signal."""
+    signal. All three are new interpreters, and the command has no torch, which its ranks need."""
     (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
     path = f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"
     monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", path)
@@ -112,15 +96,9 @@ def test_a_signal_to_one_rank_while_it_starts_slowly(tmp_path, monkeypatch):
 def test_an_interruption_leaves_no_trace(tmp_path):
     overrides = (*TINY, "dispatch.nproc=2", "model.dropout=0.1", "trainer.max_steps=8")
     overrides += ("hooks.logging.interval=3", "data.num_val_samples=11")
-    stop = (
-        "+tracker.interrupter={_target_:support.interrupter.Interrupter,"
-        "step:4,moment:optimizer,group:false}"
-    )
-    codes = []
-    for name, more in [("whole", ()), ("parts", (stop,)), ("parts", ())]:
-        with Command(f"paths.outputs={tmp_path / name}", *overrides, *more) as command:
-            codes.append(command.wait())
-    assert codes == [0, 128 + signal.SIGTERM, 0], command.output
+    stop = stop_at(4, "optimizer", group=False)
+    for name, more, code in [("whole", [], 0), ("parts", stop, 143), ("parts", [], 0)]:
+        launch(tmp_path / name, *overrides, *more, code=code)
     assert record(tmp_path / "parts")["strategy"] == "fsdp", "what auto is on two ranks"
     assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
@@ -128,8 +106,7 @@ def test_an_interruption_leaves_no_trace(tmp_path):
         ends = [run_folder(tmp_path / name) / "checkpoints/latest" for name in ("parts", "whole")]
         assert (ends[0] / file).read_bytes() == (ends[1] / file).read_bytes()
     for job in ("evaluate", "export"):
-        with Command(f"paths.outputs={tmp_path / 'whole'}", *overrides, f"job={job}") as command:
-            assert command.wait() == 0, command.output
+        launch(tmp_path / "whole", *overrides, f"job={job}", code=0)
     line = json.loads((run_folder(tmp_path / "whole") / "evaluations.jsonl").read_text())
     assert line["val/loss"] == pytest.approx(metrics(tmp_path / "whole")[-1]["val/loss"], rel=1e-6)
     assert (run_folder(tmp_path / "whole") / "export" / "model.safetensors").exists()
@@ -144,19 +121,19 @@ def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rank", "act", "code", "reason"),
+    ("rank", "act", "reason"),
     [
-        (1, "raise", 1, "LookupError: lost in the middle"),
-        (0, "exit", 1, "RuntimeError: the code of the run called sys.exit(0)"),
-        (1, "_exit", 1, "ended with exit code 0 and reported no error"),
-        (0, "killed", 1, "was killed by signal 9"),
+        (1, "raise", "LookupError: lost in the middle"),
+        (0, "exit", "RuntimeError: the code of the run called sys.exit(0)"),
+        (1, "_exit", "ended with exit code 0 and reported no error"),
+        (0, "killed", "was killed by signal 9"),
     ],
 )
-def test_a_failing_rank_ends_all(tmp_path, rank, act, code, reason):
-    sabotage = SABOTEUR.format(rank=rank, step=3, act=act)
+def test_a_failing_rank_ends_all(tmp_path, rank, act, reason):
+    sabotage = SABOTEUR.format(rank, 3, act)
     words = (f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=1", sabotage)
     with Command(*words) as command:
-        assert command.wait() == code, command.output
+        assert command.wait() == 1, command.output
         assert wait_for(lambda: command.left() == [], 120)
     end = command.output[command.output.index(f"Rank {rank} of 2 failed:") :]
     assert reason in end.splitlines()[-1]
@@ -175,7 +152,7 @@ def test_a_failing_rank_ends_all(tmp_path, rank, act, code, reason):
 def test_a_hang_after_a_signal_ends_by_force(tmp_path, ranks):
     """One process sleeps in a step; of two ranks one is stopped, and the other waits for it in a
     collective."""
-    asleep = SABOTEUR.format(rank=0, step=30, act="sleep")
+    asleep = SABOTEUR.format(0, 30, "sleep")
     how = (*DDP, "dispatch.grace=3") if ranks == 2 else ("dispatch.grace=3", asleep)
     saved = "hooks.checkpointing.interval=10", "hooks.checkpointing.keep_previous=0"
     with Command(f"paths.outputs={tmp_path}", *LONG, *how, *saved, "data.num_workers=1") as command:
@@ -196,38 +173,15 @@ def test_a_hang_after_a_signal_ends_by_force(tmp_path, ranks):
 
 def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path):
     silent = ("strategy=fsdp", "dispatch.nproc=2", "model._target_=support.saboteur.Silent")
-    with Command(f"paths.outputs={tmp_path}", *LONG, *silent) as command:
-        assert command.wait() == 1, command.output
-        assert command.left() == []
-    assert "forward returned no loss on rank 1" in command.output.splitlines()[-1]
+    done = launch(tmp_path, *LONG, *silent, code=1)
+    assert "forward returned no loss on rank 1" in done.output.splitlines()[-1]
 
 
 def test_error_of_all_ranks_is_printed_once(tmp_path):
-    words = (f"paths.outputs={tmp_path / 'none'}", *LONG, "strategy=none", "dispatch.nproc=2")
-    with Command(*words) as rejected:
-        assert rejected.wait() == 2
+    rejected = launch(tmp_path / "none", *LONG, "strategy=none", "dispatch.nproc=2")
     (line,) = rejected.output.splitlines()
-    assert line.startswith("strategy=none: 2 ranks")
+    assert rejected.returncode == 2 and line.startswith("strategy=none: 2 ranks")
     assert not (tmp_path / "none").exists()
-
-
-def test_error_of_rank_0_is_printed_once(tmp_path):
-    """Next to a command and ranks that are new interpreters; a signal to that command ends them."""
-    # Leaves the cores to the second command.
-    slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"
-    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, slow, real=True) as first:
-        first.read_until("Step ")
-        mapped = Path(f"/proc/{first.pid}/maps").read_text()
-        assert "libtorch" not in mapped, "the command has loaded torch, which its ranks alone need"
-        with Command(f"paths.outputs={tmp_path}", *LONG, *DDP) as second:
-            assert second.wait() == 2
-        os.kill(first.pid, signal.SIGTERM)
-        assert first.wait() == 128 + signal.SIGTERM, first.output
-        assert first.left() == []
-    (line,) = second.output.splitlines()
-    assert "is on this run" in line
-    one, other = steps_saved(tmp_path)
-    assert one == other == str(record(tmp_path)["step"])
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "launcher")

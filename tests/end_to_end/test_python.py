@@ -1,6 +1,5 @@
 """A process that the tests fork is like one that they start (see `support.python`)."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from support import python
 from support.processes import running, wait_for
 from support.runner import ENVIRONMENT
 
+pytestmark = pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
 PROGRAM = """
 import atexit, json, os, signal, sys, threading
 
@@ -58,32 +58,23 @@ def words(request, tmp_path):
     return {"-c": ["-c", PROGRAM], "script": ["program.py"], "-m": ["-m", "program"]}[request.param]
 
 
-@pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
 def test_forked_process_starts_in_the_state_of_an_interpreter(words, tmp_path):
+    """A test or a shell starts it."""
     env = ENVIRONMENT | {"A": "1"}
     del env["PYTHONUNBUFFERED"]
-    forked, real = (
-        python.run(*words, "b=c", "d e", env=env, cwd=tmp_path, real=real) for real in (False, True)
-    )
-    state, expected = (json.loads(done.stdout.splitlines()[0]) for done in (forked, real))
-    assert state == expected
-    assert forked.stdout.splitlines()[1:] == real.stdout.splitlines()[1:] == ["at exit"]
-    assert (forked.stderr, forked.returncode) == (real.stderr, real.returncode) == ("", 0)
-
-
-@pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
-def test_command_of_a_shell_starts_in_the_state_of_an_interpreter(words, tmp_path):
-    env = ENVIRONMENT | {"A": "1"}
+    words = (*words, "b=c", "d e")
     (tmp_path / "bin").mkdir()
     command = str(python.command(tmp_path / "bin"))
-    states = []
     how: Any = {"env": env, "cwd": tmp_path, "capture_output": True, "text": True}
     how |= {"start_new_session": True, "stdin": subprocess.DEVNULL}
-    for interpreter in (command, sys.executable):
-        process = subprocess.run([interpreter, *words, "b=c", "d e"], **how)
-        assert (process.returncode, process.stderr) == (0, "")
-        states.append(process.stdout)
-    assert states[0] == states[1]
+    ended = [
+        python.run(*words, env=env, cwd=tmp_path),
+        subprocess.run([command, *words], **how),
+        subprocess.run([sys.executable, *words], **how),
+    ]
+    assert ended[2].stdout.endswith("}\nat exit\n")
+    for done in ended:
+        assert (done.stdout, done.stderr, done.returncode) == (ended[2].stdout, "", 0)
 
 
 WAITING = """
@@ -95,7 +86,6 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGXCPU, 7), (signal.SIGKILL, -9)])
 def test_signals_of_a_command_reach_the_forked_process(tmp_path, signum, code):
     command = [python.command(tmp_path), "-c", WAITING]
@@ -104,7 +94,7 @@ def test_signals_of_a_command_reach_the_forked_process(tmp_path, signum, code):
         pid = int(process.stdout.readline())
         process.send_signal(signum)
         assert process.wait() == code
-    assert wait_for(lambda: pid not in living(), 120)
+    assert wait_for(lambda: pid not in [pid for pid, stat in running() if stat[0] != "Z"], 120)
 
 
 PARENT = """
@@ -130,7 +120,6 @@ print(killed.wait())
 """
 
 
-@pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
 def test_children_of_a_forked_process_start_and_end_as_new_interpreters(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "failing.py").write_text("import sys; print('fails'); sys.exit(3)")
@@ -156,15 +145,3 @@ def test_forked_process_ends_as_an_interpreter(how):
     forked, real = (python.run("-c", program, real=real) for real in (False, True))
     assert forked.returncode == real.returncode == code and forked.stdout == real.stdout
     assert forked.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
-
-
-def test_a_time_limit_ends_all_of_it(tmp_path):
-    program = "import os, time; os.fork(); open(f'{os.getpid()}.pid', 'w'); time.sleep(1000)"
-    with pytest.raises(subprocess.TimeoutExpired):
-        python.run("-c", program, cwd=tmp_path, timeout=10)
-    pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
-    assert len(pids) == 2 and wait_for(lambda: not set(pids) & set(living()), 120)
-
-
-def living() -> list[int]:
-    return [pid for pid, stat in running() if stat[0] != "Z"]

@@ -39,41 +39,20 @@ from pathlib import Path
 from support.proxy import NUMBER
 
 PRELOADED = (
-    "hydra",
-    "hydra._internal.hydra",
-    "multiprocessing.pool",
-    "numpy",
-    "rich.progress",
-    "safetensors.torch",
-    "torch",
-    "torch._dynamo",
-    "torch._dynamo.backends.debugging",
-    "torch._dynamo.repro.after_aot",
-    "torch._inductor.compile_fx",
-    "torch.distributed.fsdp",
-    "torch.nn.parallel.distributed",
-    "xxhash",
-    "yaml",
-)
-LAUNCHER = (
     "launcher.cli.main",
     "launcher.data.digits",
-    "launcher.dispatch.run_job",
     "launcher.dispatch.local",
-    "launcher.hooks.checkpointing",
-    "launcher.hooks.evaluation",
-    "launcher.hooks.metrics",
     "launcher.hooks.progress",
-    "launcher.hooks.run_record",
-    "launcher.train.attempt",
     "launcher.jobs.train",
     "launcher.models.mlp",
-    "launcher.slurm.requeue",
     "launcher.strategies.none",
-    "launcher.train.build",
+    "launcher.train.attempt",
+    "multiprocessing.pool",
+    "rich.progress",
+    "safetensors.torch",
+    "torch._inductor.compile_fx",
 )
-"""Imports of the default run: a seventh of the time of a small run. The tests of imports have new
-interpreters."""
+"""Imports of the default run. The tests of imports have new interpreters."""
 OPTIONAL = ("torchmetrics",)
 """Imports of several tests, as long as torch's."""
 MAX_REQUEST = 1 << 20
@@ -280,8 +259,6 @@ def serve() -> None:
     for name in (*PRELOADED, *optional, *sys.argv[3:]):
         importlib.import_module(name)
     del sys.modules["mlflow"]
-    for name in LAUNCHER:
-        importlib.import_module(name)
     # The grammar and the plugins of Hydra, and the signatures of the classes: a tenth of a second.
     from support.composition import composed, validate
 

@@ -176,9 +176,6 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, signum)
 
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
@@ -273,6 +270,8 @@ def start_server(listening: int, preloaded: tuple[str, ...]) -> None:
             "DS_ACCELERATOR": "cpu",
             # Otherwise inductor starts processes that import torch.
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            # Otherwise pyarrow, which scikit-learn imports, starts a thread.
+            "JE_ARROW_MALLOC_CONF": "background_thread:false",
         },
         cwd=TESTS,
         stdout=1,

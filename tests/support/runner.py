@@ -70,32 +70,20 @@ def start(
 def launch(
     outputs: Path,
     *overrides: str,
-    module: str = "launcher",
-    timeout: float = 400,
-    real: bool = False,
-    jobs: int = 0,
     code: int | None = None,
-) -> Outcome:
-    """Run to the end, with this exit code."""
-    done = interrupt(
-        outputs, *overrides, at=None, module=module, timeout=timeout, real=real, jobs=jobs
-    )
-    assert code in (None, done.returncode), done.output
-    return done
-
-
-def interrupt(
-    outputs: Path,
-    *overrides: str,
-    at: str | None,
+    at: str | None = None,
     signum: int = signal.SIGTERM,
     module: str = "launcher",
     timeout: float = 400,
     real: bool = False,
     jobs: int = 0,
 ) -> Outcome:
-    """Run, and send a signal to the whole group once a line with `at` has been printed (None:
-    never)."""
+    """Run to the end.
+
+    Args:
+        code: the exit code that it should have. None: any.
+        at: the whole group is sent a signal once a line with this has been printed.
+    """
     words = ("-m", module, f"paths.outputs={outputs}", *overrides)
     process = start(*words, real=real, jobs=jobs)
     assert process.stdout is not None
@@ -112,19 +100,22 @@ def interrupt(
     finally:
         watchdog.cancel()
         process.stdout.close()
-    return Outcome(process.wait(), "".join(lines))
+    output = "".join(lines)
+    assert code in (None, process.returncode), f"exit code {process.returncode}:\n{output}"
+    return Outcome(process.wait(), output)
 
 
 def stop_at(
-    step: int, moment: str = "after_step", signum: str = "SIGTERM", group: bool = True
+    step: int,
+    moment: str = "after_step",
+    signum: str = "SIGTERM",
+    group: bool = True,
+    rank: int | str = "null",
 ) -> list[str]:
     """Overrides with which the run sends itself a signal at that moment of that step (see
     `interrupter`)."""
-    hook = (
-        f"{{_target_:support.interrupter.Interrupter,step:{step},moment:{moment},"
-        f"signum:{signum},group:{group}}}"
-    )
-    return [f"+tracker.interrupter={hook}"]
+    how = f"step:{step},moment:{moment},signum:{signum},group:{group},rank:{rank}"
+    return [f"+tracker.interrupter={{_target_:support.interrupter.Interrupter,{how}}}"]
 
 
 def run_folder(outputs: Path) -> Path:
@@ -152,9 +143,14 @@ def metrics_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def final_state(outputs: Path) -> dict[str, str]:
+    """`state_of` the only run."""
+    return state_of(run_folder(outputs))
+
+
+def state_of(folder: Path) -> dict[str, str]:
     """Hashes of a run's final weights, moments, scaler, LR, counters, random state and data
     position."""
-    latest = run_folder(outputs) / "checkpoints" / "latest"
+    latest = folder / "checkpoints" / "latest"
     names = ["shard-00000.safetensors", "rank-00000.safetensors", "state.json"]
     return {name: hashlib.sha256((latest / name).read_bytes()).hexdigest() for name in names}
 

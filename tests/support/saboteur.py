@@ -7,7 +7,9 @@ import time
 from typing import Any
 
 from launcher import BaseHook
+from launcher.jobs.train import TrainJob
 from launcher.models.gpt import GPT
+from launcher.process.ranks import on_main
 
 
 class Saboteur(BaseHook):
@@ -59,6 +61,14 @@ class ExitingSamples:
 
     def __getitem__(self, index: int) -> Any:
         sys.exit(0)
+
+
+class Late(TrainJob):
+    """Has rank 1 read a decision of rank 0 late."""
+
+    def run(self, config: Any) -> Any:
+        time.sleep(2 * (os.environ["RANK"] == "1"))
+        return {"decided": on_main(lambda: 1)}
 
 
 class Silent(GPT):
