@@ -41,6 +41,11 @@ PLATEAU = (
     "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau",
     *split("+scheduler.metric=val/loss +scheduler.threshold=0.2"),
 )
+ONE_CYCLE = (
+    *DIGITS_ALONE,
+    "scheduler._target_=torch.optim.lr_scheduler.OneCycleLR",
+    *split("+scheduler.max_lr=0.01 +scheduler.total_steps=20"),
+)
 EMA = (*DEFAULT, "hooks=[default,ema]", "hooks.ema.interval=7")
 STOPPING = "hooks=[default,early_stopping]"
 PATIENT = (*DEFAULT, STOPPING, "hooks.early_stopping.patience=2")
@@ -54,7 +59,9 @@ ALL_OBSERVING = (
 MATTERS = {
     "scheduler.*": [
         (DEFAULT, "", "scheduler.decay_ratio=0.4", 12),
+        (DEFAULT, "scheduler=constant_with_warmup", "scheduler=wsd", 16),
         (PLATEAU, "+scheduler.patience=1", "+scheduler.patience=2", 4),
+        (ONE_CYCLE, "", "+scheduler.three_phase=true", 4),
     ],
     "trainer.max_steps": [(DEFAULT, "", "trainer.max_steps=30", 16)],
     "trainer.max_epochs": [(EPOCHS, "trainer.max_epochs=2", "trainer.max_epochs=4", 8)],
@@ -182,12 +189,12 @@ def test_a_wrong_declaration_is_found(tmp_path):
         assert_equal(tmp_path / "shared" / alone.parent.name / alone.name, alone)
 
 
-def leave(one_run: Path, outputs: Path, change: Any = None) -> tuple[Path, str]:
+def leave(one_run: Path, outputs: Path, *overrides: str, change: Any = None) -> tuple[Path, str]:
     """Start a run with another decay next to a copy of the trunk."""
     shutil.copytree(one_run, outputs, symlinks=True)
     if change is not None:
         change(outputs / "shared" / "trunk")
-    words = (*DEFAULT, "scheduler.decay_ratio=0.4", "run.name=shared", "run.id=leaf")
+    words = (*DEFAULT, "scheduler.decay_ratio=0.4", "run.name=shared", "run.id=leaf", *overrides)
     return train(outputs, *words, "run.share_prefix=true")
 
 
@@ -233,8 +240,19 @@ def has_lost_its_best(folder: Path) -> None:
     ],
 )
 def test_what_is_not_the_same_is_not_shared(one_run, tmp_path, change, said, steps):
-    leaf, output = leave(one_run, tmp_path / "outputs", change)
+    leaf, output = leave(one_run, tmp_path / "outputs", change=change)
     assert said in output and trained(leaf) == steps
+
+
+@pytest.mark.parametrize(
+    ("setting", "step"),
+    [("hooks.logging.interval=4", None), ("run.tag=again", None), ("data.num_workers=1", 12)],
+)
+def test_only_runs_that_are_the_same_up_to_a_step_share(one_run, tmp_path, setting, step):
+    leaf, output = leave(one_run, tmp_path / "outputs", setting)
+    assert ("New run. Shares steps 0 to 12" in output) == (step is not None)
+    assert (record(leaf)["shared"] or {}).get("step") == step
+    assert trained(leaf) == 20 - (step or 0)
 
 
 GPT = split(
