@@ -57,7 +57,9 @@ def test_an_interrupted_evaluation_of_the_test_set_is_repeated(tmp_path):
     assert metrics(stopped) == metrics(whole)
     assert [row["step"] for row in metrics(stopped) if "test/loss" in row] == [12]
     assert record(stopped)["best"]["step"] < 12 and final_state(stopped) == final_state(whole)
-    value = evaluated(run_folder(stopped), "job.checkpoint=best", "job.weights=ema", "dispatch.nproc=2")
+    value = evaluated(
+        run_folder(stopped), "job.checkpoint=best", "job.weights=ema", "dispatch.nproc=2"
+    )
     assert metrics(stopped)[-1]["test/loss"] == value
 
 

@@ -21,7 +21,7 @@ from support.processes import running
 from support.runner import ENVIRONMENT, record, run_folder
 from support.wandb_server import WandbServer
 
-STEPS = 150
+STEPS = 100
 COMMAND = (
     "model=mlp",
     "data=digits",
@@ -102,11 +102,6 @@ def test_every_step_once_in_every_tracker(tmp_path, server):
     copy_database(tmp_path / "mlflow.db")
     chaos = Chaos(tmp_path, seed=4)
     chaos.start()
-    chaos.train_for(chaos.draw.randint(40, 60))
-    chaos.kill_follower()
-    chaos.train_for(chaos.draw.randint(1, 20))
-    chaos.kill_trainer()
-    chaos.start()
     chaos.train_for(chaos.draw.randint(30, 50))
     chaos.kill_trainer()  # its follower lives on, until it sees the next attempt
     chaos.start()
@@ -119,7 +114,7 @@ def test_every_step_once_in_every_tracker(tmp_path, server):
     assert synced.returncode == 0, synced.stdout + synced.stderr
 
     outcomes = [attempt["outcome"] for attempt in record(tmp_path)["attempts"]]
-    assert outcomes == ["killed", "killed", "completed"]
+    assert outcomes == ["killed", "completed"]
     lines = chaos.lines()
     assert [line["step"] for line in lines] == list(range(STEPS + 1))
     (arrived,) = server.runs.values()
