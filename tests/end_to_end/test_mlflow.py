@@ -247,10 +247,7 @@ def test_each_name_is_accepted_and_no_two_are_one(names):
         assert normal == text and normal != "." and not normal.startswith(("..", "/"))
 
 
-ODD_NAMES = [
-    *["/gen", "a//b", "trail/", "..", "../x", ".", "/", "t(s)/g", "t_s_/g", "AR@100"],
-    "x" * 400,
-]
+ODD_NAMES = ["/gen", "a//b", "../x", "t(s)/g", "t_s_/g", "x" * 400]
 
 
 def test_a_run_with_names_that_mlflow_rejects_is_sent_whole(run, client, tmp_path):

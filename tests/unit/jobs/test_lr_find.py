@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from launcher.data.loader import ResumableLoader
 from launcher.jobs.lr_find import find_lr, suggestion
 from support.toy import BAD, GOOD, Recorder, Toy
 
@@ -103,9 +102,6 @@ def loaders() -> dict[str, Callable[[], Any]]:
         "shuffled": lambda: DataLoader(data, 2, shuffle=True),
         "own generator": lambda: DataLoader(data, 2, shuffle=True, generator=generator()),
         "stateful dataset": lambda: DataLoader(Growing(), 2),  # type: ignore[arg-type]
-        "stateful dataset, our loader": lambda: ResumableLoader(
-            Growing(), seed=0, micro_batch_size=2
-        ),
         "stateful": lambda: StatefulDataLoader(data, 2, shuffle=True),
     }
 

@@ -76,20 +76,16 @@ def test_a_position_without_its_file_begins_again(run):
     assert [step for step, _ in scalars(folder)] == [0, 10]
 
 
-def test_texts(run):
-    run.log(0, **{"train/loss": 1.0})
-    run.log_media(0, kind="text", key="answer", text="grüße <b>")
-    (event,) = read(mirror(run).path.parent).Tensors("answer")
-    assert [each.decode() for each in event.tensor_proto.string_val] == ["grüße <b>"]
-
-
-def test_images_and_histograms(run):
+def test_texts_images_and_histograms(run):
     run.log(0)
     (run.folder.path / "images" / "0").mkdir(parents=True)
     (run.folder.path / "images" / "0" / "x.png").write_bytes(png(3, 2))
+    run.log_media(0, kind="text", key="answer", text="grüße <b>")
     run.log_media(0, kind="image", key="val/x", path="images/0/x.png")
     run.log_media(0, kind="histogram", key="weights", counts=[1, 3], edges=[0.0, 1.0, 3.0])
     events = read(mirror(run).path.parent)
+    (text,) = events.Tensors("answer")
+    assert [each.decode() for each in text.tensor_proto.string_val] == ["grüße <b>"]
     (image,) = events.Images("val/x")
     size = (image.width, image.height)
     assert (image.step, size, image.encoded_image_string) == (0, (3, 2), png(3, 2))

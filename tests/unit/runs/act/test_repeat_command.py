@@ -167,7 +167,6 @@ def three(make_run):
         make_run("a", f"aaaa000{number}", choices={"model": model}, config=config)
 
 
-@pytest.mark.parametrize("verb", ["resume", "evaluate"])
 @pytest.mark.parametrize(
     ("words", "ids", "overrides"),
     [
@@ -180,8 +179,8 @@ def three(make_run):
         ("model=mlp -- model=gpt", "12", "model=gpt"),
     ],
 )
-def test_words_after_a_filter_are_filters(three, outputs, verb, words, ids, overrides):
-    runs, given = runs_and_overrides(parse([verb, *words.split(), f"--outputs={outputs}"]))
+def test_words_after_a_filter_are_filters(three, outputs, words, ids, overrides):
+    runs, given = runs_and_overrides(parse(["resume", *words.split(), f"--outputs={outputs}"]))
     assert ("".join(run.id[-1] for run in runs), given) == (ids, overrides.split())
 
 
