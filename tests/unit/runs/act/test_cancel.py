@@ -93,6 +93,18 @@ def test_only_a_process_that_works_on_the_run_is_asked_to_stop(make_run, runs, h
     assert (process.returncode == -signal.SIGTERM) == is_its
 
 
+def test_a_job_of_another_script_is_not_cancelled(make_run, runs, slurm, tmp_path):
+    """A foreign folder may name any job: the id of a note counts only with the script that SLURM
+    shows for it."""
+    note_job(make_run("gpt", "1a2b0007", state="queued"), "/s/job-0.sh", job_id="7")
+    slurm(
+        squeue="echo '7|PENDING|None||/home/somebody/train.sh'",
+        scancel=f"touch {tmp_path}/called",
+    )
+    runs("cancel", "--all")
+    assert not (tmp_path / "called").exists()
+
+
 @pytest.mark.parametrize("is_live", [True, False])
 def test_a_part_of_a_job_that_cannot_be_told_is_not_said_to_be_cancelled(
     make_run, runs, slurm, tmp_path, is_live

@@ -33,7 +33,8 @@ def save(folder: RunFolder, step: int, *, is_valid: bool = True) -> None:
     store = CheckpointStore(folder.checkpoints)
     stores.save(store, step)
     if not is_valid:
-        (store.path(step) / "state.json").write_text("{}")
+        shard = store.path(step) / "shard-00000.safetensors"
+        shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
 
 
 def age(folder: RunFolder, seconds: float) -> None:
@@ -99,20 +100,33 @@ def test_keep_names_what_stays(old_run, runs, keep, kept):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
+        ("held", "a process is on it"),
+        ("tagged", "it has a tag"),
+        ("source", "another run starts from it"),
         ("planned", "another run starts from it"),
         ("initial", "another run starts from it"),
         ("damaged", "its run.json cannot be read"),
+        ("young", "it is younger than 24h"),
         ("foreign", "it belongs to another user"),
         ("copy", "it is a copy"),
+        ("rotten", "none of its checkpoints verifies"),
     ],
 )
-def test_other_runs_that_are_never_touched(old_run, make_run, runs, tmp_path, name, reason):
-    """test_over_all_states_of_runs has those that are held, young, or needed by their records."""
-    folder = old_run("aa")
+def test_runs_that_are_held_or_needed_are_never_touched(
+    old_run, make_run, change, runs, tmp_path, name, reason
+):
+    folder = old_run("aa", config={"run": {"tag": "again"}} if name == "tagged" else None)
+    holder = json.dumps(asdict(Holder.current()))
     starts = {"planned": {"fork_from": "aa/1"}}
     starts["initial"] = {"init_from": str(folder.checkpoints / "step-00000001")}
-    if name in starts:
+    if name == "held":
+        folder.lock_path.write_text(holder)
+    elif name == "source":
+        change(make_run("gpt", "bb"), forked_from={"id": "aa", "name": "gpt", "step": 1})
+    elif name in starts:
         make_run("gpt", "bb", config={"run": starts[name]})
+    elif name == "young":
+        age(folder, 3600)
     elif name == "damaged":
         folder.record_path.write_text("{")
     elif name == "foreign":
@@ -124,7 +138,10 @@ def test_other_runs_that_are_never_touched(old_run, make_run, runs, tmp_path, na
         folder.checkpoints.symlink_to(tmp_path / "elsewhere")
         shutil.copytree(folder.path, folder.path.with_name("cc"), symlinks=True)
         # Else the original is cleaned.
-        folder.lock_path.write_text(json.dumps(asdict(Holder.current())))
+        folder.lock_path.write_text(holder)
+    elif name == "rotten":
+        for shard in folder.checkpoints.glob("step-*/shard-00000.safetensors"):
+            shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
     code, out, _ = runs(*DELETE, "--older=1d", "gpt" if name == "damaged" else "aa")
     assert code == 0 and reason in out and steps_of(folder) == [1, 2, 3, 4]
 
