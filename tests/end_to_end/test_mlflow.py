@@ -17,7 +17,6 @@ from launcher.errors import ConfigError
 from launcher.rundir.record import RunRecord
 from launcher.trackers.base import Names
 from launcher.trackers.follower import list_not_sent
-from launcher.trackers.lines import MetricsReader
 from launcher.trackers.mlflow import MlflowTracker, clean
 from support.mlflow_database import copy_database
 from support.pictures import png
@@ -48,18 +47,6 @@ def client(run, tmp_path):
     from mlflow.tracking import MlflowClient  # takes seconds
 
     return MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-
-
-def opened(run: WrittenRun, **options) -> tuple[MlflowTracker, int]:
-    tracker = MlflowTracker(**options)
-    run.tracked(tracker)
-    return tracker, tracker.open()
-
-
-def mirror(run: WrittenRun, state: str, **options) -> None:
-    tracker, after = opened(run, **options)
-    tracker.write(MetricsReader(run.folder, after).read(final=state == "completed"))
-    tracker.close(state)
 
 
 def only_run(client, experiment: str = "launcher"):
@@ -122,7 +109,7 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
         with monkeypatch.context() as patched:
             patched.setattr(mlflow.tracking, "MlflowClient", client_with(at_call))
             with contextlib.suppress(Killed):
-                mirror(mine, "completed", **options)
+                mine.mirror(MlflowTracker(**options))
         return mine
 
     def note(number: int, is_done: bool) -> None:
@@ -142,7 +129,7 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
 
         mine = first_attempt("run-{}-{}".format(*point), kill)
         log_attempt(mine, 2)
-        mirror(mine, "completed", **options)
+        mine.mirror(MlflowTracker(**options))
         mine.lock.release()
         runs = client.search_runs(["1"], f"attributes.run_name = 'name/{mine.folder.path.name}'")
         (stored_run,) = [each.info for each in runs]
@@ -155,33 +142,27 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
 
 def test_a_batch_that_was_interrupted_is_sent_to_its_own_server_only(run, client, tmp_path):
     run.log(0, 10, 20)
-    tracker, after = opened(run)
-    lines = MetricsReader(run.folder, after)
-    tracker.write(lines.read())
+    run.mirror(MlflowTracker(), "running", close=False)
     copy_database(tmp_path / "other.db")
-    assert opened(run, tracking_uri=f"sqlite:///{tmp_path}/other.db")[1] == -1
+    assert run.opened(MlflowTracker(tracking_uri=f"sqlite:///{tmp_path}/other.db")) == -1
 
 
 def test_a_run_over_two_attempts(run, client):
     run.log(0, 10, 20)
-    tracker, after = opened(run)
-    assert after == -1
-    tracker.write(MetricsReader(run.folder, after).read())
+    tracker = MlflowTracker()
+    run.mirror(tracker, "running", close=False)
     run.end("preempted", step=20)
-    mirror(run, "preempted")
+    run.mirror(MlflowTracker(), "preempted")
     assert tracker.address.startswith("sqlite:///")
     first = only_run(client)
     assert (first.info.status, first.info.run_name) == ("KILLED", "name/abcd1234")
     run.begin(start_step=20)
     run.log(30, **{"train/loss": "nan", "val/a@b": "inf"})
     run.end()
-    mirror(run, "completed")
+    run.mirror(MlflowTracker())
     last = only_run(client)
     assert (last.info.run_id, last.info.status) == (first.info.run_id, "FINISHED")
-    assert (last.data.tags["launcher.step"], last.data.tags["launcher.state"]) == (
-        "30",
-        "completed",
-    )
+    assert [last.data.tags[f"launcher.{key}"] for key in ("step", "state")] == ["30", "completed"]
     history = client.get_metric_history(last.info.run_id, "train/loss")
     assert [(each.step, each.timestamp) for each in history] == [
         (s, 1000_000 + 1000 * s) for s in (0, 10, 20, 30)
@@ -200,7 +181,7 @@ def test_a_run_that_will_continue_has_not_ended(run, client):
     run.log(0)
     run.end("paused", step=0)
     for state in ("paused", "queued"):
-        mirror(run, state)
+        run.mirror(MlflowTracker(), state)
         stored = only_run(client)
         assert (stored.info.status, stored.data.tags["launcher.state"]) == ("SCHEDULED", state)
         assert stored.info.end_time is None
@@ -219,8 +200,8 @@ def test_options(run, client, tmp_path, monkeypatch):
         "experiment": "mine", "name": "n", "tags": {"a//b": "a"},
         "registered_model_name": "classifier", "model": "export",
     }  # fmt: skip
-    mirror(run, "completed", **options)
-    mirror(run, "completed", **options)  # adds nothing
+    run.mirror(MlflowTracker(**options))
+    run.mirror(MlflowTracker(**options))  # adds nothing
     stored = only_run(client, "mine")
     assert (stored.info.run_name, stored.data.tags["a/b"]) == ("n", "a")
     (version,) = client.search_model_versions("name='classifier'")
@@ -251,7 +232,7 @@ def test_where_it_is_kept(run, tmp_path, monkeypatch):
 def test_a_run_that_waits_in_a_queue(run, client):
     run.folder.record_path.unlink()
     RunRecord(run.folder).queue()
-    assert opened(run)[1] == -1 and only_run(client).info.run_name == "name/abcd1234"
+    assert run.opened(MlflowTracker()) == -1 and only_run(client).info.run_name == "name/abcd1234"
 
 
 @settings(max_examples=50)
@@ -266,10 +247,7 @@ def test_each_name_is_accepted_and_no_two_are_one(names):
         assert normal == text and normal != "." and not normal.startswith(("..", "/"))
 
 
-ODD_NAMES = [
-    *["/gen", "a//b", "trail/", "..", "../x", ".", "/", "t(s)/g", "t_s_/g", "AR@100"],
-    "x" * 400,
-]
+ODD_NAMES = ["/gen", "a//b", "../x", "t(s)/g", "t_s_/g", "x" * 400]
 
 
 def test_a_run_with_names_that_mlflow_rejects_is_sent_whole(run, client, tmp_path):
@@ -278,19 +256,16 @@ def test_a_run_with_names_that_mlflow_rejects_is_sent_whole(run, client, tmp_pat
     )
     metrics = {f"train/{name}": float(number) for number, name in enumerate(ODD_NAMES)}
     odd.log(0, 10, **metrics)
-    mirror(odd, "running")
+    odd.mirror(MlflowTracker(), "running")
     odd.log(20, **metrics)
-    mirror(odd, "completed")
+    odd.mirror(MlflowTracker())
     odd.lock.release()
     sent = only_run(client)
     assert sent.info.status == "FINISHED"
     assert sorted(sent.data.metrics.values()) == sorted(metrics.values())
     for name in sent.data.metrics:
-        assert [row.step for row in client.get_metric_history(sent.info.run_id, name)] == [
-            0,
-            10,
-            20,
-        ]
+        history = client.get_metric_history(sent.info.run_id, name)
+        assert [row.step for row in history] == [0, 10, 20]
     assert {"train/t_s_/g", "train/t_s_/g_2", "train/gen", "train/a/b"} < set(sent.data.metrics)
     values = [value for key, value in sent.data.params.items() if key.startswith("model.opts")]
     assert sorted(values) == ["1", "2", "3", "4"]
@@ -301,9 +276,8 @@ def test_what_mlflow_rejects_is_named_and_the_rest_is_sent(run, client):
     run.log(0, 10, **{f"train/{number}": 1.0 for number in range(5)})
     run.log(20, time=-5.0, **{"train/bad": 1.0})
     run.log(30, **{"train/5": 1.0})
-    tracker, after = opened(run)
-    tracker.write(MetricsReader(run.folder, after).read(final=True))
-    tracker.close("completed")
+    tracker = MlflowTracker()
+    run.mirror(tracker)
     sent = only_run(client)
     assert sent.info.status == "FINISHED"
     assert sorted(sent.data.metrics) == [f"train/{number}" for number in range(6)]

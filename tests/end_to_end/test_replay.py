@@ -1,13 +1,12 @@
 """`runs replay`: steps that are trained again, over attempts, ranks and a rollback."""
 
-import shutil
 from collections import Counter
 from pathlib import Path
 from shlex import split
 
 from support import python
 from support.indexed import noted
-from support.runner import launch, run_folder, start
+from support.runner import launch, start
 
 RUN = split(
     "data=custom data.dataset._target_=support.indexed.Indexed +data.dataset.size=50"
@@ -57,9 +56,3 @@ def test_replay_repeats_a_run_of_two_attempts(tmp_path):
     code, output = replay(tmp_path / "outputs", "--from=6", "--to=12")
     assert code == 0, output
     assert files(tmp_path / "outputs") == before
-    shutil.copytree(run_folder(tmp_path / "outputs"), other := tmp_path / "outputs/mlp-custom/b2")
-    shutil.rmtree(other / "checkpoints")
-    code, output = replay(tmp_path / "outputs", "state=completed", "--from=3")
-    assert code == 1 and "steps 3 to 6: bitwise identical" in output
-    assert "Not replayed: " in output and f"has no checkpoint in {other}/checkpoints" in output
-    shutil.rmtree(other)

@@ -109,4 +109,3 @@ def test_what_changed_after_a_run_is_named(tmp_path):
         assert any(line.startswith("  cause: ") for line in lines) == ("cause" in "".join(expected))
         for path, content in before.items():
             path.write_bytes(content)
-    assert replay(tmp_path, "--from=4")[0] == 0

@@ -26,7 +26,7 @@ RUN = split(
 
 def run(cwd: Path, *words: str) -> str:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = start("-m", *words, cwd=cwd, env=env, real=True)
+    process = start("-m", *words, cwd=cwd, env=env)
     output, _ = process.communicate()
     assert process.returncode == 0, output
     return output

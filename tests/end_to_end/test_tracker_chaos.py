@@ -1,9 +1,8 @@
-"""Trainer, follower and W&B's own process are killed at random: each tracker has every step once,
-with its value."""
+"""Trainer, follower and W&B's own process are killed: each tracker has every step once, with its
+value."""
 
 import json
 import os
-import random
 import re
 import signal
 import time
@@ -21,7 +20,7 @@ from support.processes import running
 from support.runner import ENVIRONMENT, record, run_folder
 from support.wandb_server import WandbServer
 
-STEPS = 150
+STEPS = 100
 COMMAND = (
     "model=mlp",
     "data=digits",
@@ -40,8 +39,8 @@ COMMAND = (
 class Chaos:
     """The command, started as often as it takes."""
 
-    def __init__(self, outputs: Path, seed: int):
-        self.outputs, self.draw = outputs, random.Random(seed)
+    def __init__(self, outputs: Path):
+        self.outputs = outputs
         self.process: Any = None
 
     def start(self) -> None:
@@ -59,10 +58,6 @@ class Chaos:
         wait(lambda: any(self.outputs.glob("*/*/metrics.jsonl")))
         until = len(self.lines()) + count
         wait(lambda: len(self.lines()) >= until or self.process.poll() is not None)
-
-    def kill_trainer(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
     def kill_follower(self) -> None:
         """And with it W&B's process, as the end of a SLURM job does."""
@@ -100,17 +95,13 @@ def test_every_step_once_in_every_tracker(tmp_path, server):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     copy_database(tmp_path / "mlflow.db")
-    chaos = Chaos(tmp_path, seed=4)
+    chaos = Chaos(tmp_path)
     chaos.start()
-    chaos.train_for(chaos.draw.randint(40, 60))
-    chaos.kill_follower()
-    chaos.train_for(chaos.draw.randint(1, 20))
-    chaos.kill_trainer()
+    chaos.train_for(45)
+    chaos.process.kill()  # its follower lives on, until it sees the next attempt
+    chaos.process.wait()
     chaos.start()
-    chaos.train_for(chaos.draw.randint(30, 50))
-    chaos.kill_trainer()  # its follower lives on, until it sees the next attempt
-    chaos.start()
-    chaos.train_for(chaos.draw.randint(10, 30))
+    chaos.train_for(20)
     chaos.kill_follower()
     assert chaos.process.wait() == 0, (tmp_path / "screen.log").read_text()
     wait(lambda: not is_followed(run_folder(tmp_path)))
@@ -119,7 +110,7 @@ def test_every_step_once_in_every_tracker(tmp_path, server):
     assert synced.returncode == 0, synced.stdout + synced.stderr
 
     outcomes = [attempt["outcome"] for attempt in record(tmp_path)["attempts"]]
-    assert outcomes == ["killed", "killed", "completed"]
+    assert outcomes == ["killed", "completed"]
     lines = chaos.lines()
     assert [line["step"] for line in lines] == list(range(STEPS + 1))
     (arrived,) = server.runs.values()

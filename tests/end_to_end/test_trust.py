@@ -170,27 +170,22 @@ def own(tmp_path_factory):
     return folder
 
 
-OWN_DOORS = {
-    "evaluate": (*RUNS, "evaluate", "first"),
-    "export": (*RUNS, "export", "first"),
-    "resume": (*RUNS, "resume", "first", "trainer.max_steps=3"),
-    "fork": (*RUNS, "fork", "first", "run.id=second", "trainer.max_steps=3"),
-    "replay": (*RUNS, "replay", "first"),
-    "load_model": ("-c", "from launcher import load_model; load_model('first')"),
-}
-
-
-@pytest.mark.parametrize("door", OWN_DOORS)
-def test_the_own_runs_need_no_trust_and_those_of_another_key_do(own, tmp_path, door):
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ((*RUNS, "evaluate", "first"), 2),
+        (("-c", "from launcher import load_model; load_model('first')"), 1),
+    ],
+)
+def test_the_own_runs_need_no_trust_and_those_of_another_key_do(own, tmp_path, command, code):
     folder = Path(shutil.copytree(own, tmp_path / "project", symlinks=True))
-    if door in ("evaluate", "load_model"):
-        before = content(folder)
-        other = {**os.environ, "LAUNCHER_KEY": str(tmp_path / "key")}
-        rejected = python.run(*OWN_DOORS[door], cwd=folder, env=other)
-        assert rejected.returncode == (1 if door == "load_model" else 2), rejected.stderr
-        assert "_target_=mine.Net: only the stored configuration" in rejected.stderr
-        assert content(folder) == before and not (tmp_path / "key").exists()
-    done = python.run(*OWN_DOORS[door], cwd=folder, real=door == "replay")
+    before = content(folder)
+    other = {**os.environ, "LAUNCHER_KEY": str(tmp_path / "key")}
+    rejected = python.run(*command, cwd=folder, env=other)
+    assert rejected.returncode == code, rejected.stderr
+    assert "_target_=mine.Net: only the stored configuration" in rejected.stderr
+    assert content(folder) == before and not (tmp_path / "key").exists()
+    done = python.run(*command, cwd=folder)
     assert done.returncode == 0, done.stderr
 
 
@@ -215,17 +210,3 @@ def test_a_run_of_stock_parts_needs_no_trust(project, tmp_path):
     ):
         done = python.run(*words, cwd=folder, env=other)
         assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("verb", ["resume", "evaluate", "fork", "export"])
-def test_a_stored_command_that_was_changed(project, tmp_path, verb):
-    """tests/unit/runs/act/test_repeat_command.py has further overrides."""
-    word = "+hooks.x={_target_:torch.load,f:evil.pt,weights_only:false}"
-    folder = Path(shutil.copytree(project, tmp_path / "project", symlinks=True))
-    file = folder / RUN / "run.json"
-    record = json.loads(file.read_bytes())
-    file.write_text(json.dumps(record | {"overrides": [*record["overrides"], word]}))
-    before = content(folder)
-    done = python.run(*RUNS, verb, "foreign", cwd=folder)
-    assert done.returncode == 2 and "only the stored configuration" in done.stderr, done.stderr
-    assert content(folder) == before

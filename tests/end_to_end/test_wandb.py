@@ -64,9 +64,7 @@ def tracker_of(run: WrittenRun, server: WandbServer, **options) -> WandbTracker:
 
 def mirror(run: WrittenRun, server: WandbServer, state: str = "completed", **options) -> dict:
     """Everything of the run; what the server then has of it."""
-    tracker = tracker_of(run, server, **options)
-    tracker.write(MetricsReader(run.folder, tracker.open()).read(final=state == "completed"))
-    tracker.close(state)
+    run.mirror(tracker_of(run, server, **options), state)
     (arrived,) = server.runs.values()
     return arrived
 
@@ -174,7 +172,7 @@ def test_an_artifact_that_did_not_arrive_is_sent_again(run, server):
     (run.folder.export / "model.safetensors").write_bytes(b"weights")
     run.end()
     tracker = tracker_of(run, server, artifacts=["export"], settings={"finish_timeout": 1})
-    tracker.write(MetricsReader(run.folder, tracker.open()).read(final=True))
+    run.mirror(tracker, close=False)
     server.mode = "no uploads"
     with pytest.raises(TimeoutError):
         tracker.close("completed")
@@ -201,8 +199,7 @@ def test_a_dead_client_process_is_started_again(run, server):
             tracker.write([{"step": 20 + step, "time": 0.0, "train/loss": 1.0}])
             time.sleep(0.05)
     run.end()
-    tracker.write(MetricsReader(run.folder, tracker.open()).read(final=True))
-    tracker.close("completed")
+    run.mirror(tracker)
     (arrived,) = server.runs.values()
     assert [line["_step"] for line in arrived["history"]] == [0, 10, 20]
     assert [line["train/loss"] for line in arrived["history"]] == [1, 1 / 11, 1 / 21]

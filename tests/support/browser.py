@@ -16,21 +16,16 @@ CHROMIUM = next(
 needs_browser = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium to render the page"
 )
-GRAPHICS = {
-    True: "--enable-unsafe-swiftshader",
-    # Parallel coordinates are not drawn, which take half of the time of a page.
-    False: "--disable-software-rasterizer",
-}
 
 
-def in_browser(report: Path, folder: Path, actions: str, has_webgl: bool = True) -> Any:
+def in_browser(report: Path, folder: Path, actions: str) -> Any:
     """The result that actions (a script) write into `data-result` once the page is drawn."""
     page = folder / "page.html"
     script = f"try {{ {actions} }} catch (error) {{ document.body.dataset.result = error.stack; }}"
     page.write_text(report.read_text().replace("</body>", f"<script>{script}</script></body>"))
     flags = (
-        "--headless=new --no-sandbox --disable-gpu --virtual-time-budget=5000 --dump-dom",
-        f"{GRAPHICS[has_webgl]} --user-data-dir={folder}/profile",
+        "--headless=new --no-sandbox --disable-gpu --enable-unsafe-swiftshader --dump-dom",
+        f"--window-size=1200,900 --user-data-dir={folder}/profile",
     )
     command = [str(CHROMIUM), *" ".join(flags).split(), page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)

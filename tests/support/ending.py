@@ -30,20 +30,10 @@ MAIN_FIRST = ("its end is being recorded", "its end is recorded")
 """Places of the main thread when the forced exit begins."""
 DISARMED = "the cause is asked for"
 """Place from which on no forced exit begins."""
-FORCED_FIRST = (
-    "it begins",
-    "its end is being recorded, forced",
-    "its end is recorded, forced",
-    "the job is left",
-)
+FORCED_FIRST = ("it begins", "its end is being recorded, forced", "the job is left")
 """Places of the forced exit when the save ends."""
-CALLS = {
-    "the cause is asked for, forced": 1,
-    "the job is being requeued, forced": 2,
-    "it is confirmed, forced": 3,
-}
+CALLS = {"the cause is asked for, forced": 1, "the job is being requeued, forced": 2}
 """The same, by the number of the call of scontrol."""
-POINTS = (*MAIN_FIRST, DISARMED, *FORCED_FIRST, *CALLS)
 
 folder, point = RunFolder(Path(sys.argv[1])), sys.argv[2]
 first_is_there, forced_has_begun = threading.Event(), threading.Event()
@@ -94,7 +84,6 @@ def seconds_left() -> float:
 
 
 def work() -> None:
-    at_forced_exit("its end is recorded, forced")
     log = AttemptLog(config, folder, on_begin=lambda: None)
     log.record = RunRecord(folder, check_lock=reach_record)
     strategy, cpu = SimpleNamespace(name="none", plan=StepPlan()), torch.device("cpu")

@@ -9,6 +9,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.trackers.base import TrackedRun, Tracker
+from launcher.trackers.lines import MetricsReader
 
 
 class WrittenRun:
@@ -65,3 +66,15 @@ class WrittenRun:
         """The run, bound to a tracker."""
         tracker.run = TrackedRun(self.folder)
         return tracker.run
+
+    def opened(self, tracker: Tracker) -> int:
+        """The last step that the tracker has."""
+        self.tracked(tracker)
+        return tracker.open()
+
+    def mirror(self, tracker: Tracker, state: str = "completed", close: bool = True) -> None:
+        """Send what is written; the newest line only of a run that is completed."""
+        lines = MetricsReader(self.folder, self.opened(tracker))
+        tracker.write(lines.read(final=state == "completed"))
+        if close:
+            tracker.close(state)

@@ -28,19 +28,18 @@ VIEWER = {
 class WandbServer:
     """Used by `with`.
 
-    `runs` has what arrived, by run id; `mode` is ok, 403, 429, 500, hang, "no uploads"; `stopped`:
-    somebody pressed "Stop run".
+    `runs` has what arrived, by run id; `mode` is ok, 403, hang or "no uploads"; `stopped`: somebody
+    pressed "Stop run".
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self) -> None:
         self.runs: dict[str, dict[str, Any]] = {}
         self.files: dict[str, bytes] = {}
         self.artifacts: list[dict[str, Any]] = []
-        self.unknown: list[str] = []
         self.mode, self.stopped = "ok", False
         self._lock = threading.RLock()
         handler = type("Handler", (_Handler,), {"owner": self})
-        self._server = _Server(("127.0.0.1", port), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
@@ -52,22 +51,10 @@ class WandbServer:
         self._server.server_close()
 
     def run(self, name: str) -> dict[str, Any]:
-        empty = {
-            "history": [],
-            "events": [],
-            "summary": {},
-            "config": {},
-            "started": False,
-        }
+        empty = {"history": [], "events": [], "summary": {}, "config": {}, "started": False}
         return self.runs.setdefault(
             name, {**empty, "upsert": {}, "exit": None, "preempting": False, "overwritten": 0}
         )
-
-    def history(self) -> list[dict[str, Any]]:
-        """History of the only run."""
-        with self._lock:
-            (run,) = self.runs.values()
-            return list(run["history"])
 
     def answer(self, query: str, given: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
@@ -75,22 +62,10 @@ class WandbServer:
             method = getattr(self, f"on_{operation[2]}", None) if operation else None
             if method is not None:
                 return method(given)
-            if "viewer" in query:
-                return {"viewer": VIEWER, "serverInfo": INFO}
-            self.unknown.append(query)
-            return {}
-
-    def on_Viewer(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"viewer": VIEWER, "serverInfo": INFO}
+            return {"viewer": VIEWER, "serverInfo": INFO} if "viewer" in query else {}
 
     def on_ServerFeaturesQuery(self, given: dict[str, Any]) -> dict[str, Any]:
         return {"serverInfo": {"features": []}}
-
-    def on_ServerInfo(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"serverInfo": INFO}
-
-    def on_OrgFeatureFlags(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"organization": {"featureFlags": []}}
 
     def on_RunResumeStatus(self, given: dict[str, Any]) -> dict[str, Any]:
         run, bucket = self.runs.get(given["name"]), None
@@ -139,17 +114,11 @@ class WandbServer:
 
     on_RunHistoryKeys = on_Run
 
-    def on_RunStoppedStatus(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"project": {"run": {"stopped": self.stopped}}}
-
     def on_CreateRunFiles(self, given: dict[str, Any]) -> dict[str, Any]:
         files = [
             {"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in given["files"]
         ]
         return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": files}}
-
-    def on_MarkRunFilesUploaded(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"markRunFilesUploaded": {"success": True}}
 
     def on_ArtifactType(self, given: dict[str, Any]) -> dict[str, Any]:
         return {"project": {"artifact": None}}
@@ -162,10 +131,6 @@ class WandbServer:
     def on_CreateArtifactManifest(self, given: dict[str, Any]) -> dict[str, Any]:
         file = {"id": "f1", "uploadUrl": f"{self.url}/manifest", "uploadHeaders": []}
         return {"createArtifactManifest": {"artifactManifest": {"id": "m1", "file": file}}}
-
-    def on_UpdateArtifactManifest(self, given: dict[str, Any]) -> dict[str, Any]:
-        file = {"id": "f1", "uploadUrl": f"{self.url}/manifest", "uploadHeaders": []}
-        return {"updateArtifactManifest": {"artifactManifest": {"id": "m1", "file": file}}}
 
     def on_CreateArtifactFiles(self, given: dict[str, Any]) -> dict[str, Any]:
         names = [file["name"] for file in given["input"]["artifactFiles"]]
@@ -241,8 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_up(self) -> bool:
         while self.owner.mode == "hang":
             time.sleep(0.05)
-        if self.owner.mode in ("403", "429", "500"):
-            self._reply({"error": "refused or down"}, int(self.owner.mode))
+        if self.owner.mode == "403":
+            self._reply({"error": "forbidden"}, 403)
         return self.owner.mode in ("ok", "no uploads")
 
     def _body(self) -> bytes:

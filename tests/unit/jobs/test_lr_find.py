@@ -1,15 +1,14 @@
 """The learning rate range test leaves no trace in the trainer, and suggests nothing where the loss
 does not fall."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from launcher.data.loader import ResumableLoader
 from launcher.jobs.lr_find import find_lr, suggestion
 from support.toy import BAD, GOOD, Recorder, Toy
 
@@ -96,26 +95,6 @@ class Growing:
         self.read = state["read"]
 
 
-class Reversing(Sampler[int]):
-    """Turns a list round at each epoch."""
-
-    def __init__(self) -> None:
-        self.order = list(range(8))
-
-    def __iter__(self) -> Iterator[int]:
-        self.order.reverse()
-        return iter(self.order)
-
-    def __len__(self) -> int:
-        return 8
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"order": list(self.order)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.order = list(state["order"])
-
-
 def loaders() -> dict[str, Callable[[], Any]]:
     data = [torch.full((2,), float(number)) for number in range(8)]
     generator = lambda: torch.Generator().manual_seed(7)  # noqa: E731
@@ -123,10 +102,6 @@ def loaders() -> dict[str, Callable[[], Any]]:
         "shuffled": lambda: DataLoader(data, 2, shuffle=True),
         "own generator": lambda: DataLoader(data, 2, shuffle=True, generator=generator()),
         "stateful dataset": lambda: DataLoader(Growing(), 2),  # type: ignore[arg-type]
-        "stateful dataset, our loader": lambda: ResumableLoader(
-            Growing(), seed=0, micro_batch_size=2
-        ),
-        "stateful sampler": lambda: DataLoader(data, 2, sampler=Reversing()),
         "stateful": lambda: StatefulDataLoader(data, 2, shuffle=True),
     }
 

@@ -69,12 +69,6 @@ def test_a_repeated_command_is_announced_without_escape_sequences(
     assert not CONTROL.search(output) and not CONTROL.search(error) and "model.name=" in error
 
 
-def test_escaped_characters_are_shown_by_name(runs, hostile):
-    code, output, error = runs("logs", "gpt/aaaa0001")
-    assert "before \\x1b[2J\\x9b after" in output, (code, error)
-    assert "\\x1b]0;title" in runs("show", "gpt/aaaa0001")[1]
-
-
 @pytest.mark.parametrize(
     ("text", "colored", "plain"),
     [

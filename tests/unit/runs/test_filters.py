@@ -53,18 +53,13 @@ def test_a_run_is_selected_by_its_folder(four, outputs, word, ids):
     ("words", "ids"),
     [
         ("optimizer.lr>1e-3", "cd"),
-        ("optimizer.lr>=0.001", "bcd"),
         ("optimizer.lr<0.001", "a"),
-        ("optimizer.lr!=1e-3", "acd"),
         ("val/loss<2", "b"),
-        ("val/loss<=2.5 optimizer.lr<=1e-4", "a"),
-        ("best<2", "b"),
         ("step>7", "cd"),
         ("val/loss!=1.5", "acd"),
         ("model=gpt state!=failed", ""),
         ("model.bias=True", "ac"),
         ("attempts=1 id=a", "a"),
-        ("gp", "abcd"),
         ("b", "b"),
     ],
 )
@@ -94,7 +89,6 @@ def test_a_condition_that_cannot_hold_is_rejected(four, word, hint):
         ("val/loss", False, "bacd"),
         ("val/loss", True, "abcd"),
         ("optimizer.lr", True, "dcba"),
-        ("name", False, "abcd"),
         ("best", False, "bacd"),
     ],
 )

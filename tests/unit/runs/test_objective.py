@@ -23,7 +23,6 @@ def config(folder: Path, **keys: Any) -> dict[str, Any]:
         (None, "basic", None),
         (None, None, None),
         ("val/accuracy", "basic", "val/accuracy"),
-        ("val/accuracy", "ax", "val/accuracy"),
     ],
 )
 def test_a_sweeper_that_looks_at_it_gets_one_metric(tmp_path, named, sweeper, objective):

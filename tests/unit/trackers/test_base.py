@@ -13,13 +13,10 @@ NODES = {
 }
 
 
-def test_hooks_in_the_group_are_no_trackers():
+def test_hooks_in_the_group_are_no_trackers_and_what_is_not_chosen_is_not_imported():
     assert list(build_trackers(OmegaConf.create(NODES))) == ["files"]
     assert build_trackers(NODES, ["jsonl"]) == build_trackers(None) == {}
-
-
-def test_tracker_that_is_not_chosen_is_not_imported():
-    assert list(build_trackers({"bad": {"_target_": "no.such.module"}, **NODES}, ["files"])) == [
+    assert [*build_trackers({"bad": {"_target_": "no.such.module"}, **NODES}, ["files"])] == [
         "files"
     ]
 

@@ -66,15 +66,6 @@ def test_a_tracker_follows_a_run_until_it_ends(run, outcome, newest):
     assert mirror.unfinished == {}
 
 
-def test_a_killed_run_is_marked_as_killed(run):
-    run.log(0, 10)
-    run.folder.lock_path.unlink()
-    tracker = FileTracker()
-    follow(follower(run, tracker)).join(120)
-    assert state(run) == "killed"
-    assert steps(tracker) == [0]
-
-
 def test_a_new_attempt_has_a_follower_of_its_own(run):
     tracker = FileTracker()
     first = follower(run, tracker)

@@ -6,7 +6,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.plugins.hparams import metadata
 
-from launcher.trackers.lines import MetricsReader
 from launcher.trackers.tensorboard import FILE, TensorBoardTracker
 from support.pictures import png
 from support.tracked import WrittenRun
@@ -24,17 +23,9 @@ def run(tmp_path):
     run.lock.release()
 
 
-def opened(run: WrittenRun, **options) -> tuple[TensorBoardTracker, int]:
+def mirror(run: WrittenRun, state: str = "completed", close=True, **options) -> TensorBoardTracker:
     tracker = TensorBoardTracker(**options)
-    run.tracked(tracker)
-    return tracker, tracker.open()
-
-
-def mirror(run: WrittenRun, state: str | None = "completed", **options) -> TensorBoardTracker:
-    tracker, after = opened(run, **options)
-    tracker.write(MetricsReader(run.folder, after).read(final=state == "completed"))
-    if state:
-        tracker.close(state)
+    run.mirror(tracker, state, close)
     return tracker
 
 
@@ -66,10 +57,10 @@ def test_metrics_with_their_steps_and_times(run):
 def test_uncommitted_events_are_written_again(run, damage):
     """The follower is killed between the event file and its position."""
     run.log(0, 10, 20)
-    tracker = mirror(run, state=None)
+    tracker = mirror(run, "running", close=False)
     with open(tracker.path, "ab") as file:
         file.write(damage)
-    assert opened(run)[1] == 10
+    assert run.opened(TensorBoardTracker()) == 10
     mirror(run)
     assert [step for step, _ in scalars(tracker.path.parent)] == [0, 10, 20]
     loader = LegacyEventFileLoader(str(tracker.path))  # what --load_fast=false reads with
@@ -80,25 +71,21 @@ def test_a_position_without_its_file_begins_again(run):
     run.log(0, 10)
     folder = mirror(run).path.parent
     (folder / FILE).write_bytes(b"short")
-    assert opened(run)[1] == -1
+    assert run.opened(TensorBoardTracker()) == -1
     mirror(run)
     assert [step for step, _ in scalars(folder)] == [0, 10]
 
 
-def test_texts(run):
-    run.log(0, **{"train/loss": 1.0})
-    run.log_media(0, kind="text", key="answer", text="grüße <b>")
-    (event,) = read(mirror(run).path.parent).Tensors("answer")
-    assert [each.decode() for each in event.tensor_proto.string_val] == ["grüße <b>"]
-
-
-def test_images_and_histograms(run):
+def test_texts_images_and_histograms(run):
     run.log(0)
     (run.folder.path / "images" / "0").mkdir(parents=True)
     (run.folder.path / "images" / "0" / "x.png").write_bytes(png(3, 2))
+    run.log_media(0, kind="text", key="answer", text="grüße <b>")
     run.log_media(0, kind="image", key="val/x", path="images/0/x.png")
     run.log_media(0, kind="histogram", key="weights", counts=[1, 3], edges=[0.0, 1.0, 3.0])
     events = read(mirror(run).path.parent)
+    (text,) = events.Tensors("answer")
+    assert [each.decode() for each in text.tensor_proto.string_val] == ["grüße <b>"]
     (image,) = events.Images("val/x")
     size = (image.width, image.height)
     assert (image.step, size, image.encoded_image_string) == (0, (3, 2), png(3, 2))

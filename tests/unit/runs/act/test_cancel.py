@@ -32,7 +32,7 @@ def test_without_slurm_a_job_is_not_cancelled(make_run, runs, slurm):
     assert (code, output) == (1, "") and "SLURM does not answer" in error
 
 
-@pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "RUNNING", "SUSPENDED"])
+@pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "SUSPENDED"])
 def test_a_run_that_cannot_record_its_end_is_cancelled_at_once(make_run, runs, slurm, state):
     """Its process has left already, or has not started: it cannot record the end."""
     folder = make_run("gpt", "1a2b0000", state="running" if state == "SUSPENDED" else "preempted")

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.checkpoint.durable_files import write_file
-from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
+from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.store import CheckpointStore
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -22,6 +21,7 @@ from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.__main__ import main
 from launcher.runs.act import delete_checkpoints
+from support import stores
 from support.crash import killed
 
 STATES = ("completed", "failed", "cancelled", "preempted", "paused", "running", "queued")
@@ -30,15 +30,11 @@ DELETE = ("checkpoints", "--delete", "--yes")
 
 
 def save(folder: RunFolder, step: int, *, is_valid: bool = True) -> None:
-    """A checkpoint of a few bytes."""
     store = CheckpointStore(folder.checkpoints)
-    part = store.begin(step)
-    entry = write_file(part / "shard-00000", [b"x" * 100])
-    run = f"gpt/{folder.path.name}"
-    final = store.commit(part, Manifest(step, 1, "none", "sharded", run=run, files=[entry]))
-    store.link("latest", final.name)
+    stores.save(store, step)
     if not is_valid:
-        (final / "shard-00000").write_bytes(b"y" * 100)
+        shard = store.path(step) / "shard-00000.safetensors"
+        shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
 
 
 def age(folder: RunFolder, seconds: float) -> None:
@@ -144,8 +140,8 @@ def test_runs_that_are_held_or_needed_are_never_touched(
         # Else the original is cleaned.
         folder.lock_path.write_text(holder)
     elif name == "rotten":
-        for shard in folder.checkpoints.glob("step-*/shard-00000"):
-            shard.write_bytes(b"z" * 100)
+        for shard in folder.checkpoints.glob("step-*/shard-00000.safetensors"):
+            shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
     code, out, _ = runs(*DELETE, "--older=1d", "gpt" if name == "damaged" else "aa")
     assert code == 0 and reason in out and steps_of(folder) == [1, 2, 3, 4]
 

@@ -5,6 +5,7 @@ import pytest
 from launcher.errors import ConfigError
 from launcher.runs.act.fork import fork_command
 from launcher.runs.find_runs import find_run
+from support.stores import CheckpointStore, save
 
 OVERRIDES = (
     *("model=mlp", "optimizer.lr=0.1", "run.fork_from=other/3", "trainer.pause_at=5"),
@@ -13,19 +14,8 @@ OVERRIDES = (
 
 
 @pytest.fixture
-def checkpoint(make_run, monkeypatch):
-    """Sets the folder of the checkpoint that is found."""
-    folder = make_run("mlp", "12345e67", overrides=OVERRIDES)
-
-    def put(path):
-        monkeypatch.setattr("launcher.runs.act.fork.find_checkpoint", lambda *_, **__: path)
-
-    put(folder.checkpoints / "step-00000010")
-    return put
-
-
-@pytest.fixture
-def run(checkpoint, outputs):
+def run(make_run, outputs):
+    save(CheckpointStore(make_run("mlp", "12345e67", overrides=OVERRIDES).checkpoints), 10)
     return find_run("12345e67", outputs)
 
 
@@ -36,12 +26,12 @@ def test_the_fork_has_the_words_of_its_source_but_those_of_its_start(run, output
     ]  # fmt: skip
 
 
-def test_a_fork_elsewhere_names_the_folder_of_the_checkpoint(run, outputs, checkpoint, tmp_path):
+def test_a_fork_elsewhere_names_the_folder_of_the_checkpoint(run, outputs, tmp_path):
+    outputs.rename(tmp_path / "a, b")
+    run = find_run("12345e67", tmp_path / "a, b")
     words = fork_command(run, ["paths.outputs=/elsewhere"])
-    assert f"run.fork_from={outputs}/mlp/12345e67/checkpoints/step-00000010" in words
+    assert f"run.fork_from='{tmp_path}/a, b/mlp/12345e67/checkpoints/step-00000010'" in words
     assert [word for word in words if word.startswith("paths")] == ["paths.outputs=/elsewhere"]
-    checkpoint(tmp_path / "a, b" / "step-00000010")
-    assert f"run.fork_from='{tmp_path}/a, b/step-00000010'" in fork_command(run, [])
 
 
 def test_a_stored_command_line_that_names_code_is_not_forked(run):

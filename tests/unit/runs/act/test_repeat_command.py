@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.runs.__main__ import main, parse
+from launcher.runs.__main__ import parse
 from launcher.runs.act.repeat_command import ranks_like, run_command, runs_and_overrides
 from launcher.runs.find_runs import find_run
 from launcher.runs.stored_run import StoredRun
@@ -80,37 +80,23 @@ model: {_target_: os.system, command: touch marker}
     "words",
     [
         "hydra.searchpath=[pkg://evil]",
-        "+hydra.callbacks.x._target_=evil.Callback",
         "hydra/job_logging=evil",
-        "+hydra.job_logging={formatters:{x:{(): evil.run}}}",
-        "hydra.mode=MULTIRUN",
         "+model@hydra.callbacks.x=mlp",
         "+model@_global_.hydra.callbacks.x=mlp",
         "experiment=../outputs/evil",
         "hooks=[default,../../outputs/evil]",
         "model._target_=os.system",
-        "model={_target_:os.system}",
         "+hooks.x={_target_:numpy.load,file:evil.npy}",
-        "+model.module={_target_:torch.jit.load,f:evil.pt}",
-        "+hydra.job_logging.handlers.x.class=evil.Run",
-        "+hydra.job.env_set.PYTHONPATH=/tmp/evil",
-        "+data.dataset={_target_:numpy.load,file:evil.npy,allow_pickle:true}",
-        "trainer.compile={options:{cpp.cxx:[/tmp/evil]}}",
-        "+hooks.x={_target_:launcher.hooks.functions.FunctionHook,on_start:os.abort}",
         "model._target_=${evil} | +evil=os.system",
-        "+tracker.x._target_=numpy.load",
         "job=evaluate | ++job.trust=true",
-        "dispatch=slurm | +dispatch={setup:[touch marker]}",
         "dispatch=slurm | dispatch.setup=[touch marker]",
-        "dispatch=slurm | dispatch.python=/tmp/python",
-        "dispatch=slurm | dispatch.sbatch.chdir=/tmp",
         "--config-dir=/tmp",
-        "-cd=/tmp",
         "--multirun",
     ],
 )
 def test_a_stored_override_that_names_code(make_run, outputs, monkeypatch, words):
-    """It runs if this user has signed it, with `--trust`, and not if it was changed."""
+    """It runs if this user has signed it, with `--trust`, and not if it was changed;
+    tests/unit/config/test_foreign.py has what is code."""
     (outputs / "evil.yaml").parent.mkdir(exist_ok=True)
     (outputs / "evil.yaml").write_text(EVIL)
     monkeypatch.chdir(outputs.parent)
@@ -181,7 +167,6 @@ def three(make_run):
         make_run("a", f"aaaa000{number}", choices={"model": model}, config=config)
 
 
-@pytest.mark.parametrize("verb", ["resume", "evaluate"])
 @pytest.mark.parametrize(
     ("words", "ids", "overrides"),
     [
@@ -194,23 +179,9 @@ def three(make_run):
         ("model=mlp -- model=gpt", "12", "model=gpt"),
     ],
 )
-def test_words_after_a_filter_are_filters(three, outputs, verb, words, ids, overrides):
-    runs, given = runs_and_overrides(parse([verb, *words.split(), f"--outputs={outputs}"]))
+def test_words_after_a_filter_are_filters(three, outputs, words, ids, overrides):
+    runs, given = runs_and_overrides(parse(["resume", *words.split(), f"--outputs={outputs}"]))
     assert ("".join(run.id[-1] for run in runs), given) == (ids, overrides.split())
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("resume model=gpt2", "that match model=gpt2."),
-        ("resume model=gpt2 -- seed=9", "that match model=gpt2."),
-        ("sync model=mlp optimizer.lr=0.02", "a/aaaa0002: has no tracker"),
-    ],
-)
-def test_filters_that_select_no_run(three, outputs, capsys, words, message):
-    """A run has to fulfil all of them."""
-    assert main([*words.split(), f"--outputs={outputs}"]) == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,6 @@ def test_a_job_that_was_cancelled_while_it_waited(
     ("text", "key"),
     [
         ("optimizer.lr=1", "--set=optimizer.lr=1: "),
-        ("dispatch=slurm", "--set=dispatch=slurm: "),
         ("dispatch.mem", "--set=dispatch.mem: is not an override"),
         ("dispatch.dry_run=true", "--set=dispatch.dry_run=true: "),
         ("dispatch.memory=1", "dispatch.memory=1: SlurmDispatch takes no memory"),
@@ -204,9 +203,6 @@ def frozen_with(folder, path, value):
     ("path", "value"),
     [
         ("config.dispatch._target_", "launcher.runs.act.repeat_command.os.system"),
-        ("config.dispatch.setup", ["touch marker"]),
-        ("config.model.dropout", "${oc.decode:${oc.env:NO_SUCH,'{_target_: numpy.load}'}}"),
-        ("config.job", {"_target_": "launcher.jobs.evaluate.EvaluateJob", "trust": True}),
         ("snapshot", "/tmp"),
         ("cwd", "/"),
     ],

@@ -71,7 +71,6 @@ def test_a_tracker_that_fails(written, sync, tmp_path):
     assert not FollowerLock(run.folder).path.exists()
 
 
-FILE_TRACKER = "support.file_tracker.FileTracker"
 STORED = "only the stored configuration"
 
 
@@ -79,9 +78,8 @@ STORED = "only the stored configuration"
     ("node", "is_own", "message"),
     [
         ({"_target_": "no_such_library.Tracker"}, True, r"\(no_such_library\.Tracker\) cannot"),
-        ({"_target_": FILE_TRACKER, "a": 1}, True, r"\(.*\) cannot be loaded: .*argument 'a'"),
+        ({**FILES["files"], "a": 1}, True, r"\(.*\) cannot be loaded: .*argument 'a'"),
         ("text", True, r"tracker\.x \(text\) cannot be loaded"),
-        ({"_target_": "support.file_tracker.Gone"}, True, r"\(support.*\.Gone\) cannot be loaded"),
         ({"_target_": "numpy.load"}, False, rf"^tracker\.x\._target_=numpy\.load: {STORED}"),
         ({"url": "http://evil/${oc.env:HOME}"}, False, rf"^tracker\.x\.url=.*: {STORED}"),
     ],

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from html.parser import HTMLParser
 
 import pytest
 
@@ -96,15 +95,7 @@ def test_report_loads_nothing_from_elsewhere_and_no_text_ends_a_script(runs, swe
     runs("report")
     page = (outputs / "report.html").read_text()
     assert "default-src 'none'" in page and page.count("</script>") == 3 and EVIL not in page
-
-    class Links(HTMLParser):
-        found: list = []
-
-        def handle_starttag(self, tag, attrs):
-            self.found += [value for name, value in attrs if name in ("src", "href")]
-
-    Links().feed(page[: page.index("<script")])
-    assert Links.found == []
+    assert not re.search(r"<[^>]*\b(src|href)=", page[: page.index("<script")])
 
 
 def test_many_runs_share_the_points(make_run, outputs, monkeypatch):

@@ -114,9 +114,7 @@ def test_an_earlier_step_and_a_filter_are_compared(arms, runs):
     [
         ({"width": 16}, (), "optimizer=sgd: its runs differ in model.width"),
         ({"seed": 3}, (), "optimizer=sgd: needs runs of two seeds at least, and one run of each"),
-        ({"steps": 30}, (), "--step=30: val/loss has no finite value there in toy/"),
         ({"dirty": True}, (), "'optimizer': the arms differ in commit as well"),
-        ({"loss": "nan"}, (), "--step=20: val/loss has no finite value there in toy/"),
         ({}, ("--step=15",), "--step=15: val/loss has no finite value there in toy/"),
         ({}, ("--metric=val/los",), "'--metric=val/los': "),
         ({}, ("optimizer=sgd",), "'optimizer': a test compares runs with several values of it;"),
@@ -140,7 +138,6 @@ def test_keys_that_make_no_arms_are_rejected(arms, add, runs):
         "optimzer": "'optimzer': no run has this key; did you mean optimizer",
         "model": "'model': a test compares runs with several values of it; found mlp.",
         "optimizer": "optimizer=muon: needs runs of two seeds",
-        "optimizer.lr": "optimizer.lr=0.02: needs runs of two seeds",
     }.items():
         code, out, err = runs("test", key)
         assert (code, out) == (2, "") and message in err, (key, err)
