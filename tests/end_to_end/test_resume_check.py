@@ -11,8 +11,7 @@ DIGITS = ("model=mlp", "data=digits", "device=cpu", "trainer.max_steps=20", "job
 
 def test_two_ranks_resume_with_equal_bits(tmp_path):
     words = ("strategy=fsdp", "dispatch.nproc=2", "job.steps=2")
-    done = launch(tmp_path / "outputs", *DIGITS, *words, f"job.scratch={tmp_path}")
-    assert done.returncode == 0, done.output
+    done = launch(tmp_path / "outputs", *DIGITS, *words, f"job.scratch={tmp_path}", code=0)
     text = "Bitwise identical after SIGTERM at step 2 and a resume: 24 tensors, 5 lines"
     assert text in done.output
     assert not list(tmp_path.rglob("*"))
@@ -29,8 +28,7 @@ def test_a_run_in_fp8_resumes_with_equal_bits(tmp_path):
 
 def test_a_hook_without_state_is_named(tmp_path):
     words = ("+hooks.warmup._target_=support.forgetful.Warmup", "job.steps=2")
-    done = launch(tmp_path / "outputs", *DIGITS, *words)
-    assert done.returncode == 1, done.output
+    done = launch(tmp_path / "outputs", *DIGITS, *words, code=1)
     assert "The first difference: the gradients of step 3 on rank 0, after the stop" in done.output
     assert "Not restored: hook Warmup.count is 0 instead of 2." in done.output
     assert "Traceback" not in done.output and not (tmp_path / "outputs").exists()

@@ -25,8 +25,7 @@ def tracked(outputs: Path) -> list[dict]:
 
 
 def test_a_run_that_is_stopped_and_resumed_is_mirrored_once(tmp_path):
-    stopped = launch(tmp_path, *TINY, FILES, *stop_at(9))
-    assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
+    launch(tmp_path, *TINY, FILES, *stop_at(9), code=128 + signal.SIGTERM)
     check_complete(tmp_path, launch(tmp_path, *TINY, FILES))
 
 
@@ -43,8 +42,7 @@ def check_complete(outputs: Path, done: runner.Outcome) -> None:
 
 
 def test_a_missing_library_rejects_the_run(tmp_path):
-    rejected = launch(tmp_path, *TINY, FILES.replace("}", ",needs:no_such_library}"))
-    assert rejected.returncode == 2
+    rejected = launch(tmp_path, *TINY, FILES.replace("}", ",needs:no_such_library}"), code=2)
     last = rejected.output.strip().splitlines()[-1]
     assert last.startswith("tracker.files: no_such_library is not installed")
     assert not list(tmp_path.rglob("run.json"))

@@ -35,8 +35,7 @@ CASES = {
 
 
 def trained(outputs: Path, *overrides: str) -> Outcome:
-    done = launch(outputs, *HUNGRY, *overrides)
-    assert done.returncode == 0, done.output
+    done = launch(outputs, *HUNGRY, *overrides, code=0)
     return done
 
 
@@ -82,8 +81,7 @@ def test_a_run_with_auto_is_bitwise_identical_with_one_where_the_size_is_set(tmp
 
 def test_one_sample_that_does_not_fit_fails_with_the_error_of_torch(tmp_path):
     most = ("+model.rank=1", "+model.most=0", "data.batch_size=4")
-    done = launch(tmp_path, *HUNGRY, *RANKS["ddp"], *most, AUTO)
-    assert done.returncode == 1, done.output
+    done = launch(tmp_path, *HUNGRY, *RANKS["ddp"], *most, AUTO, code=1)
     assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB." in done.output
     assert "Less memory is needed with trainer.activation_checkpointing=full" in done.output
     (attempt,) = record(tmp_path)["attempts"]
