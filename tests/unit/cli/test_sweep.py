@@ -42,9 +42,8 @@ def test_every_combination_runs_in_a_folder_of_its_own(sweep, capsys):
     assert sweep("seed=1,2", "optimizer.lr=0.1,0.2") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("job")]
     assert len(lines) == 8
-    assert lines[2].startswith("job 2/4 gpt-text/") and lines[2].endswith(
-        " seed=1 optimizer.lr=0.2: starts"
-    )
+    assert lines[2].startswith("job 2/4 gpt-text/")
+    assert lines[2].endswith(" seed=1 optimizer.lr=0.2: starts")
     assert lines[3] == lines[2].removesuffix("starts") + "completed"
     assert len(list(Path("outputs/gpt-text").iterdir())) == 4
     assert [path.name for path in Path("outputs").iterdir()] == ["gpt-text"]

@@ -30,11 +30,9 @@ def test_map_tensors_keeps_the_shape_of_a_batch():
     }
     doubled = map_tensors(batch, lambda tensor: tensor * 2)
     assert isinstance(doubled["pair"], Pair) and doubled["pair"].x.tolist() == [2, 2]
-    assert (
-        doubled["pair"].y[1] == "name"
-        and doubled["count"] == 3
-        and doubled["tuple"][0].tolist() == [2]
-    )
+    assert doubled["pair"].y[1] == "name"
+    assert doubled["count"] == 3
+    assert doubled["tuple"][0].tolist() == [2]
     graph = Graph()
     assert map_tensors([graph], torch.clone)[0] is graph
     assert map_tensors([graph], torch.clone, lambda other: other.to("meta"))[0].device == "meta"

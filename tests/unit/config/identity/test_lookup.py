@@ -41,10 +41,8 @@ def test_the_run_of_the_same_configuration_is_accepted(tmp_path):
     config = config_of(tmp_path)
     check_identity(config.plain["run"])
     data = begin(config).data
-    assert (
-        data["identity_version"] == 1
-        and data["identity"]["optimizer"]["lr"] == config.plain["optimizer"]["lr"]
-    )
+    assert data["identity_version"] == 1
+    assert data["identity"]["optimizer"]["lr"] == config.plain["optimizer"]["lr"]
     check_identity(config.plain["run"])
     check_identity(config_of(tmp_path, "device=cpu", "hooks.logging.interval=3").plain["run"])
 

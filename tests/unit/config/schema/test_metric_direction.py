@@ -70,11 +70,8 @@ def test_values_that_differ_by_rounding_keep_their_order(mode):
 
 def test_min_delta_counts_where_it_is_more_than_rounding():
     assert is_better(1.1, 1.0, "max") and not is_better(1.1, 1.0, "max", min_delta=0.2)
-    assert not is_better(1.0 + 1e-7, 1.0, "max", min_delta=1e-9) and is_better(
-        1.0 + 1e-5, 1.0, "max", min_delta=1e-9
-    )
-    assert (
-        is_better(-1.0, None, "max")
-        and not is_better(math.nan, None, "max")
-        and not is_better(math.inf, 1, "max")
-    )
+    assert not is_better(1.0 + 1e-7, 1.0, "max", min_delta=1e-9)
+    assert is_better(1.0 + 1e-5, 1.0, "max", min_delta=1e-9)
+    assert is_better(-1.0, None, "max")
+    assert not is_better(math.nan, None, "max")
+    assert not is_better(math.inf, 1, "max")

@@ -142,11 +142,9 @@ def test_types_that_yaml_can_write_are_kept_and_others_drop_out(package):
 
 def test_a_missing_default_differs_from_none(package):
     defaults = {each.name: each.default for each in read(f"{package}.parts.Typed").parameters}
-    assert (
-        defaults["size"] is REQUIRED
-        and defaults["betas"] == (0.9, 0.99)
-        and defaults["maybe"] is None
-    )
+    assert defaults["size"] is REQUIRED
+    assert defaults["betas"] == (0.9, 0.99)
+    assert defaults["maybe"] is None
     assert read(f"{package}.parts.LongRow")["tags"].default is UNKNOWN
 
 

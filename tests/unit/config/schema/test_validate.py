@@ -242,10 +242,8 @@ def test_a_users_option_must_not_have_the_name_of_one_of_ours(project):
     (project / "optimizer" / "adamw.yaml").write_text("_target_: torch.optim.AdamW\nlr: 5.0\n")
     assert sentences("optimizer=sgd", config_dir=project) == []
     [sentence] = sentences("optimizer=adamw", config_dir=project)
-    assert (
-        sentence.startswith("optimizer=adamw: also an option of ")
-        and f"the option of {project}; rename it." in sentence
-    )
+    assert sentence.startswith("optimizer=adamw: also an option of ")
+    assert f"the option of {project}; rename it." in sentence
 
 
 def test_a_users_class_is_its_own_schema_and_is_not_imported(project):
