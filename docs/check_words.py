@@ -28,7 +28,7 @@ OPENERS = re.compile(
 )
 """First words that a docstring, including docstrings of tests, does not have."""
 WORDS = {
-    r"\brefus(e|es|ed|ing)\b": "reject, raise",
+    r"\brefus(e|es|ed|ing|als?)\b": "reject, raise",
     r"\bto the bit\b": "bit-exact, bitwise identical",
     r"\bis no (number|folder|list|text|file|flag)\b": "is not a ...",
     r"\bare no (overrides|resources|tracebacks|numbers)\b": "are not ...",

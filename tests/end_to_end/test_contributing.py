@@ -42,8 +42,7 @@ def test_new_parts_are_one_file_and_one_yaml(checkout):
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
     command = ["-m", "launcher", "--config-dir", "conf", *overrides]
     # The tests' server forks processes of the code that is installed.
-    done = python.run(*command, cwd=checkout / "mine", env=environment, real=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    python.run(*command, cwd=checkout / "mine", env=environment, real=True, check=True)
     folder = checkout / "mine" / "outputs" / "a" / "b"
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "weights/norm" in row] == [2, 3]

@@ -64,8 +64,7 @@ def start_with(
 
 # One function reads the files of a group.
 @pytest.mark.parametrize(
-    ("group", "damage"),
-    [*(("the run's", damage) for damage in DAMAGES), *DAMAGED.items()],
+    ("group", "damage"), [*(("the run's", damage) for damage in DAMAGES), *DAMAGED.items()]
 )
 def test_a_start_shows_no_traceback(paused, tmp_path, group, damage):
     done = start_with(paused, tmp_path / "outputs", GROUPS[group], DAMAGES[damage])

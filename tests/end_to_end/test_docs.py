@@ -19,8 +19,7 @@ def test_the_subclass_example_runs_and_resumes(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/trainer.md").read_text(), re.DOTALL)
     (tmp_path / "train.py").write_text(code)
     for said in ("Step 100/100", "Resuming from runs/demo/checkpoints/step-00000100"):
-        done = python.run("train.py", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        done = python.run("train.py", cwd=tmp_path, check=True)
         assert said in done.stderr
 
 

@@ -97,44 +97,6 @@ def test_signals_of_a_command_reach_the_forked_process(tmp_path, signum, code):
     assert wait_for(lambda: pid not in [pid for pid, stat in running() if stat[0] != "Z"], 120)
 
 
-PARENT = """
-import json, os, signal, subprocess, sys
-
-signal.signal(signal.SIGUSR1, print)
-signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-os.dup2(1, 50)
-command = [sys.executable, "-m", "program", "b=c", "d e"]
-env = {**os.environ, "A": "2"}
-with open("errors", "wb") as errors:
-    child = subprocess.Popen(
-        command, env=env, stdin=subprocess.DEVNULL, stderr=errors, pass_fds=[50]
-    )
-assert child.wait() == 0
-print(os.getppid() != child.pid)
-failing = subprocess.Popen([sys.executable, "-m", "failing"])
-print(failing.wait(), failing.poll())
-killed = subprocess.Popen([sys.executable, "-m", "sleeping"])
-killed.kill()
-print(killed.wait())
-"""
-
-
-def test_children_of_a_forked_process_start_and_end_as_new_interpreters(tmp_path):
-    (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "failing.py").write_text("import sys; print('fails'); sys.exit(3)")
-    (tmp_path / "sleeping.py").write_text("import time; time.sleep(100)")
-    outputs = []
-    # None of them forked: new interpreters.
-    for children in ((), (("program", 2),), (("failing", 2),), (("sleeping", 2),)):
-        process = python.start("-c", PARENT, env=ENVIRONMENT, cwd=tmp_path, children=children)
-        output, _ = process.communicate()
-        assert process.wait() == 0, output
-        outputs.append(output.splitlines())
-    assert len(outputs[0]) == 6
-    assert outputs == [outputs[0]] * 4
-
-
 @pytest.mark.parametrize("how", LEAVE)
 def test_forked_process_ends_as_an_interpreter(how):
     act, code = LEAVE[how]

@@ -22,11 +22,7 @@ print(store.get(str(1 - int(own))).decode())
 store.set("read", own) if own == "1" else store.get("read")
 """
 JOB = str(os.getpid())
-STEP = {
-    "SLURM_STEP_NUM_TASKS": "2",
-    "SLURM_STEP_NODELIST": "localhost",
-    "SLURM_JOB_ID": JOB,
-}
+STEP = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": JOB}
 
 
 def met(env: dict[str, str], of_rank: Callable[[str], dict[str, str]]) -> list[str]:

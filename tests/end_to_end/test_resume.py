@@ -66,12 +66,7 @@ ENDED = "preempted", "preempted", "SIGTERM"
 
 @pytest.mark.parametrize(
     ("step", "moment", "code"),
-    [
-        (0, "before_train", 143),
-        (3, "optimizer", 143),
-        (6, "after_step", 0),
-        (6, "after_train", 0),
-    ],
+    [(0, "before_train", 143), (3, "optimizer", 143), (6, "after_step", 0), (6, "after_train", 0)],
 )
 def test_a_signal_at_any_moment_is_honoured(tmp_path, step, moment, code):
     command = (*COMMON, *DIGITS, "trainer.max_steps=6", "hooks.evaluation.interval=3")
@@ -224,8 +219,7 @@ finally:
 )
 def test_a_completed_run_asked_for_again_loads_no_torch(completed, where):
     words = (f"paths.outputs={completed}", *ONE_STEP, *where)
-    again = python.run("-c", WHETHER_TORCH, *words, env=ENVIRONMENT, real=True)
-    assert again.returncode == 0, again.stderr
+    again = python.run("-c", WHETHER_TORCH, *words, env=ENVIRONMENT, real=True, check=True)
     assert "complete already (step 1): nothing to do." in again.stdout
     assert "Changed since" not in again.stdout
     assert again.stdout.splitlines()[-1] == "False"

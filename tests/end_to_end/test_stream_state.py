@@ -7,7 +7,7 @@ RUN = (
     *("model=mlp", "model.num_features=2", "model.num_classes=2", "device=cpu", "data=custom"),
     *("data.dataset._target_=support.indexed.Resumable", "+data.dataset.size=70"),
     *("data.batch_size=8", "trainer.max_steps=20", "trainer.lanes=2", "hooks.evaluation=null"),
-    *("hooks.checkpointing.interval=5", "hooks.logging.interval=1"),
+    *("hooks.checkpointing={interval:5,asynchronous:false}", "hooks.logging.interval=1"),
 )
 TWO = ("strategy=ddp", "dispatch.nproc=2")
 

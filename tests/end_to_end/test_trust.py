@@ -38,8 +38,9 @@ MODULE = {"_target_": "outputs.theirs.foreign.evil.Net"}
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
-    done = python.run("-m", "launcher", *WORDS, "run.name=theirs", "run.id=foreign", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    python.run(
+        "-m", "launcher", *WORDS, "run.name=theirs", "run.id=foreign", cwd=folder, check=True
+    )
     return folder
 
 
@@ -138,8 +139,7 @@ def test_a_start_from_a_foreign_checkpoint_reads_tensors_only(project, tmp_path,
     folder = foreign(project, tmp_path, PICKLE)
     source = f"{RUN}/checkpoints/step-00000002"
     words = (*WORDS, "trainer.max_steps=3", f"{key}={source}")
-    done = python.run("-m", "launcher", *words, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    python.run("-m", "launcher", *words, cwd=folder, check=True)
     assert not (folder / MARKER).exists()
 
 
@@ -162,11 +162,10 @@ def own(tmp_path_factory):
         " +hooks.evaluation.metrics.acc.task=multiclass"
         " +hooks.evaluation.metrics.acc.num_classes=10"
     )
-    done = python.run(
+    python.run(
         "-m", "launcher", *words, "data=digits", "device=cpu", "trainer.max_steps=2",
-        "run.name=own", "run.id=first", cwd=folder,
+        "run.name=own", "run.id=first", cwd=folder, check=True
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -185,8 +184,7 @@ def test_the_own_runs_need_no_trust_and_those_of_another_key_do(own, tmp_path, c
     assert rejected.returncode == code, rejected.stderr
     assert "_target_=mine.Net: only the stored configuration" in rejected.stderr
     assert content(folder) == before and not (tmp_path / "key").exists()
-    done = python.run(*command, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    python.run(*command, cwd=folder, check=True)
 
 
 def test_an_export_is_signed_if_its_checkpoint_is(own, tmp_path):
@@ -208,5 +206,4 @@ def test_a_run_of_stock_parts_needs_no_trust(project, tmp_path):
         (*RUNS, "evaluate", "foreign"),
         ("-c", "from launcher import load_model; load_model('foreign')"),
     ):
-        done = python.run(*words, cwd=folder, env=other)
-        assert done.returncode == 0, done.stderr
+        python.run(*words, cwd=folder, env=other, check=True)

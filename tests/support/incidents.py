@@ -131,11 +131,7 @@ HANG = ["tracker.pace.seconds=0.1", f"+tracker.pace.hang_at={INTERVAL + 2}"]
 SLOW_PYTHON = [f"dispatch.python={TESTS / 'support' / 'slow_python.sh'}"]
 REAL_PYTHON = [f"dispatch.python={sys.executable}"]
 """An interpreter for each start, and not one that the tests' server forks."""
-KILLED: dict[str, Any] = {
-    "outcome": "killed",
-    "reason": "without recording why",
-    "lossless": False,
-}
+KILLED: dict[str, Any] = {"outcome": "killed", "reason": "without recording why", "lossless": False}
 CANCELLED: dict[str, Any] = {"outcome": "cancelled", "final": "CANCELLED", "starts": 1}
 INCIDENTS = [  # the longest start first
     Incident(
@@ -184,13 +180,7 @@ INCIDENTS = [  # the longest start first
         )
     ),
     Incident("preempted at its start", preempt, "preempt", at_once=True, overrides=REAL_PYTHON),
-    Incident(
-        "cancelled",
-        cancel,
-        overrides=REAL_PYTHON,
-        reason="was cancelled",
-        **CANCELLED,
-    ),
+    Incident("cancelled", cancel, overrides=REAL_PYTHON, reason="was cancelled", **CANCELLED),
     Incident(
         "preempted, then cancelled, hangs",
         preempt_then_cancel,

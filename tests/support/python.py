@@ -100,13 +100,7 @@ def run(
     """Run to the end; killed with all of its session after `timeout` seconds."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         process = start(
-            *words,
-            env=env,
-            cwd=cwd,
-            stdout=stdout,
-            stderr=stderr,
-            preloaded=preloaded,
-            real=real,
+            *words, env=env, cwd=cwd, stdout=stdout, stderr=stderr, preloaded=preloaded, real=real
         )
         try:
             process.wait(timeout)

@@ -37,7 +37,7 @@ show)
     [ "$asked" -le "$number" ] || asked=$number
     cat "{folder}/job-$asked" ;;
 requeue)
-    [ ! -e "{folder}/refusal" ] || {{ cat "{folder}/refusal" >&2; exit 1; }}
+    [ ! -e "{folder}/rejection" ] || {{ cat "{folder}/rejection" >&2; exit 1; }}
     rm "{folder}"/job-*
     cp "{folder}/requeued" "{folder}/job-1" ;;
 esac
@@ -105,7 +105,7 @@ class ScriptedSlurm:
 
     def reject(self, text: str) -> None:
         """Let `scontrol requeue` fail."""
-        (self.folder / "refusal").write_text(text)
+        (self.folder / "rejection").write_text(text)
 
     def slow_down(self, seconds: float) -> None:
         (self.folder / "slow").write_text(str(seconds))
@@ -154,7 +154,7 @@ class ScriptedQueue:
     cancelled: list[str] = field(default_factory=list)
     ended: dict[str, str] = field(default_factory=dict)
     """The last states of jobs that were cancelled."""
-    refusal: str = ""
+    rejection: str = ""
     is_down: bool = False
     arrays: int = 0
     most: int = 0
@@ -183,8 +183,8 @@ class ScriptedQueue:
         return self.list() if command[0] == "squeue" else ""
 
     def submit(self, script: Path) -> str:
-        if self.refusal:
-            raise scheduler.SchedulerError(f"sbatch: error: {self.refusal}")
+        if self.rejection:
+            raise scheduler.SchedulerError(f"sbatch: error: {self.rejection}")
         folders = [RunFolder(line) for line in runs_path(script).read_text().splitlines()]
         number, is_array = len(self.submitted) + 1, "#SBATCH --array" in script.read_text()
         self.arrays += is_array

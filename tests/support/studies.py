@@ -40,7 +40,7 @@ def study_on_disk(outputs: Path, paused: bool = False) -> Path:
         rows = [{"step": step, "time": 1.8e9, "val/loss": loss + 1 / step} for step in steps]
         run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / INVALID).mkdir()
-    invalid = Trial(len(VALUES), {"optimizer.lr": 0.02, "model.width": "8"}, SPACE, refusal="no")
+    invalid = Trial(len(VALUES), {"optimizer.lr": 0.02, "model.width": "8"}, SPACE, rejection="no")
     (folder / INVALID / "trial-0006.json").write_text(
         json.dumps(invalid.as_data(folder.name, goal))
     )

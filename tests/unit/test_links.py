@@ -30,23 +30,3 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target.read_text()), (
             f"{path}#{anchor}: no such heading"
         )
-
-
-def test_the_first_page_leads_to_every_other_page():
-    """docs/index.md for who reads on GitHub; the menu is what the site has."""
-    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}
-    assert pages <= {path for path, _ in LINK.findall((ROOT / "docs/index.md").read_text())}
-
-
-def test_the_menu_of_the_site_has_every_page():
-    menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
-    listed = set(re.findall(r"([\w/-]+\.md)$", menu, re.MULTILINE))
-    made = {"contributing.md", "changelog.md", "security.md"}
-    made |= {"results.md", "slurm_lab.md", "agents.md"}
-    assert listed == made | {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
-
-
-def test_the_badge_shows_a_workflow_that_exists():
-    badges = re.findall(r"\.\./actions/workflows/([\w.]+)", (ROOT / "README.md").read_text())
-    assert badges
-    assert all((ROOT / ".github" / "workflows" / badge).is_file() for badge in badges)

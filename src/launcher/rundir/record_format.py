@@ -104,7 +104,7 @@ class TrialData(TypedDict):
     distributions: dict[str, Any]
     attributes: dict[str, Any]
     origin: str
-    refusal: str | None
+    rejection: str | None
     bracket: int
     target: int | None
     pruned: int | None

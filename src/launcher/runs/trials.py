@@ -54,7 +54,7 @@ class Trial:
     `sampled` has Optuna's values, which are not rounded; `attributes` are notes of its sampler. The
     trial pauses at `target` until it is promoted. At `pruned` it was stopped because others were
     better, and `cancelled` counts as that. Without a `run` the configuration is invalid
-    (`refusal`).
+    (`rejection`).
     """
 
     number: int
@@ -62,7 +62,7 @@ class Trial:
     distributions: "dict[str, BaseDistribution]" = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
     origin: Literal["sampled", "enqueued"] = "sampled"
-    refusal: str | None = None
+    rejection: str | None = None
     bracket: int = 0
     target: int | None = None
     pruned: int | None = None
@@ -85,9 +85,9 @@ class Trial:
         distributions = {
             key: _distribution(json.dumps(value)) for key, value in data["distributions"].items()
         }
-        trial = cls(
-            **{name: recorded[name] for name in RECORDED_FIELDS} | {"distributions": distributions}
-        )
+        # A record of an earlier version lacks some.
+        values = {name: recorded[name] for name in RECORDED_FIELDS if name in recorded}
+        trial = cls(**values | {"distributions": distributions})
         if run is not None:
             trial.run = run_name(run.folder.path)
             trial.look_at(run, goal)
@@ -123,7 +123,7 @@ class Trial:
         self.reason = run.attempts[-1].get("reason") if run.attempts else None
 
     def status(self, goal: Goal) -> Status:
-        if self.refusal is not None:
+        if self.rejection is not None:
             return "invalid"
         if self.state == "completed":
             return "completed" if math.isfinite(self.value(goal)) else "failed"
@@ -154,7 +154,7 @@ class Trial:
     def value_at(self, step: int, goal: Goal) -> float | None:
         """Return the objective's value at a rung, or None if the trial has not reached it."""
         has_reached = self.state == "completed" or self.step >= step
-        if self.refusal is not None or self.stored is None or not has_reached:
+        if self.rejection is not None or self.stored is None or not has_reached:
             return None
         return value(self.curve, goal.value, goal.mode, step)
 

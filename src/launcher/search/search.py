@@ -211,7 +211,7 @@ class Search:
         try:
             job = self.compose(self.overrides(trial.params), trial.number)
         except ConfigError as error:
-            trial.refusal = error.messages[0]
+            trial.rejection = error.messages[0]
         if job is not None:
             trial.run = job.run
             twin = next((other for other in self.trials if other.run == trial.run), None)
@@ -234,7 +234,7 @@ class Search:
     def _report_new(self, trial: Trial, twin: Trial | None) -> None:
         status = trial.status(self.settings)
         if status == "invalid":
-            what = f"is invalid: {trial.refusal}"
+            what = f"is invalid: {trial.rejection}"
         elif twin is not None:
             what = f"is trial {twin.number} again"
         elif status == "completed":
@@ -300,12 +300,12 @@ class Search:
             # It is negative if the signal came before the trial could handle it.
             text = f"was stopped by a signal at step {trial.step}"
         elif code == 2:
-            refusal = self.runner.why(trial.number, code)
+            rejection = self.runner.why(trial.number, code)
             # It is started again once the other process has ended.
-            if ON_RUN in refusal:
+            if ON_RUN in rejection:
                 return
-            self._decide(trial, refusal=refusal)
-            text = f"is invalid: {refusal}"
+            self._decide(trial, rejection=rejection)
+            text = f"is invalid: {rejection}"
         # It is at an earlier rung, so it is started again.
         elif trial.state == "paused":
             return

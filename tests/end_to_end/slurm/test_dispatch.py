@@ -202,7 +202,7 @@ def test_restarts_without_progress_end(cluster, tmp_path):
         wait_for(lambda start=start: len(starts(tmp_path, job)) == start, "a start to be noted")
         wait_for(lambda: list(tmp_path.glob("*/*/run.lock")), "the run to be locked")
         lab.run("scancel", "--signal=KILL", last_step(lab, job))
-        # SLURM may refuse to requeue a job that is about to end.
+        # SLURM may reject the requeue of a job that is about to end.
         assert lab.wait_until_ended(job) == "FAILED"
         node = lab.info(job)["NodeList"]
         lab.run("scontrol", "requeuehold", job)

@@ -133,7 +133,7 @@ def test_a_job_whose_submission_was_repeated_leaves(slow):
     lab.run("scancel", run["job_id"])
 
 
-def test_a_refused_array_leaves_those_before_it(plain_cluster, tmp_path):
+def test_a_rejected_array_leaves_those_before_it(plain_cluster, tmp_path):
     lab, outputs = plain_cluster, tmp_path / "outputs"  # its MaxArraySize allows two tasks
     sbatch = Sbatch(lab, tmp_path / "bin", "too many", rejected=(2,))
     sbatch.go()
@@ -232,8 +232,9 @@ print(json.dumps([run.state, jobs, several, rejected]))
 
 def test_python_submits(cluster, tmp_path):
     words = [*experiment(tmp_path), "dispatch=slurm", HELD]
-    done = python.run("-c", PYTHON, json.dumps(words), env=cluster.environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    done = python.run(
+        "-c", PYTHON, json.dumps(words), env=cluster.environment, cwd=ROOT, check=True
+    )
     state, (first, again), (one, other), rejected = json.loads(done.stdout.splitlines()[-1])
     assert (state, again, other) == ("queued", first, one) and one != first
     assert "invalid partition specified: nowhere" in rejected and len(run_folders(tmp_path)) == 3

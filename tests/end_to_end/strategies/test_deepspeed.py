@@ -155,8 +155,7 @@ def readings(root: Path, count: int) -> dict[str, Task]:
 
 
 @pytest.mark.parametrize(
-    ("name", "plain"),
-    [(name, f"stage {stage}") for name, (stage, _) in SAME.items()],
+    ("name", "plain"), [(name, f"stage {stage}") for name, (stage, _) in SAME.items()]
 )
 def test_options_that_change_no_number(pair, name, plain):
     for mine, expected in zip(pair[name], pair[plain], strict=True):

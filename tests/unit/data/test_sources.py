@@ -339,10 +339,7 @@ def test_new_data_of_each_source(tmp_path):
 @pytest.mark.parametrize("kind", ["csv", "npy"])
 @pytest.mark.parametrize("key", ["files", "val_files", "predict"])
 def test_a_message_about_a_file_names_the_key_of_the_file(tmp_path, kind, key):
-    good, bad = {
-        "csv": ("x,y\n1,2\n3,4\n", "z\n1\n"),
-        "npy": ("", ""),
-    }[kind]
+    good, bad = {"csv": ("x,y\n1,2\n3,4\n", "z\n1\n"), "npy": ("", "")}[kind]
     for name, content in (("good", good), ("bad", bad)):
         (tmp_path / f"{name}.{kind}").write_text(content)
     files = {"files": f"{tmp_path}/good.{kind}"} | {key: f"{tmp_path}/bad.{kind}"}

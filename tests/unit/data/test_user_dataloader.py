@@ -348,10 +348,7 @@ NOT_KEPT = "the state of the dataset (Stateful.state_dict) is not in a checkpoin
 PERSISTENT = {"num_workers": 1, "persistent_workers": True}
 NOTICES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "sampler": (lambda: DataLoader(Rows(), 4, sampler=Listed()), ["The order of BatchSampler"]),
-    "batch sampler": (
-        lambda: DataLoader(Rows(), batch_sampler=Lists()),
-        ["The order of Lists"],
-    ),
+    "batch sampler": (lambda: DataLoader(Rows(), batch_sampler=Lists()), ["The order of Lists"]),
     "dataset, a worker": (
         lambda: DataLoader(Stateful(), 4, num_workers=1),
         [NOT_KEPT, NOT_REPEATED],
@@ -363,10 +360,7 @@ NOTICES: dict[str, tuple[Callable[[], Any], list[str]]] = {
         [NOT_REPEATED, GLOBAL],
     ),
     "stream": (lambda: DataLoader(Stream(), 4), ["its dataset is iterable"]),
-    "own iteration": (
-        lambda: OwnIteration(Rows(), 4),
-        ["OwnIteration is not a plain DataLoader"],
-    ),
+    "own iteration": (lambda: OwnIteration(Rows(), 4), ["OwnIteration is not a plain DataLoader"]),
     "out of order": (
         lambda: DataLoader(Rows(), 4, num_workers=1, in_order=False),
         ["in_order=False"],

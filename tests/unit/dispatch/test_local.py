@@ -9,7 +9,7 @@ from launcher.dispatch.local import LocalDispatch, private_folder
 from launcher.errors import ConfigError
 
 
-def test_left_over_variables_are_refused_before_anything_is_built(monkeypatch):
+def test_left_over_variables_are_rejected_before_anything_is_built(monkeypatch):
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from launcher import (
-    BaseHook,
-    CheckpointingHook,
-    ConfigError,
-    ImageFileLoggerHook,
-    MediaHook,
-)
+from launcher import BaseHook, CheckpointingHook, ConfigError, ImageFileLoggerHook, MediaHook
 from launcher.hooks.media import file_name, histogram, to_image
 from support.toy import GOOD, Toy
 

@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.hooks.records import (
-    format_records,
-    key_average,
-    map_nested_tensor,
-    to_numbers,
-)
+from launcher.hooks.records import format_records, key_average, map_nested_tensor, to_numbers
 
 Pair = namedtuple("Pair", "x y")
 

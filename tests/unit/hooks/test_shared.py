@@ -12,9 +12,7 @@ from launcher.optim.common_steps import comparable
 from launcher.rundir.record_format import IDENTITY_VERSION
 
 READ: Counter[str] = Counter()
-sys.addaudithook(
-    lambda event, values: READ.update([str(values[0])] if event == "open" else []),
-)
+sys.addaudithook(lambda event, values: READ.update([str(values[0])] if event == "open" else []))
 
 
 def identity(lr: float = 0.1, ratio: float = 0.2) -> dict[str, Any]:

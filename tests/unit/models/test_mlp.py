@@ -75,10 +75,8 @@ def test_init_weights_fills_everything_after_the_meta_device(options):
 
 
 def test_dropout_acts_in_training_alone():
-    model, batch = (
-        mlp(**FEATURES, dropout=0.5),
-        (torch.randn(8, 6), torch.zeros(8, dtype=torch.long)),
-    )
+    model = mlp(**FEATURES, dropout=0.5)
+    batch = torch.randn(8, 6), torch.zeros(8, dtype=torch.long)
     assert model(batch)[0] != model(batch)[0]
     model.eval()
     assert model(batch)[0] == model(batch)[0]

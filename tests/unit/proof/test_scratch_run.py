@@ -1,17 +1,13 @@
 """Scratch runs: where they write, how they fail, and what a replay says of another machine;
 tests/end_to_end/test_replay.py trains."""
 
-import errno
-import os
-import shutil
-
 import pytest
 import yaml
 
 from launcher.errors import ConfigError
 from launcher.process.device import cpu_kernels
 from launcher.proof.scratch_run import check_ended, is_outside
-from launcher.proof.segment import circumstances, reason_of
+from launcher.proof.segment import circumstances
 from launcher.rundir.provenance import MACHINE, describe_machine, machine_state
 
 
@@ -37,16 +33,6 @@ def test_a_training_that_fails_is_one_message(tmp_path, code, log, expected):
         check_ended(code, tmp_path / "log", "mlp/1")
     assert "\n".join(caught.value.messages) == expected
     check_ended(0, tmp_path / "log", "mlp/1")
-
-
-def test_the_reason_of_a_folder_that_cannot_be_copied_is_short():
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "shard")
-    for failed, reason in (
-        (shutil.Error([("a", "b", str(full)), ("c", "d", str(full))]), "No space left on device"),
-        (shutil.Error([("a", "b", "[Errno 5] I/O error")]), "[Errno 5] I/O error"),
-        (full, "No space left on device"),
-    ):
-        assert reason_of(failed) == reason
 
 
 def test_another_machine_is_named_by_what_differs(tmp_path):

@@ -33,12 +33,7 @@ def four(make_run, outputs):
 
 @pytest.mark.parametrize(
     ("word", "ids"),
-    [
-        ("gpt/b", "b"),
-        ("{outputs}/gpt/../gpt/c/", "c"),
-        ("gpt/", None),
-        ("{outputs}/gpt/e", None),
-    ],
+    [("gpt/b", "b"), ("{outputs}/gpt/../gpt/c/", "c"), ("gpt/", None), ("{outputs}/gpt/e", None)],
 )
 def test_a_run_is_selected_by_its_folder(four, outputs, word, ids):
     words = [word.format(outputs=outputs)]

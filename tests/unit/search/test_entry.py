@@ -33,10 +33,7 @@ def search(*overrides: str) -> int:
             [LR, "job=lr_find"],
             "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper.",
         ),
-        (
-            ["hpo.space.optimizer.lrr=1,2"],
-            "no key optimizer.lrr; did you mean optimizer.lr",
-        ),
+        (["hpo.space.optimizer.lrr=1,2"], "no key optimizer.lrr; did you mean optimizer.lr"),
         (
             ["model.hidden_dim=interval(2,8)"],
             "model.hidden_dim=interval(2,8): should have whole numbers; use"

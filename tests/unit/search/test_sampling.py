@@ -194,7 +194,7 @@ def test_a_search_that_is_killed_anywhere_asks_and_trains_the_same(tmp_path, nam
             run(folder, Fuse(limit))
         close_records(folder)
         again = run(folder, Fuse())
-        for attribute in ("number", "sampled", "run", "step", "pruned", "target", "refusal"):
+        for attribute in ("number", "sampled", "run", "step", "pruned", "target", "rejection"):
             values = [[getattr(trial, attribute) for trial in one.trials] for one in (again, whole)]
             assert values[0] == values[1], (limit, attribute)
         for trial in again.trials:

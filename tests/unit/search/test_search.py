@@ -46,7 +46,7 @@ def test_trials_follow_a_pruner_that_changed(tmp_path, changed, rungs, steps):
     assert (first.rungs, statuses(first)["paused"]) == ([40], 3)
     again = searched(tmp_path, **keys | {"pruner": "asha"} | changed)
     assert again.rungs == rungs
-    assert {trial.step for trial in again.trials if trial.refusal is None} == steps
+    assert {trial.step for trial in again.trials if trial.rejection is None} == steps
     assert (
         again.trials[0].step == StoredRun.read(tmp_path / str(again.trials[0].run)).record["step"]
     )
@@ -56,7 +56,7 @@ def test_trials_follow_a_pruner_that_changed(tmp_path, changed, rungs, steps):
 def test_halving_trains_few_trials_to_the_end_and_finds_the_best(tmp_path, pruner, most):
     study = searched(tmp_path, sampler="random", n_trials=20, pruner=pruner)
     assert study.rungs == [10, 30]
-    valid = [trial for trial in study.trials if trial.refusal is None]
+    valid = [trial for trial in study.trials if trial.rejection is None]
     best = best_of(study.trials, study.settings)
     assert best is not None and best.step == 90
     assert best.params["x"] == min(

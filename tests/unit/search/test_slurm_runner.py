@@ -237,8 +237,8 @@ def test_a_job_that_vanishes_is_a_failure_after_some_looks(cluster):
     assert statuses(searched) == ["completed"]
 
 
-def test_the_first_refusal_ends_the_search_and_leaves_nothing(cluster):
-    cluster.refusal = "invalid partition specified: nowhere"
+def test_the_first_rejection_ends_the_search_and_leaves_nothing(cluster):
+    cluster.rejection = "invalid partition specified: nowhere"
     searched = study(cluster.outputs)
     with pytest.raises(ConfigError, match="dispatch=slurm: invalid partition specified: nowhere"):
         searched.run()
@@ -246,15 +246,15 @@ def test_the_first_refusal_ends_the_search_and_leaves_nothing(cluster):
     assert [path for path in cluster.outputs.rglob("*") if path.is_file()] == []
 
 
-def test_later_refusals_and_silence_are_waited_out(cluster):
+def test_later_rejections_and_silence_are_waited_out(cluster):
     times = iter(range(0, 10_000, 10))
     searched = study(cluster.outputs, lambda: float(next(times)), parallel=1)
 
     rejected = "Not submitted yet: trial 1. dispatch=slurm: too many jobs"
     listen(
         searched,
-        ("trial 0: completed", lambda: setattr(cluster, "refusal", "too many jobs")),
-        ("Not submitted yet: trial 1.", lambda: setattr(cluster, "refusal", "")),
+        ("trial 0: completed", lambda: setattr(cluster, "rejection", "too many jobs")),
+        ("Not submitted yet: trial 1.", lambda: setattr(cluster, "rejection", "")),
         ("trial 2: runs on node1 as SLURM job 3", lambda: setattr(cluster, "is_down", True)),
         ("SLURM does not answer", lambda: setattr(cluster, "is_down", False)),
     )

@@ -29,10 +29,7 @@ def test_the_direction_follows_the_objective():
 
 
 def test_the_pruner_follows_where_trials_run():
-    for keys, pruner in (
-        ({}, "asha"),
-        ({"dispatch": {"_target_": SLURM}}, "median"),
-    ):
+    for keys, pruner in (({}, "asha"), ({"dispatch": {"_target_": SLURM}}, "median")):
         assert settings(pruner="auto", **keys).pruner == pruner
 
 

@@ -301,7 +301,7 @@ def test_controller_that_dies_during_the_request_has_not_rejected_it(slurm, fold
     def sleep(seconds: float) -> None:
         asked.append(seconds)
         if len(asked) == 3:
-            (slurm.folder / "refusal").unlink()
+            (slurm.folder / "rejection").unlink()
 
     policy = Requeue(folder, "6", Budget(), sleep=sleep)
     assert policy.exit_after_signal(signals.SignalExit(TERM)).code == 143

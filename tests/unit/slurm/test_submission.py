@@ -61,7 +61,7 @@ def files(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize(
     "error", [ConfigError("SLURM rejected it."), OSError("disk full"), SystemExit(143)]
 )
-def test_a_refused_submission_restores_what_was_there(folder, tmp_path, error):
+def test_a_rejected_submission_restores_what_was_there(folder, tmp_path, error):
     begin_run(folder).end_attempt("failed", end_step=1, exit_code=1)
     before = files(tmp_path)
     fresh = RunFolder(tmp_path / "outputs" / "mlp" / "3c4d")

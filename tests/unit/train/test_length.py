@@ -43,10 +43,7 @@ BOTH = (
     "is set too, and only one may be; set the other to null: trainer.max_epochs=null, or"
     " trainer.max_steps=null."
 )
-PRESETS = {
-    "steps": "{max_steps: 40}",
-    "epochs": "{max_epochs: 2}",
-}
+PRESETS = {"steps": "{max_steps: 40}", "epochs": "{max_epochs: 2}"}
 
 
 @pytest.mark.parametrize(

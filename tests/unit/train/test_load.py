@@ -127,10 +127,7 @@ def test_a_word_that_names_no_run(tmp_path, monkeypatch, model, word, message):
             },
             r"config\.yaml: model.module\._target_='no_such.Net': no module",
         ),
-        (
-            {"_target_": "launcher.models.mlp.MLP", "num_features": "${oc.env:NO_SUCH}"},
-            r"NO_SUCH",
-        ),
+        ({"_target_": "launcher.models.mlp.MLP", "num_features": "${oc.env:NO_SUCH}"}, r"NO_SUCH"),
     ],
 )
 def test_a_class_that_is_not_importable(tmp_path, model, caplog, node, message):

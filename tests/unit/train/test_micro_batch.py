@@ -7,11 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.rundir.folder import RunFolder
-from launcher.train.micro_batch import (
-    earlier_size,
-    halve,
-    with_micro_batch_size,
-)
+from launcher.train.micro_batch import earlier_size, halve, with_micro_batch_size
 from support.composition import composed, run_of
 
 SMALL = [

@@ -98,8 +98,7 @@ def test_a_job_of_another_script_is_not_cancelled(make_run, runs, slurm, tmp_pat
     shows for it."""
     note_job(make_run("gpt", "1a2b0007", state="queued"), "/s/job-0.sh", job_id="7")
     slurm(
-        squeue="echo '7|PENDING|None||/home/somebody/train.sh'",
-        scancel=f"touch {tmp_path}/called",
+        squeue="echo '7|PENDING|None||/home/somebody/train.sh'", scancel=f"touch {tmp_path}/called"
     )
     runs("cancel", "--all")
     assert not (tmp_path / "called").exists()

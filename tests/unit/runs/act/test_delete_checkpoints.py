@@ -80,12 +80,7 @@ def test_without_yes_nothing_changes(old_run, runs):
 
 @pytest.mark.parametrize(
     ("keep", "kept"),
-    [
-        ([], [2, 4]),
-        (["--keep=best"], [2]),
-        (["--keep=step-3,best"], [2, 3]),
-        (["--keep=99"], [4]),
-    ],
+    [([], [2, 4]), (["--keep=best"], [2]), (["--keep=step-3,best"], [2, 3]), (["--keep=99"], [4])],
 )
 def test_keep_names_what_stays(old_run, runs, keep, kept):
     folder = old_run("aa")

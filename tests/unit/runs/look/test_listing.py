@@ -100,13 +100,6 @@ def test_a_key_that_only_follows_a_preset_or_a_group_is_left_out(make_run, diffe
     ]
 
 
-def test_a_key_that_takes_its_value_from_another_group_is_left_out(make_run, differs):
-    for data, classes in (("text", 256), ("digits", 10)):
-        full = config(classes=classes) | {"data": {"classes": classes}}
-        make_run("gpt", data, config=full, choices={**GPT, "data": data})
-    assert differs() == [{"data": "text"}, {"data": "digits"}]
-
-
 def test_columns_and_order(runs, sweep):
     code, output, _ = runs("--columns", "seed,model.dim", "--sort", "seed", "--reverse")
     heading, *lines = rows(output)

@@ -57,13 +57,6 @@ def test_json_has_the_values_of_completed_runs(sweep, runs):
         assert group["metrics"]["val/loss"] == losses
 
 
-def test_over_another_key(sweep, runs):
-    groups = json.loads(runs("list", "state=completed", "--over", "optimizer", "--json")[1])
-    counts = [(group["differs"]["seed"], group["n"]) for group in groups]
-    assert counts == [("0", 2), ("1", 2), ("2", 1)]
-    assert groups[2]["metrics"]["best val/loss"] == [0.4]
-
-
 @pytest.mark.parametrize(("key", "hint"), [("sede", "did you mean seed?"), ("val/loss", "a key")])
 def test_bad_keys_are_rejected(sweep, runs, key, hint):
     code, out, err = runs("list", "--over", key)
