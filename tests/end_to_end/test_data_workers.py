@@ -1,13 +1,13 @@
 """Workers outlive a signal to the process group, and end with their parent."""
 
-import os
 import textwrap
-import time
 
 import pytest
 
 from support import python
+from support.processes import running
 from support.runner import ENVIRONMENT
+from support.waiting import wait_for
 
 PRELUDE = """
 import os, signal, sys, threading, time
@@ -89,17 +89,4 @@ def test_workers_end_with_their_parent(when):
     process.kill()
     process.wait()
     assert len(workers) == 2
-    deadline = time.monotonic() + 120
-    while any(map(alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(alive, workers))
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # An orphan may lie there as a zombie where init does not reap.
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] != "Z"
+    wait_for(lambda: not {pid for pid, stat in running() if stat[0] != "Z"} & {*workers})

@@ -1,7 +1,6 @@
 """`sys.exit()` in the user's code is a failure: a command that ends with 0 has trained to its last
 step."""
 
-import time
 from pathlib import Path
 from shlex import split
 
@@ -10,6 +9,7 @@ import pytest
 from launcher.rundir.record_format import read_record
 from support import python
 from support.runner import launch, record
+from support.waiting import wait_for
 
 RUN = split(
     "model=mlp data=digits trainer.max_steps=1 hooks=[checkpointing]"
@@ -62,7 +62,4 @@ def test_compile_workers_end_without_being_waited_for():
     done = python.run("-c", POOL, check=True)
     assert done.stderr == ""
     worker = Path("/proc") / done.stdout.strip()
-    until = time.monotonic() + 60
-    while worker.exists():
-        assert time.monotonic() < until, "a compile worker is left"
-        time.sleep(0.1)
+    wait_for(lambda: not worker.exists(), "the compile worker to end")

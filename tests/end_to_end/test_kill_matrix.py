@@ -20,8 +20,9 @@ import pytest
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.shared_job import write_runs
 from support import python
-from support.processes import running, wait_for
+from support.processes import of_session
 from support.runner import CHILD, ENVIRONMENT, launch, metrics_of, state_of
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(
     not python.CAN_FORK, reason="children of a killed command end by a call of Linux"
@@ -105,7 +106,7 @@ def kill_one(case: Case, outputs: Path, choose: random.Random) -> None:
     with contextlib.suppress(ProcessLookupError):
         (os.killpg if case.victim == "group" else os.kill)(pid, case.signum)
     text, _ = process.communicate()
-    assert wait_for(lambda: not of_session(process.pid), 120), f"processes are left:\n{text}"
+    wait_for(lambda: not of_session(process.pid), f"the processes to end:\n{text}")
     if case.signum != signal.SIGKILL:
         for run in records(outputs):
             attempts = run["attempts"]
@@ -113,10 +114,6 @@ def kill_one(case: Case, outputs: Path, choose: random.Random) -> None:
             starts = [attempt["start_step"] for attempt in attempts[1:]]
             assert starts == stops, f"steps were lost or repeated: {attempts}\n{text}"
             assert run["state"] != "running", f"no end is recorded: {attempts}\n{text}"
-
-
-def of_session(leader: int) -> list[int]:
-    return [pid for pid, stat in running() if stat[3] == str(leader) and stat[0] != "Z"]
 
 
 def start(case: Case, outputs: Path) -> Any:

@@ -12,8 +12,9 @@ import pytest
 
 from launcher.checkpoint.manifest import verify
 from support import python
-from support.processes import Command, wait_for
+from support.processes import Command
 from support.runner import ENVIRONMENT, final_state, launch, metrics, record, run_folder, stop_at
+from support.waiting import wait_for
 
 TINY = split(
     "data=synthetic data.seq_len=16 data.num_val_samples=0 model.dim=16 model.num_layers=1"
@@ -116,7 +117,7 @@ def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path):
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP) as command:
         command.read_until("Step ")
         os.kill(command.pid, signal.SIGKILL)
-        assert wait_for(lambda: command.left() == [], 120)
+        wait_for(lambda: command.left() == [])
     assert record(tmp_path)["state"] == "preempted", "they saved"
 
 
@@ -134,7 +135,7 @@ def test_a_failing_rank_ends_all(tmp_path, rank, act, reason):
     words = (f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=1", sabotage)
     with Command(*words) as command:
         assert command.wait() == 1, command.output
-        assert wait_for(lambda: command.left() == [], 120)
+        wait_for(lambda: command.left() == [])
     end = command.output[command.output.index(f"Rank {rank} of 2 failed:") :]
     assert reason in end.splitlines()[-1]
     assert ("Traceback" in end) == (act in ("raise", "exit"))
@@ -161,7 +162,7 @@ def test_a_hang_after_a_signal_ends_by_force(tmp_path, ranks):
             os.kill(command.ranks()[1], signal.SIGSTOP)
         os.kill(command.pid, signal.SIGTERM)
         assert command.wait() == 1, command.output
-        assert wait_for(lambda: command.left() == [], 120)
+        wait_for(lambda: command.left() == [])
     said = "No progress for 3 s after SIGTERM: forced exit. The last checkpoint is valid."
     assert said == command.output.splitlines()[-1]
     assert "trainer.py" in command.output, "it says where it was"
@@ -200,7 +201,7 @@ def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path):
         command.read_until("Step ")
         os.kill(command.pid, signal.SIGTERM)
         assert command.wait() == 1, "its own exit code for a signal"
-        assert wait_for(lambda: command.left() == [], 120)
+        wait_for(lambda: command.left() == [])
     first, second = steps_saved(tmp_path)
     assert first == second == str(record(tmp_path)["step"])
     assert record(tmp_path)["state"] == "preempted"

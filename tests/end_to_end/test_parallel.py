@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from shlex import split
 from typing import Any
 
 from support import python, runner
+from support.waiting import wait_for
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -53,10 +53,7 @@ def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(t
     command = sweep(parts, *words, "dispatch.parallel=2")
     slowly = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.05}"
     process = start((*command, slowly), tmp_path)
-    end = time.monotonic() + PATIENCE
-    while sum(run["step"] > 0 for run in records(parts).values()) < 2 and process.poll() is None:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(lambda: sum(run["step"] > 0 for run in records(parts).values()) >= 2)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and "the same command resumes them." in output, output

@@ -19,6 +19,7 @@ from launcher.runs.stored_study import StoredStudy
 from launcher.runs.trials import Trial
 from support import python
 from support.runner import ENVIRONMENT, final_state, launch, metrics, metrics_of
+from support.waiting import wait_for
 
 FIXED = split(
     "model=mlp data=digits device=cpu trainer.max_steps=36 data.batch_size=60 data.num_workers=0"
@@ -78,11 +79,8 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     os.kill(killed.pid, signal.SIGKILL)
     killed.stdout.close()
     killed.wait()
-    deadline = time.monotonic() + 120
     # A trial that has just started has its log, and no run yet.
-    while has_open_files(outputs):
-        assert time.monotonic() < deadline, "a trial outlives its search"
-        time.sleep(0.2)
+    wait_for(lambda: not has_open_files(outputs), "the trials of a killed search to end")
 
     original, outputs = outputs, Path(shutil.copytree(outputs, tmp_path / "copied"))
     before = {path: path.read_bytes() for path in original.rglob("*") if path.is_file()}
@@ -166,11 +164,8 @@ def test_a_signal_and_a_closed_pipe_save_the_trials_of_a_search(tmp_path, act, c
     for line in stopped.stdout:
         if line.startswith(f"trial {0 if act == 'terminate' else 1}: starts"):
             break
-    deadline = time.monotonic() + 120
-    while act == "terminate" and not has_trained(outputs):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
     if act == "terminate":
+        wait_for(lambda: has_trained(outputs))
         os.kill(stopped.pid, signal.SIGTERM)
     stopped.stdout.close()
     assert stopped.wait() == code

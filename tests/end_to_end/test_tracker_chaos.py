@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from support import python
 from support.mlflow_database import copy_database
 from support.processes import running
 from support.runner import ENVIRONMENT, record, run_folder
+from support.waiting import wait_for
 from support.wandb_server import WandbServer
 
 STEPS = 100
@@ -55,9 +54,9 @@ class Chaos:
 
     def train_for(self, count: int) -> None:
         """Until that many more lines are written."""
-        wait(lambda: any(self.outputs.glob("*/*/metrics.jsonl")))
+        wait_for(lambda: any(self.outputs.glob("*/*/metrics.jsonl")))
         until = len(self.lines()) + count
-        wait(lambda: len(self.lines()) >= until or self.process.poll() is not None)
+        wait_for(lambda: len(self.lines()) >= until or self.process.poll() is not None)
 
     def kill_follower(self) -> None:
         """And with it W&B's process, as the end of a SLURM job does."""
@@ -72,13 +71,6 @@ class Chaos:
 def is_followed(folder: Path) -> bool:
     holder = read_holder(folder / "tracker.lock")
     return holder is not None and holder.is_alive()
-
-
-def wait(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -104,7 +96,7 @@ def test_every_step_once_in_every_tracker(tmp_path, server):
     chaos.train_for(20)
     chaos.kill_follower()
     assert chaos.process.wait() == 0, (tmp_path / "screen.log").read_text()
-    wait(lambda: not is_followed(run_folder(tmp_path)))
+    wait_for(lambda: not is_followed(run_folder(tmp_path)))
     # Wandb keeps its first environment.
     python.run("-m", "launcher.runs", "sync", "--outputs", str(tmp_path), check=True)
 

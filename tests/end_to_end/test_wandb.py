@@ -14,6 +14,7 @@ from launcher.trackers.lines import MetricsReader
 from launcher.trackers.wandb import WandbTracker
 from support.pictures import png
 from support.tracked import WrittenRun
+from support.waiting import wait_for
 from support.wandb_server import WandbServer
 
 
@@ -233,9 +234,7 @@ def test_the_stop_button_stops_the_training_process(run, server, monkeypatch):
         tracker = tracker_of(run, server)
         tracker.open()
         server.stopped = True
-        until = time.monotonic() + 240
-        while not received and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_for(lambda: received)
         tracker.close("running")
     finally:
         signal.signal(signal.SIGTERM, before)

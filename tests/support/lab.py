@@ -7,16 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import AttemptData, RecordData, read_record
 from launcher.slurm.submission import Submission
-from support import python
+from support import python, waiting
 from support.paths import ROOT, TESTS
 
 SCRIPTS = ROOT / "slurm" / "lab"
@@ -168,13 +167,7 @@ class Lab:
         return self.info(job)["JobState"]
 
 
-def wait_for(condition: Callable[[], Any], what: str, pause: float = 0.3) -> Any:
-    deadline = time.monotonic() + MAX_WAIT_S
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(pause)
-    raise AssertionError(f"waited {MAX_WAIT_S:g} s for {what}")
+wait_for = partial(waiting.wait_for, seconds=MAX_WAIT_S, pause=0.3)
 
 
 def experiment(outputs: Path, steps: int = STEPS) -> list[str]:

@@ -3,8 +3,6 @@
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from support import runner
@@ -58,19 +56,12 @@ class Command:
 
     def left(self) -> list[int]:
         """Its session's processes, without zombies."""
-        return [pid for pid, stat in running() if stat[3] == str(self.pid) and stat[0] != "Z"]
+        return of_session(self.pid)
 
     def ranks(self) -> list[int]:
         """Ids of the ranks, in order."""
         children = [(_rank(pid), pid) for pid, stat in running() if stat[1] == str(self.pid)]
         return [pid for rank, pid in sorted(children) if rank]
-
-
-def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
 
 
 def running() -> list[tuple[int, list[str]]]:
@@ -82,6 +73,11 @@ def running() -> list[tuple[int, list[str]]]:
         except OSError:  # ended meanwhile
             pass
     return processes
+
+
+def of_session(leader: int) -> list[int]:
+    """The processes of a session, without zombies."""
+    return [pid for pid, stat in running() if stat[3] == str(leader) and stat[0] != "Z"]
 
 
 def _rank(pid: int) -> str:

@@ -17,6 +17,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder, find_local_holder, is_held, read_holder
 from launcher.rundir.lock import LockLost, RunLock
 from support.run_maker import begin_run
+from support.waiting import wait_for
 
 HOLD = """
 import sys, time
@@ -68,9 +69,7 @@ def test_lock_is_held_by_one_process_at_a_time(folder):
     finally:
         process.send_signal(signal.SIGKILL)
     # Not waited for: until then it is a zombie, which answers to its id and runs no more.
-    deadline = time.monotonic() + 120
-    while is_held(folder) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: not is_held(folder))
     with RunLock(folder, sleep=never) as lock:
         assert lock.is_held() and read_holder(folder.lock_path).pid == os.getpid()
     process.wait()
@@ -133,10 +132,7 @@ def test_another_pid_namespace_is_elsewhere(folder, elsewhere):
 def test_the_heartbeat_beats(folder):
     with RunLock(folder, beat=0.02):
         os.utime(folder.lock_path, (1, 1))
-        deadline = time.monotonic() + 120
-        while folder.lock_path.stat().st_mtime == 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert folder.lock_path.stat().st_mtime > 1
+        wait_for(lambda: folder.lock_path.stat().st_mtime > 1)
 
 
 def test_a_forked_child_does_not_release(folder):
@@ -243,9 +239,7 @@ def test_a_lock_that_was_lost_is_reported_and_not_removed(folder, caplog):
     other = json.dumps(asdict(replace(Holder.current(), token="another")))
     with RunLock(folder, beat=0.01, on_lost=reasons.append) as lock:
         folder.lock_path.write_text(other)  # taken over: this process was suspended, say
-        deadline = time.monotonic() + 120
-        while "has lost" not in caplog.text and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: "has lost" in caplog.text)
         with pytest.raises(LockLost, match="has lost the run's lock"):
             lock.check()
     assert "writes nothing more" in reasons[0] and folder.lock_path.read_text() == other

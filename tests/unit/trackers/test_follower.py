@@ -10,6 +10,7 @@ from launcher.trackers.base import TrackedRun
 from launcher.trackers.follower import Follower, FollowerLock, acquire
 from support.file_tracker import FileTracker
 from support.tracked import WrittenRun
+from support.waiting import wait_for
 
 NODE = {"_target_": "support.file_tracker.FileTracker"}
 
@@ -35,13 +36,6 @@ def follow(each: Follower) -> threading.Thread:
 def state(run: WrittenRun) -> str | None:
     path = run.folder.path / "tracked.state"
     return path.read_text() if path.exists() else None
-
-
-def wait_for(condition, seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def steps(tracker: FileTracker) -> list[int]:

@@ -3,7 +3,6 @@ import logging
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from launcher.process import signals
 from launcher.trackers.follower_process import FollowerProcess
 from support.paths import TESTS
 from support.tracked import WrittenRun
+from support.waiting import wait_for
 
 
 @pytest.fixture
@@ -28,9 +28,7 @@ def test_it_logs_a_failure_survives_signals_and_ends_with_the_run(run, tmp_path,
     follower.start()
     assert os.getsid(follower.process.pid) == follower.process.pid
     run.log(0, 10)
-    until = time.monotonic() + 120
-    while "the server is down" not in caplog.text and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_for(lambda: "the server is down" in caplog.text)
     (tmp_path / "down").unlink()
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         os.killpg(follower.process.pid, signum)

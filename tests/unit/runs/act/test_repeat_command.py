@@ -80,23 +80,30 @@ model: {_target_: os.system, command: touch marker}
     "words",
     [
         "hydra.searchpath=[pkg://evil]",
+        "+hydra.callbacks.x._target_=evil.Callback",
         "hydra/job_logging=evil",
+        "+hydra.job_logging={formatters:{x:{(): evil.run}}}",
+        "+hydra.job.env_set.PYTHONPATH=/tmp/evil",
+        "hydra.mode=MULTIRUN",
         "+model@hydra.callbacks.x=mlp",
         "+model@_global_.hydra.callbacks.x=mlp",
         "experiment=../outputs/evil",
         "hooks=[default,../../outputs/evil]",
         "model._target_=os.system",
+        "model={_target_:os.system}",
+        "trainer.compile={options:{cpp.cxx:[/tmp/evil]}}",
         "+hooks.x={_target_:numpy.load,file:evil.npy}",
         "model._target_=${evil} | +evil=os.system",
         "job=evaluate | ++job.trust=true",
         "dispatch=slurm | dispatch.setup=[touch marker]",
+        "dispatch=slurm | +dispatch={setup:[touch marker]}",
         "--config-dir=/tmp",
+        "-cd=/tmp",
         "--multirun",
     ],
 )
 def test_a_stored_override_that_names_code(make_run, outputs, monkeypatch, words):
-    """It runs if this user has signed it, with `--trust`, and not if it was changed;
-    tests/unit/config/test_foreign.py has what is code."""
+    """It runs if this user has signed it, with `--trust`, and not if it was changed."""
     (outputs / "evil.yaml").parent.mkdir(exist_ok=True)
     (outputs / "evil.yaml").write_text(EVIL)
     monkeypatch.chdir(outputs.parent)

@@ -1,26 +1,15 @@
-"""Measurements of the training: memory, speed, FLOPs, norms by block."""
+"""Speed, and the FLOPs of devices and models."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from launcher import EvaluationHook, FunctionHook, LoggingHook
+from launcher import EvaluationHook
 from launcher.hooks.flops import forward_flops, peak_tflops
-from launcher.hooks.gradients import GradientsHook, block_of
-from launcher.hooks.memory import MemoryHook
 from launcher.hooks.throughput import ThroughputHook, num_tokens
 from launcher.models.gpt import GPT
 from support.toy import GOOD, Recorder, Toy
-
-
-@pytest.mark.parametrize("comes_first", [True, False])
-def test_the_peak_is_logged_whatever_the_order(tmp_path, comes_first):
-    logged, hook, logging = Recorder(), MemoryHook(interval=2), LoggingHook(3)
-    Toy([*([hook, logging] if comes_first else [logging, hook]), logged], 3, tmp_path).train()
-    ((_, train),), memory = logged.of("train"), dict(logged.of("memory"))
-    assert 0.01 < train["max_memory"] < 100
-    assert list(memory) == [2, 3] and memory[3] == {"rank_0": train["max_memory"]}
 
 
 def test_samples_flops_and_mfu_without_the_time_of_evaluations(tmp_path, caplog):
@@ -71,35 +60,6 @@ def test_without_a_known_peak_there_is_no_mfu(tmp_path, caplog):
 )
 def test_tokens_of_a_batch(batch, expected):
     assert num_tokens(batch) == expected
-
-
-def test_the_norms_are_parts_of_the_whole_norm(tmp_path):
-    logged, norms = Recorder(), {}
-    note = FunctionHook(
-        on_after_step=lambda trainer: norms.update(
-            {trainer.step: float(trainer.step_info["grad_norm"])}
-        )
-    )
-    Toy([GradientsHook(2), logged, note], 5, tmp_path).train()
-    assert [step for step, _ in logged.records] == [2, 4, 5]
-    for step, records in logged.records:
-        assert set(records["gradients"]) == {"0", "2"}
-        assert sum(
-            float(norm) ** 2 for norm in records["gradients"].values()
-        ) ** 0.5 == pytest.approx(norms[step])
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("blocks.3.attention.q.weight", "blocks.3"),
-        ("model.layers.11.mlp.up.weight", "model.layers.11"),
-        ("embedding.weight", "embedding"),
-        ("scale", "scale"),
-    ],
-)
-def test_blocks(name, expected):
-    assert block_of(name) == expected
 
 
 @pytest.mark.parametrize(
