@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.compose.resolve import Resolver
+from launcher.config.compose.resolve import Resolver, as_yaml
 from launcher.config.containers import settings_of, to_plain
 from launcher.config.identity.lookup import RunIndex, check_identity, describe_changes, equivalent
 from launcher.config.identity.record_entry import command_record
@@ -84,6 +84,11 @@ class RunConfig:
     def of_the_run(self) -> dict[str, Any]:
         """The configuration as it is stored, without the nodes that a run does not depend on."""
         return of_the_run(self.stored)
+
+    @cached_property
+    def stored_yaml(self) -> str:
+        """The text of `of_the_run`, as runs and checkpoints have it."""
+        return as_yaml(self.of_the_run)
 
     @property
     def overrides(self) -> list[str]:

@@ -5,7 +5,6 @@ from typing import Literal
 
 from launcher.checkpoint.export_weights import Export
 from launcher.checkpoint.find_checkpoint import find_checkpoint
-from launcher.config.compose.resolve import as_yaml
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
@@ -50,6 +49,6 @@ class ExportJob:
         config_for(config, path, self.trust, ["model"])
         stored = path / "config.yaml"
         has_config = stored.exists()
-        text = stored.read_text() if has_config else sign_text(as_yaml(config.of_the_run))
+        text = stored.read_text() if has_config else sign_text(config.stored_yaml)
         step, target = self.export.write(folder, path, text)
         return {"step": step, "path": str(target)}

@@ -19,7 +19,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from launcher.config.compose.resolve import as_yaml
 from launcher.config.explain import explain, unwrap_cause
 from launcher.config.identity.lookup import describe_nearest_run
 from launcher.config.run_config import RunConfig
@@ -252,7 +251,7 @@ def hydra_record(config: RunConfig, folder: RunFolder) -> Iterator[RecordData]:
 
     They appear at the end of the context, unless it raises. Its value is for run.json.
     """
-    texts = {"config.yaml": as_yaml(config.of_the_run)}
+    texts = {"config.yaml": config.stored_yaml}
     if config.hydra is not None:
         texts["overrides.yaml"] = OmegaConf.to_yaml(OmegaConf.create(config.overrides))
         texts["hydra.yaml"] = OmegaConf.to_yaml(OmegaConf.create({"hydra": config.hydra}))

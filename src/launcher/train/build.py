@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import instantiate
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.run_config import RunConfig
@@ -77,7 +76,6 @@ def build_trainer(
         has_loader: False: the training data are not read.
     """
     plain, settings = config.plain, config.trainer
-    text = as_yaml(config.of_the_run)
     set_deterministic(settings.deterministic)
     strategy, precision = set_up_strategy(config)
     compiling = compile_options(settings.compile, strategy)
@@ -93,6 +91,7 @@ def build_trainer(
         if isinstance(loader.dataset, Mixture):
             hooks.insert(0, SourcesHook(get(plain, "hooks.logging.interval") or 10))
         schedule = in_steps(schedule, loader.dataset, plain["data"]["batch_size"])
+    text = config.stored_yaml
     texts = {"config.yaml": text if strategy.ranks.rank else sign_text(text)}
     trainer = Trainer(
         strategy=strategy,
@@ -143,7 +142,7 @@ def _context(config: RunConfig, data: Any, strategy: Strategy, texts: dict[str, 
         val_names=tuple(data.val_names),
         data=data,
         texts=texts,
-        fork=_fork(config.run, config.outputs, as_yaml(config.of_the_run)),
+        fork=_fork(config.run, config.outputs, config.stored_yaml),
         shared=_find_shared_start(config, texts),
         leaves={int(step): ids for step, ids in (config.run.leaves or {}).items()},
     )
