@@ -1,11 +1,11 @@
 """runs evaluate RUN --follow: every checkpoint of a run is evaluated, by another process."""
 
 import json
-import time
 from shlex import split
 
 from support import python
 from support.runner import ENVIRONMENT, metrics, run_folder, start
+from support.waiting import wait_for
 
 AUC = (
     "+hooks.evaluation.metrics.auc._target_=torchmetrics.AUROC",
@@ -21,9 +21,7 @@ def test_every_checkpoint_of_a_run_is_evaluated_once_while_it_trains(tmp_path):
         " +tracker.pacer={_target_:support.pacer.Pacer,seconds:0.1}"
     )
     training = start("-m", "launcher", f"paths.outputs={tmp_path}", *words)
-    while not list(tmp_path.glob("*/*/checkpoints/step-00000010/manifest.json")):
-        assert training.poll() is None
-        time.sleep(0.05)
+    wait_for(lambda: [*tmp_path.glob("*/*/checkpoints/step-00000010/manifest.json")])
     folder = run_folder(tmp_path)
     follow = (folder.name, "--outputs", str(tmp_path), "--follow", *AUC)
     first = python.run("-m", "launcher.runs", "evaluate", *follow, env=ENVIRONMENT, check=True)

@@ -2,12 +2,12 @@
 
 import json
 import signal
-import time
 from pathlib import Path
 from shlex import split
 
 from support import runner
 from support.runner import launch, run_folder, stop_at
+from support.waiting import wait_for
 
 TINY = split(
     "model=mlp data=digits device=cpu trainer.max_steps=20 hooks.logging.interval=2"
@@ -54,7 +54,5 @@ def test_the_follower_of_a_killed_run_marks_it_as_killed(tmp_path):
     process = runner.start(*command, *stop, env=runner.ENVIRONMENT)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    state, deadline = run_folder(tmp_path) / "tracked.state", time.monotonic() + 300
-    while not (state.exists() and state.read_text() == "killed"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    state = run_folder(tmp_path) / "tracked.state"
+    wait_for(lambda: state.exists() and state.read_text() == "killed")

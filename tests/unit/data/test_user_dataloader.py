@@ -1,7 +1,9 @@
 """A user's data under torch's DataLoader and ours: resumes, epochs, states and errors."""
 
+import logging
 import multiprocessing
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from launcher import BaseHook, CheckpointingHook
 from launcher.data.custom import CustomData
 from launcher.data.loader import ResumableLoader
 from launcher.data.mixture_dataset import Mixture
+from launcher.data.user_dataloader import resumable
 from launcher.errors import TrainingError
 from support.toy import Toy
 
@@ -312,6 +315,16 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path, caplog):
     if name == "mixture":
         # Each source repeats its samples in its next epoch.
         assert len({tuple(row) for row in rows[:12]}) > 5 and rows[:, 1].max() >= 2
+
+
+def test_the_state_after_a_resume_at_the_second_batch_is_that_of_one_run():
+    loaders = (DataLoader(Rows(), 4, sampler=Counts()) for _ in range(2))
+    whole, resumed = (resumable(loader, logging.getLogger()) for loader in loaders)
+    batches = iter(whole)
+    next(batches)
+    resumed.load_state_dict(deepcopy(whole.state_dict()))
+    assert len(list(resumed)) == len(list(batches)) == 2
+    assert str(resumed.state_dict()) == str(whole.state_dict())
 
 
 def test_accumulation_over_the_end_of_an_epoch(tmp_path):

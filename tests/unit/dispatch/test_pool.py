@@ -1,7 +1,6 @@
 """Several jobs at a time: the GPUs of each, their ends, and what they return."""
 
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -11,8 +10,7 @@ from launcher.dispatch import pool as pool_module
 from launcher.dispatch.local import LocalDispatch
 from launcher.dispatch.pool import Pool, devices, gpu_share
 from launcher.errors import ConfigError
-
-PATIENCE = 240.0
+from support.waiting import wait_for
 
 
 @pytest.mark.parametrize(
@@ -43,11 +41,7 @@ def program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 def wait(pool: Pool, is_done: Callable[[dict[int, int]], bool]) -> dict[int, int]:
     codes: dict[int, int] = {}
-    end = time.monotonic() + PATIENCE
-    while not is_done(codes):
-        assert time.monotonic() < end
-        codes |= pool.reap()
-        time.sleep(0.02)
+    wait_for(lambda: codes.update(pool.reap()) or is_done(codes))
     return codes
 
 

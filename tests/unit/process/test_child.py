@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from launcher.process.child import TAIL_BYTES, describe_end, last_lines, start_child
+from support.waiting import wait_for
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,7 @@ def test_a_signal_before_a_child_has_its_handlers_waits_for_them(tmp_path):
         "follow_parent(int(os.environ['LAUNCHER_PARENT'])); time.sleep(60)"
     )
     process = start_child([sys.executable, "-c", program], tmp_path / "log", cwd=tmp_path)
-    while not (tmp_path / "ready").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for(lambda: (tmp_path / "ready").exists())
     process.terminate()
     assert process.wait() == 7, last_lines(tmp_path / "log", 9)
 

@@ -120,6 +120,8 @@ def test_a_newer_format_is_damaged_for_this_version_alone(store, runs):
     [
         (["--verify", "--digest"], "argument --digest: not allowed with argument --verify"),
         (["--yes"], "--yes: is an option of --delete."),
+        (["--keep", "best"], "--keep: is an option of --delete."),
+        (["--older", "0s"], "--older: is an option of --delete."),
         (["--at", "lastest"], "it has step-00000002, step-00000004"),
     ],
 )
