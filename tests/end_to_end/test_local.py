@@ -114,7 +114,7 @@ def test_an_interruption_leaves_no_trace(tmp_path):
 
 
 def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path):
-    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP) as command:
+    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, real=True) as command:
         command.read_until("Step ")
         os.kill(command.pid, signal.SIGKILL)
         wait_for(lambda: command.left() == [])
