@@ -95,7 +95,7 @@ def test_signals_of_a_command_reach_the_forked_process(tmp_path, signum, code):
         pid = int(process.stdout.readline())
         process.send_signal(signum)
         assert process.wait() == code
-    wait_for(lambda: pid not in [pid for pid, stat in running() if stat[0] != "Z"])
+    wait_for(lambda: pid not in dict(running()))
 
 
 @pytest.mark.parametrize("how", LEAVE)

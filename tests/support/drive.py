@@ -1,7 +1,7 @@
 """Many small trainings in one set of processes: starting them costs more than all of the steps.
 
-Run by `ranks.in_turn` with folders, each of which holds a `tasks.json` (a list of [name of a task,
-its arguments]) and is followed by a number of ranks. What the tasks return on each rank goes to
+`ranks.in_turn` runs it. Its arguments are folders, each followed by a number of ranks. A folder has
+a `tasks.json`, which lists tasks as [name, arguments]. What the tasks return on each rank goes to
 `results-<rank>.json`. The ranks are forked once all configurations are composed.
 """
 

@@ -65,19 +65,19 @@ class Command:
 
 
 def running() -> list[tuple[int, list[str]]]:
-    """Each process of the machine: its id, and its state, parent, group and session from /proc."""
+    """Each process but zombies: its id, and its state, parent, group and session from /proc."""
     processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             processes.append((int(path.parent.name), path.read_text().rpartition(")")[2].split()))
         except OSError:  # ended meanwhile
             pass
-    return processes
+    return [(pid, stat) for pid, stat in processes if stat[0] != "Z"]
 
 
 def of_session(leader: int) -> list[int]:
-    """The processes of a session, without zombies."""
-    return [pid for pid, stat in running() if stat[3] == str(leader) and stat[0] != "Z"]
+    """The running processes of a session."""
+    return [pid for pid, stat in running() if stat[3] == str(leader)]
 
 
 def _rank(pid: int) -> str:

@@ -234,7 +234,7 @@ def train(
             trainer.train()
         except Killed:
             pass
-        # Those of a loader that is collected with its trainer would be waited for five seconds.
+        # Otherwise the collection of the loader would wait five seconds for each of them.
         for worker in multiprocessing.active_children():
             worker.terminate()
         if type(data) is DataLoader and isinstance(data.dataset, Rows) and not data.num_workers:
