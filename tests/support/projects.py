@@ -94,8 +94,8 @@ def in_project(folder: Path, files: Mapping[str, str]) -> Iterator[Path]:
 
 @pytest.fixture
 def shared_groups(monkeypatch):
-    """Let commands in this process share what Hydra has composed, as jobs of a sweep do. Hydra's own
-    commands see a command line, and show their errors."""
+    """Let commands in this process share what Hydra has composed, as jobs of a sweep do. Commands
+    of Hydra see a command line, and show their errors."""
     monkeypatch.setattr(sys, "argv", ["launcher"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.setattr(composer, "Composer", shared_composer)
