@@ -2,12 +2,12 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 from shlex import split
 
 from support.processes import Command
 from support.runner import launch, metrics, record, run_folder
+from support.waiting import wait_for
 
 RUN = split(
     "model=mlp data=digits device=cpu trainer.max_steps=600 hooks.checkpointing.interval=50"
@@ -57,8 +57,8 @@ def test_a_lock_that_was_removed_is_put_back(tmp_path):
         launch(tmp_path, *RUN, code=2)
         os.kill(first.pid, signal.SIGSTOP)
         for task in Path(f"/proc/{first.pid}/task").iterdir():  # else it puts the lock back again
-            while (task / "stat").read_text().rpartition(")")[2].split()[0] != "T":
-                time.sleep(0.01)
+            stat = task / "stat"
+            wait_for(lambda stat=stat: stat.read_text().rpartition(")")[2].split()[0] == "T")
         (run_folder(tmp_path) / "run.lock").unlink()
         with Command(f"paths.outputs={tmp_path}", *RUN, *PACE) as second:
             second.read_until("Training from")

@@ -1,12 +1,11 @@
 """job=predict: the same file on any number of ranks and after a kill, and what it rejects."""
 
 import csv
-import fcntl
 import json
 import os
 import signal
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +13,14 @@ from launcher.errors import ConfigError
 from launcher.jobs.predict import PredictJob
 from support import python
 from support.composition import composed, validate
-from support.runner import launch, run_folder, start
+from support.interrupter import HELD_BY
+from support.runner import ENVIRONMENT, launch, run_folder, start
+from support.waiting import wait_for
 
 COUNT = 203
-TABLE = ("model=mlp", "model.hidden_dim=8", "data=table", "data.target=side", "data.num_classes=2")
-TRAIN = (*TABLE, "data.features=[x,y]", "trainer.max_steps=4", "data.batch_size=8")
+MODEL = ("model=mlp", "model.hidden_dim=8", "model._target_=support.interrupter.HeldMLP")
+TABLE = ("data=table", "data.target=side", "data.num_classes=2", "data.features=[x,y]")
+TRAIN = (*MODEL, *TABLE, "trainer.max_steps=4", "data.batch_size=8")
 
 
 def write(path: Path, has_target: bool) -> Path:
@@ -44,16 +46,23 @@ def trained(tmp_path_factory):
     return folder, [*train, "job=predict", f"data.predict={new}", "job.batch_size=1"]
 
 
+def begin(folder: Path, command: list[str], file: Path) -> tuple[Any, Path]:
+    """Start the command that writes `file`; its process, and the folder of the ranks' files, which
+    are open and will not be complete."""
+    parts, hold = file.with_name(f".{file.name}.parts"), folder / "hold"
+    hold.touch()
+    words = ("-m", "launcher", f"paths.outputs={folder / 'outputs'}", *command, f"job.file={file}")
+    process = start(*words, env={**ENVIRONMENT, HELD_BY: str(hold)})
+    wait_for(lambda: process.poll() is not None or len([*parts.glob("[01].jsonl")]) == 2)
+    assert process.poll() is None, process.stdout.read()
+    return process, parts
+
+
 def test_a_killed_one_starts_again_on_another_number_of_ranks(trained):
     folder, command = trained
     outputs, straight, killed = folder / "outputs", folder / "a.jsonl", folder / "b.jsonl"
     launch(outputs, *command, f"job.file={straight}", code=0)
-    words = (*command, f"job.file={killed}")
-    process = start("-m", "launcher", f"paths.outputs={outputs}", *words)
-    parts = killed.with_name(f".{killed.name}.parts")
-    while len(list(parts.glob("[01].jsonl"))) < 2:
-        assert process.poll() is None or killed.exists(), process.stdout.read()
-        time.sleep(0.001)
+    process, parts = begin(folder, command, killed)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
@@ -88,21 +97,13 @@ def test_a_rank_without_a_batch_makes_the_same_file(trained):
 def test_another_process_is_named_and_a_signal_leaves_nothing(trained):
     folder, command = trained
     file = folder / "c.jsonl"
-    parts = file.with_name(f".{file.name}.parts")
-    parts.mkdir()
-    words = (*command, f"job.file={file}")
-    with (parts / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = launch(folder / "outputs", *words)
-        assert done.returncode == 2 and "another process is writing it" in done.output, done.output
-    process = start("-m", "launcher", f"paths.outputs={folder / 'outputs'}", *words)
-    while len(list(parts.glob("[01].jsonl"))) < 2:
-        assert process.poll() is None or file.exists(), process.stdout.read()
-        time.sleep(0.001)
+    process, parts = begin(folder, command, file)
+    second = launch(folder / "outputs", *command, f"job.file={file}", code=2)
+    assert "another process is writing it" in second.output
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate()
-    assert process.returncode == 0 or "starts again" in output, output
-    assert not parts.exists() and file.exists() == (process.returncode == 0)
+    assert process.returncode == 128 + signal.SIGTERM and "starts again" in output, output
+    assert not parts.exists() and not file.exists()
 
 
 def test_columns_are_chosen(trained):

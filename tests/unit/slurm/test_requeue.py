@@ -23,6 +23,7 @@ from launcher.slurm.journal import Journal
 from launcher.slurm.requeue import QUERY_SECONDS, READ_KEY, SECOND_LOOK, Requeue, run_guarded
 from support.run_maker import begin_run
 from support.scripted_slurm import ANSWERS
+from support.waiting import wait_for
 
 TERM, INT, USR2 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR2
 REQUEUED = ("preempted", "requeued by SLURM")
@@ -236,8 +237,7 @@ def test_slow_requeue_is_requested_when_the_signal_comes(slurm, folder):
         def save():
             slurm.answer("preempted without a grace, CANCEL")
             os.kill(os.getpid(), TERM)
-            while "requeue 6" not in slurm.calls:
-                time.sleep(0.02)
+            wait_for(lambda: "requeue 6" in slurm.calls)
             begin_run(folder, 4).end_attempt(
                 "preempted", end_step=5, signal="SIGTERM", exit_code=143
             )
