@@ -1,6 +1,8 @@
 """`sys.exit()` in the user's code is a failure: a command that ends with 0 has trained to its last
 step."""
 
+import os
+import signal
 from pathlib import Path
 from shlex import split
 
@@ -46,6 +48,7 @@ def test_an_exit_while_a_sample_is_loaded(tmp_path, workers):
 
 
 POOL = """
+import os, signal
 import torch._inductor.async_compile as inductor
 from torch._inductor import config
 from launcher.process import signals, user_exits
@@ -54,12 +57,14 @@ config.compile_threads = 2
 pool = inductor.AsyncCompile.process_pool()
 assert pool.submit(len, [1, 2]).result() == 2
 print(pool.process.pid, flush=True)
+os.kill(pool.process.pid, signal.SIGSTOP)
 user_exits.begin_exit()
 """
 
 
 def test_compile_workers_end_without_being_waited_for():
-    done = python.run("-c", POOL, check=True)
+    done = python.run("-c", POOL, check=True, timeout=100)
     assert done.stderr == ""
+    os.kill(int(done.stdout), signal.SIGCONT)
     worker = Path("/proc") / done.stdout.strip()
     wait_for(lambda: not worker.exists(), "the compile worker to end")
