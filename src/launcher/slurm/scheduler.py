@@ -1,6 +1,7 @@
 """SLURM's commands, with timeouts, and shielded from the signals that SLURM sends to our job."""
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -152,13 +153,13 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def submit(script: Path) -> str:
-    """Submit a script; return the job's id. After `NoAnswer`, SLURM may have the job anyway."""
+    """Submit a script; return the job's id. After an error, SLURM may have the job anyway."""
     with clean_environment():
-        return (
-            call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT)
-            .strip()
-            .partition(";")[0]
-        )
+        text = call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT)
+    # A cluster's own sbatch may print more.
+    if (job := re.search(r"^(\d+)(;|$)", text, re.MULTILINE)) is None:
+        raise SchedulerError(f"sbatch printed no job id: {' '.join(text.split())}")
+    return job[1]
 
 
 def _seconds(text: str) -> float | None:

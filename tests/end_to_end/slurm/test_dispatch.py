@@ -248,7 +248,9 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "overrides", [("-m", "seed=0,1"), ("dispatch.snapshot=true",)], ids=["array", "snapshot"]
+    "overrides",
+    [("-m", "seed=0,1"), ("dispatch.snapshot=true",), ("dispatch.sbatch.dependency=1",)],
+    ids=["array", "snapshot", "dependency"],
 )
 def test_submission_that_sbatch_would_reject_is_one_message(cluster, tmp_path, overrides):
     place = ["dispatch=slurm", "dispatch.partition=nowhere"]

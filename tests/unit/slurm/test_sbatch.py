@@ -101,8 +101,11 @@ def test_runs_that_share_a_job_are_one_task(settings, cpus, step, tmp_path):
         ({"nodes": "4-1"}, "nodes='4-1'"),
         ({"runs_per_job": 2, "nodes": 2}, "runs_per_job=2"),
         ({"runs_per_job": 4, "array_parallelism": 3}, "runs_per_job=4"),
-        ({"sbatch": {"signal": "USR1@60"}}, "sbatch.signal"),
-        ({"sbatch": {"array": "0-3"}}, "sbatch.array"),
+        *(
+            ({"sbatch": {flag: True}}, f"sbatch.{flag}")
+            for flag in ("array", "signal", "test_only", "wait", "no-requeue")
+        ),
+        ({"sbatch": {"nodelist": ["n1", "n2"]}}, "sbatch.nodelist=['n1','n2']"),
     ],
 )
 def test_settings_that_cannot_work_are_rejected(settings, key):
