@@ -330,10 +330,8 @@ def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool
 
 
 LEAKING_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
-INHERITED_VARIABLES = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {
-    f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "RESERVATION")
-}
-"""Variables that are kept: the cluster's address, and the user's own defaults."""
+INHERITED_VARIABLES = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"}
+"""Variables that are kept: the cluster's address."""
 LAB_PREFIX = "SLURM_LAB_"
 """Prefix of the variables of `slurm/lab/`, which starts test clusters."""
 

@@ -122,10 +122,14 @@ def test_settings_that_cannot_work_are_rejected(settings, key):
         ({"mem": "1G"}, "mem", ["mem=1G"]),
         ({"job_name": "mine"}, "job-name", ["job-name=mine"]),
         ({"output": "/logs/%j"}, "/logs", ["error=/logs/%j", "output=/logs/%j"]),
+        ({}, "partition", ["partition=own"]),
+        ({"partition": "other"}, "partition", ["partition=other"]),
+        ({"partition": False}, "partition", []),
         ({}, "output", ["output={folder}/50%%j/%A_%a.out"]),  # a folder's name is no pattern
     ],
 )
-def test_flags_of_sbatch(tmp_path, sbatch, key, lines):
+def test_flags_of_sbatch(tmp_path, monkeypatch, sbatch, key, lines):
+    monkeypatch.setenv("SBATCH_PARTITION", "own")
     flags = SlurmDispatch(sbatch=sbatch).flags()
     text = Script("gpt", flags).text(tmp_path / "50%j" / "job-0.sh", 2, None).replace("'", "")
     flags = [line for line in text.splitlines() if line.startswith("#SBATCH") and key in line]

@@ -163,7 +163,7 @@ class SlurmDispatch:
 
     def flags(self) -> dict[str, object]:
         """Return the flags of sbatch by their long names, with None for flags that are not set."""
-        return {
+        flags = {
             **self.size.flags(self._cpus_per_task),
             "gpus-per-node": self.gpus_per_node or None,
             "mem": self.mem,
@@ -177,6 +177,11 @@ class SlurmDispatch:
             "requeue": True,
             **(self.sbatch or {}),
         }
+        # The user's defaults. As variables, they would win over the script.
+        for name in ("account", "partition", "qos", "reservation"):
+            if flags.get(name) is None:
+                flags[name] = os.environ.get(f"SBATCH_{name.upper()}")
+        return flags
 
     def srun_flags(self) -> list[str]:
         # It is not inherited since SLURM 22.05. Where it is not set, a step has all cores of a node
