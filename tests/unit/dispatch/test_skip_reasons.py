@@ -54,7 +54,12 @@ class OwnReport:
 def asked(path: Path, job: str = "train", **changes: Any) -> dict[str, Any]:
     trainer = {key: changes.get(key) for key in ("pause_at", "max_epochs")}
     return {
-        "run": {"dir": str(path), "resume": changes.get("resume", "auto"), "identity_exclude": []},
+        "run": {
+            "dir": str(path),
+            "resume": changes.get("resume", "auto"),
+            "identity_exclude": [],
+            "sweep": changes.get("sweep"),
+        },
         "trainer": trainer | {"max_steps": changes.get("max_steps", 20)},
         "data": {"batch_size": 8},
         "model": {"sizes": [4, 4]},
@@ -127,10 +132,10 @@ def test_another_job_leaves_the_record_of_the_training(tmp_path, state, job):
     freeze(folder_of(config), config, None, Submission("/s/job-1.sh", job_id="8"))
     assert [file.read_bytes() if file.exists() else None for file in files] == before
     queue = {"8": QueuedJob("8", "PENDING", "Priority", "", "/s/job-1.sh")}
+    other = asked(tmp_path / "run", job, partition="gpu", sweep="larger")
     if expected is True:
-        assert why_skipped(config, folder_of(config), queue) == "in the queue as job 8 (pending)"
-    elsewhere = asked(tmp_path / "run", job, partition="gpu")
-    assert folder_of(elsewhere).path == folder_of(config).path
+        assert why_skipped(other, folder_of(config), queue) == "in the queue as job 8 (pending)"
+    assert folder_of(other).path == folder_of(config).path
     assert folder_of(config | {"seed": 2}).path != folder_of(config).path
 
 
