@@ -126,6 +126,7 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ("run.name=" + 129 * "x", "run.name='xxx", "name of at most 128 bytes"),
     ("run.id='" + 65 * "é" + "'", "run.id='éé", "name of at most 128 bytes"),
     ("run.id=true", "run.id=true", "should be text; a text needs quotes: 'run.id=\"true\"'."),
+    ("run.sweep=1.5", "run.sweep=1.5", "should be text or a whole number or null."),
     ("run.init_from=/no/where", "run.init_from='/no/where'", "or folder, and no run of this id."),
     ("paths.outputs='~nobody_here/x'", "paths.outputs='~nobody_here/x'", "is no user nobody_here."),
     ("paths.outputs=/dev/null/x", "paths.outputs='/dev/null/x'", "not a folder; use another"),
