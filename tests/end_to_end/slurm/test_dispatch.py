@@ -135,6 +135,7 @@ def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     words = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "dispatch.wait=true"]
     done = lab.launcher(*words, "-m", "seed=0,1", CRASH)
     assert done.returncode == 1 and "2 of 2 jobs failed" in done.stderr, done.stdout + done.stderr
+    assert done.stderr.count(" failed: RuntimeError: on purpose") == 2
     for run in states(lab, tmp_path).values():
         assert run["state"] == "failed" and "on purpose" in run["attempts"][-1]["reason"]
         assert lab.wait_until_ended(run["job_id"]) == "FAILED"
