@@ -246,6 +246,17 @@ def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, slurm, end, e
         assert record["state"] == "failed" and reason in record["attempts"][-1]["reason"]
 
 
+@pytest.mark.parametrize("command", ["guarded true", "exit 0"])
+def test_a_job_that_ends_well_without_its_run_has_failed(tmp_path, slurm, command):
+    """A line of setup or a prefix has ended it."""
+    folder = RunFolder(tmp_path / "run")
+    freeze(folder, {"run": {"dir": str(folder.path)}}, None, None)
+    place = f"__launcher_run={folder.path} __launcher_pythons=({sys.executable})"
+    assert run_bash(f"{place}; source {GUARD}; {command}").returncode == 1
+    (attempt,) = json.loads(folder.record_path.read_text())["attempts"]
+    assert "with exit code 0, before the run started" in attempt["reason"]
+
+
 SHELL = [
     "export HF_HOME=${HOME}/hf",
     "export X=${VAR:-default}",
