@@ -163,16 +163,11 @@ class SlurmDispatch:
 
     def flags(self) -> dict[str, object]:
         """Return the flags of sbatch by their long names, with None for flags that are not set."""
+        names = ("mem", "time", "partition", "account", "qos", "constraint", "exclude")
         flags = {
             **self.size.flags(self._cpus_per_task),
             "gpus-per-node": self.gpus_per_node or None,
-            "mem": self.mem,
-            "time": self.time,
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "constraint": self.constraint,
-            "exclude": self.exclude,
+            **{name: getattr(self, name) for name in names},
             "signal": f"USR2@{self.signal_delay}",
             "requeue": True,
             **(self.sbatch or {}),
@@ -180,7 +175,7 @@ class SlurmDispatch:
         # The user's defaults. As variables, they would win over the script.
         for name in ("account", "partition", "qos", "reservation"):
             if flags.get(name) is None:
-                flags[name] = os.environ.get(f"SBATCH_{name.upper()}")
+                flags[name] = os.environ.get(f"SBATCH_{name.upper()}") or None
         return flags
 
     def srun_flags(self) -> list[str]:
