@@ -96,6 +96,10 @@ SLURM = "dispatch=slurm dispatch.nodes="
         "by 3 ranks (3 nodes, 1 per node); use a smaller range or data.batch_size=60 or 72.",
     ),
     (f"{SLURM}20-21 data.batch_size=7", "dispatch.nodes=20-21", "or data.batch_size=420."),
+    (
+        f"{SLURM}1-30000 data.batch_size=7", "dispatch.nodes=1-30000",
+        "by 2 ranks (2 nodes, 1 per node); use a smaller range.",
+    ),
     (f"{SLURM}3-4 trainer.lanes=8", "trainer.lanes=8", "3-4 nodes); use 2 or 4 ranks."),
     ("data.batch_size=3 dispatch.nproc=2", "data.batch_size=3", "(dispatch.nproc=2); use 2 or 4."),
     # schedule
