@@ -227,13 +227,15 @@ KILLED_BY_9 = "os.kill(os.getpid(), 9)"
         ("", "os._exit(0)", 1, "exit code 0 in the middle of the run"),
         (PAUSED, "os._exit(0)", 0, None),
         (ELSEWHERE, KILLED_BY_9, 137, None),
+        ("", "", 1, "with exit code 0, before the run started"),
     ],
 )
 def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, slurm, end, exits, code, reason):
     """By os._exit or SIGKILL, which no handler sees. Not the run of another job, to which this one
-    has left it."""
-    folder = RunFolder(tmp_path / "run").create()
-    (tmp_path / "train.py").write_text(RUN.format(end=end, exits=exits))
+    has left it. A program that does not start it, as a wrong `dispatch.prefix`, may end well."""
+    folder = RunFolder(tmp_path / "run")
+    freeze(folder, {"run": {"dir": str(folder.path)}}, None, None)
+    (tmp_path / "train.py").write_text(RUN.format(end=end, exits=exits) if exits else "")
     done = run_bash(
         f"__launcher_run={folder.path} __launcher_pythons=({sys.executable}); source {GUARD};"
         f" guarded {sys.executable} {tmp_path}/train.py {folder.path}"
@@ -244,17 +246,6 @@ def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, slurm, end, e
         assert record["state"] in ("paused", "running") and not record["attempts"][-1]["reason"]
     else:
         assert record["state"] == "failed" and reason in record["attempts"][-1]["reason"]
-
-
-@pytest.mark.parametrize("command", ["guarded true", "exit 0"])
-def test_a_job_that_ends_well_without_its_run_has_failed(tmp_path, slurm, command):
-    """A line of setup or a prefix has ended it."""
-    folder = RunFolder(tmp_path / "run")
-    freeze(folder, {"run": {"dir": str(folder.path)}}, None, None)
-    place = f"__launcher_run={folder.path} __launcher_pythons=({sys.executable})"
-    assert run_bash(f"{place}; source {GUARD}; {command}").returncode == 1
-    (attempt,) = json.loads(folder.record_path.read_text())["attempts"]
-    assert "with exit code 0, before the run started" in attempt["reason"]
 
 
 SHELL = [
