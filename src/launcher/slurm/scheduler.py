@@ -332,8 +332,6 @@ def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool
 LEAKING_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
 INHERITED_VARIABLES = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"}
 """Variables that are kept: the cluster's address."""
-LAB_PREFIX = "SLURM_LAB_"
-"""Prefix of the variables of `slurm/lab/`, which starts test clusters."""
 
 
 @contextmanager
@@ -344,7 +342,6 @@ def clean_environment() -> Iterator[None]:
         for name in os.environ
         if (name.startswith(LEAKING_PREFIXES) or name in RANK_VARIABLES)
         and name not in INHERITED_VARIABLES
-        and not name.startswith(LAB_PREFIX)
     ]
     hidden = {name: os.environ.pop(name) for name in leaked}
     try:
