@@ -232,7 +232,8 @@ def _differences(config: Mapping[str, Any], folder: RunFolder) -> str:
     except (OSError, ValueError, KeyError):
         return ""
     now = json.loads(json.dumps({key: config[key] for key in config if key in before}, default=str))
-    changes = diff(before, now, ignored=("dispatch", "run.identity"))
+    of_the_command = "dispatch.wait", "dispatch.dry_run", "run.identity", "run.sweep"
+    changes = diff(before, now, ignored=of_the_command)
     return (
         f" with another configuration ({in_a_line(changes)}); cancel it to change that"
         if changes

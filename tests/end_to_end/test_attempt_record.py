@@ -28,7 +28,10 @@ REASONS = {
     "preempted without a grace, REQUEUE": "requeued by SLURM",
 }
 CASES = [
-    *((point, "preempted without a grace, CANCEL") for point in (MAIN_FIRST[0], *FORCED_FIRST)),
+    *(
+        (point, "preempted without a grace, CANCEL")
+        for point in ("its begin is being recorded", MAIN_FIRST[0], *FORCED_FIRST)
+    ),
     # The same races up to the requeue, which SLURM has made already.
     *(
         (point, "preempted without a grace, REQUEUE")

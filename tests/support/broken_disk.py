@@ -4,9 +4,12 @@ configured as trackers, which are not part of a run's identity."""
 import errno
 import os
 import re
+import resource
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from launcher import BaseHook
@@ -90,6 +93,17 @@ class SignalInSave(BaseHook):
             real(fd)
 
         os.fsync = fsync
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """Let this process write no file that is larger."""
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
 
 
 class FullDisk(BaseHook):

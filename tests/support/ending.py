@@ -28,6 +28,8 @@ from launcher.train.attempt_record import AttemptLog
 LONGER = 0.2
 MAIN_FIRST = ("its end is being recorded", "its end is recorded")
 """Places of the main thread when the forced exit begins."""
+BEGIN = "its begin is being recorded"
+"""A place of the main thread, which the signal has reached before."""
 DISARMED = "the cause is asked for"
 """Place from which on no forced exit begins."""
 FORCED_FIRST = ("it begins", "its end is being recorded, forced", "the job is left")
@@ -43,7 +45,7 @@ def reach(name: str) -> None:
     """The first thread has come this far."""
     if name == point and not first_is_there.is_set():
         first_is_there.set()
-        if name in MAIN_FIRST:
+        if name in (*MAIN_FIRST, BEGIN):
             forced_has_begun.wait(60)
         time.sleep(LONGER)
 
@@ -63,7 +65,9 @@ def reach_record() -> None:
     """Called just before run.json is replaced."""
     if signals.first_signal():
         is_main = threading.current_thread() is threading.main_thread()
-        reach("its end is being recorded" if is_main else "its end is being recorded, forced")
+        reach(
+            BEGIN if is_main and point == BEGIN else MAIN_FIRST[0] if is_main else FORCED_FIRST[1]
+        )
 
 
 def at_forced_exit(name: str) -> None:
@@ -78,7 +82,7 @@ def at_forced_exit(name: str) -> None:
 
 
 def seconds_left() -> float:
-    if point in (*MAIN_FIRST, DISARMED):
+    if point in (*MAIN_FIRST, BEGIN, DISARMED):
         first_is_there.wait(60)
     return 0.0
 
@@ -91,10 +95,13 @@ def work() -> None:
     log.trainer = trainer
     try:
         with log.record_end():
-            log.begin()
+            if point != BEGIN:
+                log.begin()
             at_forced_exit("it begins")
             deadline.arm(None, seconds_left)
             os.kill(os.getpid(), signal.SIGTERM)
+            if point == BEGIN:
+                log.begin()
             if point in (*FORCED_FIRST, *CALLS):
                 first_is_there.wait(60)
             trainer.step = 4  # it is saved
@@ -107,6 +114,7 @@ signals.install()
 tree: dict[str, Any] = {
     "run": {"name": "gpt", "id": "1a2b", "dir": sys.argv[1]},
     "trainer": {"max_steps": 10},
+    "strategy": {"_target_": "launcher.strategies.none.NoStrategy"},
     "dispatch": {},
     "paths": {"outputs": "outputs"},
 }

@@ -45,8 +45,9 @@ def folder_of(config: Mapping[str, Any]) -> RunFolder:
     run = Path(config["run"]["dir"]).absolute()
     if trains(config):
         return RunFolder(run)
-    counting = {key: value for key, value in of_the_run(config).items() if key != "dispatch"}
-    digest = sha256(json.dumps(counting, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    ignored = {"dispatch": None, "run": {**config["run"], "identity": None, "sweep": None}}
+    text = json.dumps(of_the_run(config) | ignored, sort_keys=True, default=str)
+    digest = sha256(text.encode()).hexdigest()[:8]
     return RunFolder(run / JOBS / f"{config['job']['_target_'].split('.')[-2]}-{digest}")
 
 

@@ -219,18 +219,20 @@ class RunRecord:
         reason: str,
         exit_code: int | None = None,
         slurm_job_id: str | None = None,
-        num_earlier: int = 0,
+        num_earlier: int | None = None,
     ) -> None:
         """Correct how the newest attempt ended: a signal's cause is known only after its close.
 
         Not changed are an attempt of another SLURM job than `slurm_job_id`, the job of this
         process, the first `num_earlier` attempts, which are of earlier launches of the job, and a
-        completed or cancelled run.
+        completed or cancelled run. With None, a newest attempt with a reason is of an earlier one.
         """
         attempt = self.attempt
         if self.state in ("completed", "cancelled"):
             return
         is_of_job = attempt is not None and attempt.get("slurm_job_id") == slurm_job_id
+        if num_earlier is None:
+            num_earlier = len(self.attempts) if attempt and attempt.get("reason") else 0
         if is_of_job:
             self._close_killed()
         if attempt is not None and is_of_job and len(self.attempts) > num_earlier:

@@ -39,10 +39,10 @@ requeue_if_preempted() {
 ended() { # EXIT_CODE COMMAND
 	trap "" TERM
 	local python record= started=()
-	if [[ $1 != 0 && $(starts) == "$__launcher_before" ]]; then
+	if [[ $(starts) == "$__launcher_before" ]]; then
 		requeue_if_preempted
 	else
-		[[ $1 == 0 ]] || started=(started)
+		started=(started)
 		[[ ! -r $__launcher_run/run.json ]] || record=$(<"$__launcher_run/run.json")
 		[[ $record == *'"state": "running"'* ]] || return 0
 	fi

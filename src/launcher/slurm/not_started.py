@@ -33,18 +33,16 @@ UNRECORDED_CODE = 100
 
 def main() -> int:
     path, code, command, *has_started = sys.argv[1:]
-    folder = RunFolder(Path(path))
-    if code == "0":
-        return UNRECORDED_CODE if record_silent_end(folder) else 0
+    folder, is_recorded = RunFolder(Path(path)), False
     for run in runs_of(folder):
         if has_started:
-            if end_of_job() == "failed":
-                record_silent_end(run, int(code))
+            if code == "0" or end_of_job() == "failed":
+                is_recorded |= record_silent_end(run, int(code))
             continue
         # The log of a job of several runs is the file that SLURM writes.
         log = None if run is folder else folder.path.parent.with_name(f"{slurm_job_id()}.out")
-        record_failure(run, int(code), command, log)
-    return 0
+        is_recorded |= record_failure(run, int(code), command, log)
+    return UNRECORDED_CODE if is_recorded and code == "0" else 0
 
 
 def silent_end(code: int) -> str:
@@ -80,7 +78,7 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
 
 def record_failure(
     folder: RunFolder, exit_code: int, command: str, log: Path | None = None
-) -> None:
+) -> bool:
     """Record the failure, unless a process is on the run or SLURM starts the job again.
 
     Args:
@@ -91,12 +89,13 @@ def record_failure(
     """
     record, job = own_record(folder), slurm_job_id()
     if record is None or record.state not in OPEN or is_held_in_job(folder) or job is None:
-        return
+        return False
     if (outcome := end_of_job()) is None:
-        return
+        return False
     reason = f"'{command}' ended the job with exit code {exit_code}, before the run started"
     line = last_line(log or folder.logs / f"slurm-{job}.log")
     record.add_failure(outcome, exit_code=exit_code, reason=f"{reason}: {line}" if line else reason)
+    return True
 
 
 def end_of_job() -> Literal["cancelled", "failed"] | None:

@@ -98,7 +98,6 @@ class Script:
         folder = str(path.parent).replace("%", "%%")
         defaults = {
             "job-name": self.name,
-            "nodes": 1,
             "open-mode": "append",
             "output": f"{folder}/{'%j' if count is None else '%A_%a'}.out",
         }

@@ -1,6 +1,7 @@
 """SLURM's commands, with timeouts, and shielded from the signals that SLURM sends to our job."""
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -152,13 +153,13 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def submit(script: Path) -> str:
-    """Submit a script; return the job's id. After `NoAnswer`, SLURM may have the job anyway."""
+    """Submit a script; return the job's id. After an error, SLURM may have the job anyway."""
     with clean_environment():
-        return (
-            call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT)
-            .strip()
-            .partition(";")[0]
-        )
+        text = call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT)
+    # A cluster's own sbatch may print more.
+    if (job := re.search(r"^(\d+)(;|$)", text, re.MULTILINE)) is None:
+        raise SchedulerError(f"sbatch printed no job id: {' '.join(text.split())}")
+    return job[1]
 
 
 def _seconds(text: str) -> float | None:
@@ -329,12 +330,8 @@ def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool
 
 
 LEAKING_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
-INHERITED_VARIABLES = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {
-    f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "RESERVATION")
-}
-"""Variables that are kept: the cluster's address, and the user's own defaults."""
-LAB_PREFIX = "SLURM_LAB_"
-"""Prefix of the variables of `slurm/lab/`, which starts test clusters."""
+INHERITED_VARIABLES = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"}
+"""Variables that are kept: the cluster's address."""
 
 
 @contextmanager
@@ -345,7 +342,6 @@ def clean_environment() -> Iterator[None]:
         for name in os.environ
         if (name.startswith(LEAKING_PREFIXES) or name in RANK_VARIABLES)
         and name not in INHERITED_VARIABLES
-        and not name.startswith(LAB_PREFIX)
     ]
     hidden = {name: os.environ.pop(name) for name in leaked}
     try:

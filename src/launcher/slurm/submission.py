@@ -53,8 +53,8 @@ def one_at_a_time(outputs: Path) -> Iterator[None]:
     outputs = outputs.absolute()
     existing = {path for path in (outputs, *outputs.parents) if path.exists()}
     lock = RunLock(RunFolder(outputs / ".slurm"))
-    _acquire(lock)
     try:
+        _acquire(lock)
         yield
     finally:
         lock.release()

@@ -62,7 +62,7 @@ class AttemptLog:
         self.trainer: Trainer | None = None
         self.machine: str | None = None
         self.data_files: str | None = None
-        self._end, self._has_ended = threading.Lock(), False
+        self._writing, self._has_ended = threading.Lock(), False
 
     # ------------------------------------------------------------------------------------ its begin
     def take(self, trainer: Trainer, machine: str) -> None:
@@ -99,6 +99,13 @@ class AttemptLog:
 
     def _begin(self, trainer: Trainer | None) -> None:
         """Begin the attempt of a restored trainer, or of None after a crash, in run.json."""
+        # A forced exit may come meanwhile.
+        with self._writing:
+            if not self.has_begun:
+                self._write_begin(trainer)
+            self.has_begun = True
+
+    def _write_begin(self, trainer: Trainer | None) -> None:
         assert self.record is not None
         if trainer is None:
             step, micro_batch_size = self.record.step, None
@@ -151,7 +158,7 @@ class AttemptLog:
     def end(self, outcome: Outcome, step: int, **details: Any) -> None:
         """Write the outcome on rank 0."""
         # A forced exit may write it first. Then the main thread waits until it is written.
-        with self._end:
+        with self._writing:
             if self.record is None or not self.has_begun or self._has_ended:
                 return
             self._has_ended = True
@@ -216,7 +223,6 @@ class AttemptLog:
             if self.record is None:
                 self._acquire()
             self._begin(None)
-            self.has_begun = True
             setup_logging(self.folder.log_path(), 0)
         # This must not hide the first error.
         except Exception as error:

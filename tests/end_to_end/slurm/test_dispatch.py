@@ -135,6 +135,7 @@ def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     words = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "dispatch.wait=true"]
     done = lab.launcher(*words, "-m", "seed=0,1", CRASH)
     assert done.returncode == 1 and "2 of 2 jobs failed" in done.stderr, done.stdout + done.stderr
+    assert done.stderr.count(" failed: RuntimeError: on purpose") == 2
     for run in states(lab, tmp_path).values():
         assert run["state"] == "failed" and "on purpose" in run["attempts"][-1]["reason"]
         assert lab.wait_until_ended(run["job_id"]) == "FAILED"
@@ -248,7 +249,9 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "overrides", [("-m", "seed=0,1"), ("dispatch.snapshot=true",)], ids=["array", "snapshot"]
+    "overrides",
+    [("-m", "seed=0,1"), ("dispatch.snapshot=true",), ("dispatch.sbatch.dependency=1",)],
+    ids=["array", "snapshot", "dependency"],
 )
 def test_submission_that_sbatch_would_reject_is_one_message(cluster, tmp_path, overrides):
     place = ["dispatch=slurm", "dispatch.partition=nowhere"]

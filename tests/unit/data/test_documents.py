@@ -1,7 +1,6 @@
 """Documents of each kind of file: what is made of them, resumed, shared by ranks, and rejected."""
 
 import json
-import resource
 import shutil
 from importlib.util import find_spec
 
@@ -11,6 +10,7 @@ from omegaconf import OmegaConf
 
 from launcher.errors import ConfigError
 from support.batches import take
+from support.broken_disk import room_for
 from support.paths import ROOT
 from support.tokenizer import SIZE, write_tokenizer
 
@@ -54,13 +54,8 @@ def test_tokens_are_made_once(files, tmp_path, monkeypatch):
 
 
 def test_tokens_for_which_there_is_no_room_are_rejected(files, tmp_path):
-    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            make_source(files, cache=str(tmp_path)).train_dataset()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    with room_for(500), pytest.raises(OSError, match="File too large"):
+        make_source(files, cache=str(tmp_path)).train_dataset()
     assert not list(tmp_path.iterdir())
     assert len(make_source(files, cache=str(tmp_path)).train_dataset())
 

@@ -33,6 +33,7 @@ DEFAULT = 500
 """Default of `trainer.max_steps`."""
 EPOCHS = 400
 """Steps of an epoch."""
+PARTITION = "dispatch.partition: null -> gpu"
 QUEUE = {"7": QueuedJob("7", "PENDING", "Priority", "", "/s/job-0.sh")}
 ASKED: dict[str, dict[str, Any]] = {
     "the same": {},
@@ -54,7 +55,12 @@ class OwnReport:
 def asked(path: Path, job: str = "train", **changes: Any) -> dict[str, Any]:
     trainer = {key: changes.get(key) for key in ("pause_at", "max_epochs")}
     return {
-        "run": {"dir": str(path), "resume": changes.get("resume", "auto"), "identity_exclude": []},
+        "run": {
+            "dir": str(path),
+            "resume": changes.get("resume", "auto"),
+            "identity_exclude": [],
+            "sweep": changes.get("sweep"),
+        },
         "trainer": trainer | {"max_steps": changes.get("max_steps", 20)},
         "data": {"batch_size": 8},
         "model": {"sizes": [4, 4]},
@@ -127,10 +133,11 @@ def test_another_job_leaves_the_record_of_the_training(tmp_path, state, job):
     freeze(folder_of(config), config, None, Submission("/s/job-1.sh", job_id="8"))
     assert [file.read_bytes() if file.exists() else None for file in files] == before
     queue = {"8": QueuedJob("8", "PENDING", "Priority", "", "/s/job-1.sh")}
+    other = asked(tmp_path / "run", job, partition="gpu", sweep="larger")
     if expected is True:
-        assert why_skipped(config, folder_of(config), queue) == "in the queue as job 8 (pending)"
-    elsewhere = asked(tmp_path / "run", job, partition="gpu")
-    assert folder_of(elsewhere).path == folder_of(config).path
+        told = why_skipped(other, folder_of(config), queue)
+        assert told is not None and f"configuration ({PARTITION}); cancel it to change" in told
+    assert folder_of(other).path == folder_of(config).path
     assert folder_of(config | {"seed": 2}).path != folder_of(config).path
 
 
@@ -217,7 +224,7 @@ def test_a_queued_job_that_does_other_than_asked_is_reported(tmp_path):
     folder = made(tmp_path / "run", "queued")
     told = why_skipped(asked(folder.path, max_steps=30, partition="gpu"), folder, QUEUE)
     assert told is not None and told.startswith("in the queue as job 7 (pending) with another ")
-    assert "(trainer.max_steps: 20 -> 30); cancel it" in told
+    assert f"({PARTITION}, trainer.max_steps: 20 -> 30); cancel it" in told
     assert read_frozen(folder)[0]["trainer"]["max_steps"] == 20
 
 

@@ -16,16 +16,24 @@ from support.submitted import note_job
 
 
 @pytest.mark.parametrize(
-    ("job_state", "state"),
-    [("SUSPENDED", "running"), ("RUNNING", "running"), ("PENDING", "queued"), (None, "stale")],
+    ("job_state", "script", "submitted", "state"),
+    [
+        ("SUSPENDED", "/s/job-0.sh", "/s/job-0.sh", "running"),
+        ("PENDING", "/s/job-0.sh", "/s/job-0.sh", "queued"),
+        ("RUNNING", "/of/another/program.sh", "/s/job-0.sh", "stale"),
+        ("RUNNING", "/by/hand/train.sbatch", "", "running"),
+    ],
 )
-def test_a_run_without_a_live_process_is_as_its_job(make_run, job_state, state):
-    """The processes of a suspended job give no sign of life."""
+def test_a_run_without_a_live_process_is_as_its_job(
+    make_run, change, job_state, script, submitted, state
+):
+    """The processes of a suspended job give no sign of life. Another cluster has the same ids."""
     folder = make_run("gpt", "1a2b0000", state="stale")
-    note_job(folder, "/s/job-0.sh", job_id="7")
+    note_job(folder, submitted, job_id="7")
+    (attempt,) = json.loads(folder.record_path.read_text())["attempts"]
+    change(folder, attempts=[attempt | {"slurm_job_id": "7"}])
     run = StoredRun.read(folder.path)
-    jobs = {} if job_state is None else {"7": QueuedJob("7", job_state, "None", "n", "/s/job-0.sh")}
-    join_queue([run], jobs)
+    join_queue([run], {"7": QueuedJob("7", job_state, "None", "n", script)})
     assert run.state == state
 
 

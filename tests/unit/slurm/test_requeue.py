@@ -68,6 +68,9 @@ def test_after_a_signal(slurm, folder, answer, signum, code, requeues, outcome):
     assert leave(folder, signum).code == code
     assert ("requeue 6" in slurm.calls) == requeues
     assert state(folder) == outcome
+    # While the job waits, somebody else records its end, which is not the attempt's.
+    RunRecord(folder).revise("cancelled", reason=CANCELLED[1], slurm_job_id="6")
+    assert state(folder) == ("cancelled", outcome[1] or CANCELLED[1])
 
 
 @pytest.mark.parametrize("age", [0.0, 10.0])

@@ -101,8 +101,11 @@ def test_runs_that_share_a_job_are_one_task(settings, cpus, step, tmp_path):
         ({"nodes": "4-1"}, "nodes='4-1'"),
         ({"runs_per_job": 2, "nodes": 2}, "runs_per_job=2"),
         ({"runs_per_job": 4, "array_parallelism": 3}, "runs_per_job=4"),
-        ({"sbatch": {"signal": "USR1@60"}}, "sbatch.signal"),
-        ({"sbatch": {"array": "0-3"}}, "sbatch.array"),
+        *(
+            ({"sbatch": {flag: True}}, f"sbatch.{flag}")
+            for flag in ("array", "signal", "test_only", "wait", "no-requeue")
+        ),
+        ({"sbatch": {"nodelist": ["n1", "n2"]}}, "sbatch.nodelist=['n1','n2']"),
     ],
 )
 def test_settings_that_cannot_work_are_rejected(settings, key):
@@ -119,10 +122,14 @@ def test_settings_that_cannot_work_are_rejected(settings, key):
         ({"mem": "1G"}, "mem", ["mem=1G"]),
         ({"job_name": "mine"}, "job-name", ["job-name=mine"]),
         ({"output": "/logs/%j"}, "/logs", ["error=/logs/%j", "output=/logs/%j"]),
+        ({}, "partition", ["partition=own"]),
+        ({"partition": "other"}, "partition", ["partition=other"]),
+        ({"partition": False}, "partition", []),
         ({}, "output", ["output={folder}/50%%j/%A_%a.out"]),  # a folder's name is no pattern
     ],
 )
-def test_flags_of_sbatch(tmp_path, sbatch, key, lines):
+def test_flags_of_sbatch(tmp_path, monkeypatch, sbatch, key, lines):
+    monkeypatch.setenv("SBATCH_PARTITION", "own")
     flags = SlurmDispatch(sbatch=sbatch).flags()
     text = Script("gpt", flags).text(tmp_path / "50%j" / "job-0.sh", 2, None).replace("'", "")
     flags = [line for line in text.splitlines() if line.startswith("#SBATCH") and key in line]
@@ -220,13 +227,15 @@ KILLED_BY_9 = "os.kill(os.getpid(), 9)"
         ("", "os._exit(0)", 1, "exit code 0 in the middle of the run"),
         (PAUSED, "os._exit(0)", 0, None),
         (ELSEWHERE, KILLED_BY_9, 137, None),
+        ("", "", 1, "with exit code 0, before the run started"),
     ],
 )
 def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, slurm, end, exits, code, reason):
     """By os._exit or SIGKILL, which no handler sees. Not the run of another job, to which this one
-    has left it."""
-    folder = RunFolder(tmp_path / "run").create()
-    (tmp_path / "train.py").write_text(RUN.format(end=end, exits=exits))
+    has left it. A program that does not start it, as a wrong `dispatch.prefix`, may end well."""
+    folder = RunFolder(tmp_path / "run")
+    freeze(folder, {"run": {"dir": str(folder.path)}}, None, None)
+    (tmp_path / "train.py").write_text(RUN.format(end=end, exits=exits) if exits else "")
     done = run_bash(
         f"__launcher_run={folder.path} __launcher_pythons=({sys.executable}); source {GUARD};"
         f" guarded {sys.executable} {tmp_path}/train.py {folder.path}"

@@ -36,9 +36,19 @@ def test_the_jobs_of_those_who_share_an_output_folder_are_seen(squeue, tmp_path,
     assert scheduler.queue([tmp_path])["12"].script == f"--user={owner},{owner + 1}"
 
 
+@pytest.mark.parametrize("text", ["7", "7;lab", "Hello, user 1!\\n7", "7;lab\\nSee 12."])
+def test_a_cluster_s_own_sbatch_may_print_more_than_the_id(squeue, text):
+    sbatch = squeue.rename(squeue.with_name("sbatch"))
+    sbatch.write_text(f"#!/bin/sh\nprintf '{text}\\n'\n")
+    assert scheduler.submit(sbatch) == "7"
+    sbatch.write_text("#!/bin/sh\necho Hello\n")
+    with pytest.raises(scheduler.SchedulerError, match="printed no job id: Hello"):
+        scheduler.submit(sbatch)
+
+
 def test_a_submission_hides_the_rank_of_its_own_process(monkeypatch):
-    for name in RANK_VARIABLES:
+    for name in (*RANK_VARIABLES, "SBATCH_PARTITION"):
         monkeypatch.setenv(name, "1")
     with scheduler.clean_environment():
-        assert not set(RANK_VARIABLES) & set(os.environ)
+        assert not {*RANK_VARIABLES, "SBATCH_PARTITION"} & set(os.environ)
     assert set(RANK_VARIABLES) <= set(os.environ)

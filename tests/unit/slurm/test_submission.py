@@ -21,6 +21,7 @@ from launcher.slurm.submission import (
     undone_on_failure,
     write_script,
 )
+from support.broken_disk import room_for
 from support.run_maker import begin_run
 
 HYDRA = {"overrides": {"task": ["seed=1"]}, "job": {"num": "${oc.env:NOT_SET}"}}
@@ -94,8 +95,12 @@ def test_a_job_leaves_a_run_that_was_submitted_again(folder, monkeypatch, conten
 
 
 def test_a_submission_leaves_no_folder_of_its_own(tmp_path):
-    with one_at_a_time(tmp_path / "new" / "outputs"):
-        assert (tmp_path / "new" / "outputs" / ".slurm" / "run.lock").exists()
+    outputs = tmp_path / "new" / "outputs"
+    with one_at_a_time(outputs):
+        assert (outputs / ".slurm" / "run.lock").exists()
+    assert not (tmp_path / "new").exists()
+    with room_for(0), pytest.raises(ConfigError, match="cannot be written"), one_at_a_time(outputs):
+        raise AssertionError
     assert not (tmp_path / "new").exists()
 
 

@@ -135,17 +135,18 @@ def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
     """Check that each number of nodes that a job may get divides the batch."""
-    bad = [count for count in nodes.counts if size % (count * tasks)]
-    if not bad:
+    bad = next((count for count in nodes.counts if size % (count * tasks)), None)
+    if bad is None:
         return
-    ranks = ", ".join(str(count * tasks) for count in bad)
     text = (
-        f"data.batch_size={size} is not divisible by {ranks} ranks ({', '.join(map(str, bad))}"
-        f" nodes, {tasks} per node)"
+        f"data.batch_size={size} is not divisible by {bad * tasks} ranks ({bad} nodes, {tasks} per"
+        " node); use a smaller range"
     )
-    unit = lcm(*(count * tasks for count in nodes.counts))
-    way = f"use a smaller range or data.batch_size={multiples(size, unit)}"
-    yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}; {way}.")
+    # The least common multiple of more numbers is no size of a batch.
+    if len(nodes.counts) <= 8:
+        unit = lcm(*(count * tasks for count in nodes.counts))
+        text += f" or data.batch_size={multiples(size, unit)}"
+    yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}.")
 
 
 def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:

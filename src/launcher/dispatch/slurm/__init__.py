@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from launcher.config.messages import show
 from launcher.config.run_config import RunConfig, from_stored
 from launcher.config.schema.node_range import ranks_per_node
 from launcher.config.tree import get, walk
@@ -25,6 +26,15 @@ from launcher.slurm.sbatch import Script, findings, test_only
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.size import JobSize
 from launcher.types import NonNegativeInt, PositiveInt
+
+OURS = {
+    "array": "-m for several runs",
+    "no-requeue": "dispatch.sbatch.requeue=false",
+    "signal": "dispatch.signal_delay",
+    "test-only": "dispatch.dry_run=true",
+    "wait": "dispatch.wait=true",
+}
+"""Flags of sbatch that cannot be set, and what to use instead."""
 
 
 @dataclass
@@ -95,10 +105,12 @@ class SlurmDispatch:
     def __post_init__(self) -> None:
         self._check_runs_per_job()
         self._check_secrets()
-        ours = {"array": "-m for several runs", "signal": "dispatch.signal_delay"}
-        for flag, instead in ours.items():
-            if flag in (self.sbatch or {}):
+        for flag, value in (self.sbatch or {}).items():
+            if (instead := OURS.get(flag.replace("_", "-"))) is not None:
                 raise ConfigError(f"dispatch.sbatch.{flag}: Launcher sets it; use {instead}.")
+            if isinstance(value, list | dict):
+                key = f"dispatch.sbatch.{flag}"
+                raise ConfigError(f"{key}={show(value)}: should be text; e.g. '{key}=\"a,b\"'.")
         # It raises for an invalid range.
         JobSize.of(self.nodes, 1)
 
@@ -151,20 +163,20 @@ class SlurmDispatch:
 
     def flags(self) -> dict[str, object]:
         """Return the flags of sbatch by their long names, with None for flags that are not set."""
-        return {
+        names = ("mem", "time", "partition", "account", "qos", "constraint", "exclude")
+        flags = {
             **self.size.flags(self._cpus_per_task),
             "gpus-per-node": self.gpus_per_node or None,
-            "mem": self.mem,
-            "time": self.time,
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "constraint": self.constraint,
-            "exclude": self.exclude,
+            **{name: getattr(self, name) for name in names},
             "signal": f"USR2@{self.signal_delay}",
             "requeue": True,
             **(self.sbatch or {}),
         }
+        # The user's defaults. As variables, they would win over the script.
+        for name in ("account", "partition", "qos", "reservation"):
+            if flags.get(name) is None:
+                flags[name] = os.environ.get(f"SBATCH_{name.upper()}") or None
+        return flags
 
     def srun_flags(self) -> list[str]:
         # It is not inherited since SLURM 22.05. Where it is not set, a step has all cores of a node
@@ -336,7 +348,7 @@ class SlurmDispatch:
             signals.check()
             alike = [run for run in rest if run.trunk is rest[0].trunk]
             chunk, path = alike[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
-            others = filter(None, (first, before, rest[0].dependency(queue)))
+            others = map(str, filter(None, (first, before, rest[0].dependency(queue))))
             script.flags["dependency"] = ",".join(others) or None
             try:
                 job = submit_arrays.submit(

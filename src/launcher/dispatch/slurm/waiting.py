@@ -113,7 +113,6 @@ def _result(run: Job, stored: StoredRun) -> JobResult:
         if result_path.exists():
             value = json.loads(result_path.read_bytes())
         return JobResult(value)
-    reason = (
-        stored.attempts[-1].get("reason") if stored.attempts else None
-    ) or f"see {stored.folder.logs}"
-    return JobResult(error=RuntimeError(f"{stored.state}: {reason}"))
+    reason = stored.attempt.get("reason") or f"see {stored.folder.logs}"
+    state = "" if stored.state == "failed" else f"{stored.state}: "
+    return JobResult(error=ChildProcessError(f"{state}{reason}"))

@@ -102,6 +102,9 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
                 f"--set={text}: retry changes the resources of dispatch alone; e.g. --set"
                 " dispatch.mem=64G, or --dry-run."
             )
+        if parsed.is_sweep_override():
+            quoted = f'{parsed.key_or_group}="{text.partition("=")[2]}"'
+            raise ConfigError(f"--set={text}: is several values; as one text: --set '{quoted}'.")
         changes[key] = parsed.value()
     return changes
 

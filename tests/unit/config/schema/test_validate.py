@@ -96,6 +96,10 @@ SLURM = "dispatch=slurm dispatch.nodes="
         "by 3 ranks (3 nodes, 1 per node); use a smaller range or data.batch_size=60 or 72.",
     ),
     (f"{SLURM}20-21 data.batch_size=7", "dispatch.nodes=20-21", "or data.batch_size=420."),
+    (
+        f"{SLURM}1-30000 data.batch_size=7", "dispatch.nodes=1-30000",
+        "by 2 ranks (2 nodes, 1 per node); use a smaller range.",
+    ),
     (f"{SLURM}3-4 trainer.lanes=8", "trainer.lanes=8", "3-4 nodes); use 2 or 4 ranks."),
     ("data.batch_size=3 dispatch.nproc=2", "data.batch_size=3", "(dispatch.nproc=2); use 2 or 4."),
     # schedule
@@ -126,6 +130,7 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ("run.name=" + 129 * "x", "run.name='xxx", "name of at most 128 bytes"),
     ("run.id='" + 65 * "é" + "'", "run.id='éé", "name of at most 128 bytes"),
     ("run.id=true", "run.id=true", "should be text; a text needs quotes: 'run.id=\"true\"'."),
+    ("run.sweep=1.5", "run.sweep=1.5", "should be text or a whole number or null."),
     ("run.init_from=/no/where", "run.init_from='/no/where'", "or folder, and no run of this id."),
     ("paths.outputs='~nobody_here/x'", "paths.outputs='~nobody_here/x'", "is no user nobody_here."),
     ("paths.outputs=/dev/null/x", "paths.outputs='/dev/null/x'", "not a folder; use another"),

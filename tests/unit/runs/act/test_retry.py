@@ -137,6 +137,7 @@ def test_a_job_that_was_cancelled_while_it_waited(
         ("optimizer.lr=1", "--set=optimizer.lr=1: "),
         ("dispatch.mem", "--set=dispatch.mem: is not an override"),
         ("dispatch.dry_run=true", "--set=dispatch.dry_run=true: "),
+        ("dispatch.exclude=a,b", "--set=dispatch.exclude=a,b: is several values; as one text: "),
         ("dispatch.memory=1", "dispatch.memory=1: SlurmDispatch takes no memory"),
         ("dispatch.nodes=x", "dispatch.nodes='x': should be "),
         ("dispatch.gpus_per_node=-1", "dispatch.gpus_per_node=-1: should be "),
