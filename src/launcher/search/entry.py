@@ -13,6 +13,7 @@ from launcher.config.compose.composer import Command
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
+from launcher.config.tree import get
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process.files import expand, remove_empty
@@ -102,6 +103,9 @@ def check_settings(probe: Job) -> Settings:
         raise ConfigError(
             "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."
         )
+    for key, default in (("run.resume", "auto"), ("trainer.pause_at", None)):
+        if (value := get(probe.plain, key)) != default:
+            raise ConfigError(f"{key}={value}: a search decides it for each trial; leave it out.")
     settings = settings_of(probe.plain)
     make_sampler(settings)
     return settings
@@ -136,10 +140,29 @@ def probe_job(words: Command, fixed: list[str], space: Space) -> Job:
     for share in SHARES:
         try:
             (job,) = check_jobs(words, [[*fixed, *overrides_of(point(space, share))]])
-            return job
         except ConfigError as error:
             issues.append(error)
+            continue
+        _check_keys_count(words, fixed, space, share, job.run)
+        return job
     raise ConfigError(*(_with_range(message, space) for message in issues[-1].messages))
+
+
+def _check_keys_count(
+    words: Command, fixed: list[str], space: Space, share: float, run: str
+) -> None:
+    """Check that another value of each key is another run."""
+    values = point(space, share)
+    for key, value in point(space, 1.0 - share).items():
+        try:
+            other = Job(words.job([*fixed, *overrides_of(values | {key: value})], 0), 0, [])
+        except ConfigError:
+            continue
+        if value != values[key] and other.run == run:
+            raise ConfigError(
+                f"{bare(key)}: trials with other values are the same run, {run}; search over keys"
+                " that count (see docs/naming.md), without run.id."
+            )
 
 
 def _with_range(message: str, space: Space) -> str:

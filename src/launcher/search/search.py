@@ -71,6 +71,10 @@ class Search:
         records = find_trials(self.outputs, self.folder.name)
         self.trials = [Trial.of(data, run, self.settings) for data, run in records.values()]
         for trial in self.trials:
+            if trial.run is not None and trial.rejection is not None:
+                # Another machine, or another command, may train it.
+                trial.rejection = None
+                self.record(trial)
             self._follow_pruner(trial)
             is_changed = trial.as_data(self.folder.name, self.settings) != records[trial.number][0]
             # A job that SLURM has may start at any moment.

@@ -97,7 +97,10 @@ def distribution(override: Override) -> BaseDistribution:
         if is_whole:
             return IntDistribution(int(low), int(high), log="log" in value.tags)
         return FloatDistribution(float(low), float(high), log="log" in value.tags)
-    if isinstance(value, RangeSweep) and not value.shuffle:
+    if hasattr(value, "shuffle"):
+        # A random order would make another study of the same command.
+        value.shuffle = False
+    if isinstance(value, RangeSweep):
         numbers = list(value.range())
         if (
             len(numbers) > 1
