@@ -15,6 +15,7 @@ from optuna.distributions import (
 
 from launcher.config.compose.grid import list_values
 from launcher.config.messages import hint, show, to_override_text
+from launcher.config.secrets import holds_secret
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 from launcher.runs.trials import Value, round_value
@@ -111,6 +112,8 @@ def distribution(override: Override) -> BaseDistribution:
                 int(numbers[0]), int(numbers[-1]), step=int(numbers[1]) - int(numbers[0])
             )
     choices = list(dict.fromkeys(list_values(override)))
+    if any(holds_secret(key.rpartition(".")[2], choice) for choice in choices):
+        raise ConfigError(f"{key}: a secret would be stored with each trial; do not search it.")
     if not choices:
         raise ConfigError(f"{override.input_line}: has no values; e.g. {key}=1,2.")
     return CategoricalDistribution(choices)
@@ -130,7 +133,7 @@ def check_enqueued(params: Mapping[str, object], space: Space) -> dict[str, obje
             to_override_text(value) if isinstance(space[key], CategoricalDistribution) else value
         )
         if not is_within(value, space[key]):
-            raise ConfigError(f"hpo.enqueue: {key}={value} is outside of its range.")
+            raise ConfigError(f"hpo.enqueue: {key}={show(value)} is outside of its range.")
         checked[key] = value
     return checked
 

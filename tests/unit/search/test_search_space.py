@@ -68,6 +68,7 @@ def test_ranges_of_a_file_that_the_command_line_does_not_set():
         (["x=1"], {}, "there is nothing to search; give a key a range"),
         ([], {"x": "3"}, "hpo.space: x='3' is one value; e.g. x: choice"),
         ([], {"x": "interval(1,"}, r"hpo.space: x='interval\(1,' is not a range; e.g. x: "),
+        (["x=a,ghp_abcdefghijklmnopqrstuvwxyz0123456789"], {}, "^x: a secret would be stored"),
         (["x=1,2", "hpo.seed=1,2"], {}, "hpo.seed=1,2: is a setting of the whole search"),
     ],
 )
