@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -135,34 +136,31 @@ def say(line: str) -> None:
 
 
 def probe_job(words: Command, fixed: list[str], space: Space) -> Job:
-    """Return a job with a value from each range, which shows the common part of all trials."""
+    """Return a job with a value from each range, which shows the common part of all trials.
+
+    Raises:
+        ConfigError: none is valid, or another value of a key is the same run.
+    """
     issues: list[ConfigError] = []
     for share in SHARES:
+        values, same = point(space, share), []
         try:
-            (job,) = check_jobs(words, [[*fixed, *overrides_of(point(space, share))]])
+            (job,) = check_jobs(words, [[*fixed, *overrides_of(values)]])
         except ConfigError as error:
             issues.append(error)
             continue
-        _check_keys_count(words, fixed, space, share, job.run)
+        for key, value in point(space, 1.0 - share).items():
+            with suppress(ConfigError):
+                other = words.job([*fixed, *overrides_of(values | {key: value})], 0)
+                if value != values[key] and other.name == job.run:
+                    same.append(bare(key))
+        if same:
+            raise ConfigError(
+                f"{', '.join(same)}: trials with other values are the same run, {job.run}; search"
+                " over keys that count (see docs/naming.md), without run.id."
+            )
         return job
     raise ConfigError(*(_with_range(message, space) for message in issues[-1].messages))
-
-
-def _check_keys_count(
-    words: Command, fixed: list[str], space: Space, share: float, run: str
-) -> None:
-    """Check that another value of each key is another run."""
-    values = point(space, share)
-    for key, value in point(space, 1.0 - share).items():
-        try:
-            other = Job(words.job([*fixed, *overrides_of(values | {key: value})], 0), 0, [])
-        except ConfigError:
-            continue
-        if value != values[key] and other.run == run:
-            raise ConfigError(
-                f"{bare(key)}: trials with other values are the same run, {run}; search over keys"
-                " that count (see docs/naming.md), without run.id."
-            )
 
 
 def _with_range(message: str, space: Space) -> str:
