@@ -15,9 +15,9 @@ from optuna.distributions import (
 
 from launcher.config.compose.grid import list_values
 from launcher.config.messages import hint, show, to_override_text
-from launcher.config.secrets import holds_secret
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
+from launcher.rundir.secret_patterns import holds_secret
 from launcher.runs.trials import Value, round_value
 
 Space = dict[str, BaseDistribution]
@@ -82,7 +82,8 @@ def _range_text(value: object) -> str:
 
 def distribution(override: Override) -> BaseDistribution:
     """Make Optuna's distribution of a range."""
-    value, key = override.value(), override.get_key_element()
+    value: Any = override.value()
+    key = override.get_key_element()
     if isinstance(value, IntervalSweep):
         low, high = value.start, value.end
         is_whole = isinstance(low, int) and isinstance(high, int)

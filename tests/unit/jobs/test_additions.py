@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import RunConfig
 from launcher.remaining import additions
@@ -39,5 +37,5 @@ def test_a_completed_run_says_how_to_get_what_is_added(tmp_path):
         ({"acc": F1}, MLFLOW, [own], [SYNC.replace("tracker=[mlflow]", own)]),
     ):
         config = config_of(metrics, tracker)
-        made = RunConfig(config, config, OmegaConf.create({"overrides": {"task": words}}))
+        made = RunConfig(config, config, {"overrides": {"task": words}})
         assert list(additions(made, run)) == expected

@@ -12,9 +12,8 @@ from support.studies import study_on_disk
 
 def test_states_and_values_are_those_of_the_runs(tmp_path):
     folder = study_on_disk(tmp_path, paused=True)
-    for name, content in (("7", "{"), ("8", "{}"), ("9", "")):
-        # These are damaged, and so no trials.
-        (folder / "invalid" / f"trial-{name}.json").write_text(content)
+    for damaged in ("{", "{}", "[1]"):
+        (folder / "invalid" / f"{damaged}.json").write_text(damaged)
     study = StoredStudy.read(folder)
     states = ["paused", "paused", "completed", *["paused"] * 3, "invalid"]
     assert [study.state(trial) for trial in study.trials] == states
