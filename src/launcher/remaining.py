@@ -328,7 +328,11 @@ def additions(run: RunConfig, stored: RunOnDisk) -> Iterator[str]:
         settings = [word for word in run.overrides if word.lstrip("+").startswith("tracker.")]
         outputs = str(config["paths"]["outputs"])
         outputs_option = [] if outputs == "outputs" else ["--outputs", outputs]
-        command = [stored.id, f"tracker=[{','.join(trackers)}]", *settings, *outputs_option]
+        # A tracker that a `+` has added is no option.
+        added = {word[1:].partition("=")[0] for word in settings if word.startswith("+")}
+        options = ",".join(name for name in trackers if f"tracker.{name}" not in added)
+        chosen = [f"tracker=[{options}]"] if options else []
+        command = [stored.id, *chosen, *settings, *outputs_option]
         yield f"To copy the run to it: python -m launcher.runs sync {shlex.join(command)}"
 
 

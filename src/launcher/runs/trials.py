@@ -190,21 +190,22 @@ def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredR
     """Find the trials of a study, each with its run, by number."""
     result: dict[int, tuple[TrialData, StoredRun | None]] = {}
     for folder in run_folders(str(outputs)):
-        if trials := _trials_of(folder, study):
+        if trials := _trials_of(Path(folder, "run.json"), study):
             run = StoredRun.read(folder)
             # If a run has a copy in the folder, the first of both counts.
             for trial in trials:
                 result.setdefault(trial["number"], (trial, run))
     for path in (outputs / STUDIES / study / INVALID).glob("*.json"):
-        trial = json.loads(path.read_bytes())
-        result.setdefault(trial["number"], (trial, None))
+        # One that cannot be read is asked for again.
+        for trial in _trials_of(path, study, b'{"trials":[%s]}'):
+            result.setdefault(trial["number"], (trial, None))
     return dict(sorted(result.items()))
 
 
-def _trials_of(folder: str, study: str) -> list[TrialData]:
-    """Read the trials of a study that a run is."""
+def _trials_of(file: Path, study: str, form: bytes = b"%s") -> list[TrialData]:
+    """Read the trials of a study that a run is, or none if the file is damaged."""
     try:
-        content = patiently(Path(folder, "run.json").read_bytes)
+        content = form % patiently(file.read_bytes)
         # Most runs are of others, and parsing takes ten times longer than this.
         if json.dumps(study).encode() not in content:
             return []

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from launcher.config.compose.composer import Command
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
+from launcher.config.tree import get
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process.files import expand, remove_empty
@@ -102,6 +104,9 @@ def check_settings(probe: Job) -> Settings:
         raise ConfigError(
             "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."
         )
+    for key, default in (("run.resume", "auto"), ("trainer.pause_at", None)):
+        if (value := get(probe.plain, key)) != default:
+            raise ConfigError(f"{key}={value}: a search decides it for each trial; leave it out.")
     settings = settings_of(probe.plain)
     make_sampler(settings)
     return settings
@@ -131,14 +136,30 @@ def say(line: str) -> None:
 
 
 def probe_job(words: Command, fixed: list[str], space: Space) -> Job:
-    """Return a job with a value from each range, which shows the common part of all trials."""
+    """Return a job with a value from each range, which shows the common part of all trials.
+
+    Raises:
+        ConfigError: none is valid, or another value of a key is the same run.
+    """
     issues: list[ConfigError] = []
     for share in SHARES:
+        values, same = point(space, share), []
         try:
-            (job,) = check_jobs(words, [[*fixed, *overrides_of(point(space, share))]])
-            return job
+            (job,) = check_jobs(words, [[*fixed, *overrides_of(values)]])
         except ConfigError as error:
             issues.append(error)
+            continue
+        for key, value in point(space, 1.0 - share).items():
+            with suppress(ConfigError):
+                other = words.job([*fixed, *overrides_of(values | {key: value})], 0)
+                if value != values[key] and other.name == job.run:
+                    same.append(bare(key))
+        if same:
+            raise ConfigError(
+                f"{', '.join(same)}: trials with other values are the same run, {job.run}; search"
+                " over keys that count (see docs/naming.md), without run.id."
+            )
+        return job
     raise ConfigError(*(_with_range(message, space) for message in issues[-1].messages))
 
 

@@ -71,6 +71,10 @@ class Search:
         records = find_trials(self.outputs, self.folder.name)
         self.trials = [Trial.of(data, run, self.settings) for data, run in records.values()]
         for trial in self.trials:
+            if trial.run is not None and trial.rejection is not None:
+                # Another machine, or another command, may train it.
+                trial.rejection = None
+                self.record(trial)
             self._follow_pruner(trial)
             is_changed = trial.as_data(self.folder.name, self.settings) != records[trial.number][0]
             # A job that SLURM has may start at any moment.
@@ -257,24 +261,25 @@ class Search:
         self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 
     def _look(self, ended: dict[int, int]) -> None:
-        running = self.runner.running()
+        running, busy_runs = self.runner.running(), self._busy_runs()
+        # Equal trials have one run.
+        seen = busy_runs | {trial.run for trial in self.trials if trial.number in ended}
         for trial in self.trials:
-            if trial.number in running or trial.number in ended:
+            if trial.run in seen:
                 trial.look(self.outputs, self.settings)
                 # This holds whatever the state in run.json is, since its process has not ended yet.
-                if trial.number in running:
+                if trial.run in busy_runs:
                     trial.state = "running"
                 self._check_objective(trial)
         for trial in self.trials:
-            is_running = trial.number in running
             if trial.number in ended:
                 self._settle(trial, ended[trial.number])
-            elif not is_running and trial.status(self.settings) == "open":
+            elif trial.run not in seen and trial.status(self.settings) == "open":
                 trial.look(self.outputs, self.settings)
-            elif not is_running:
+            elif trial.run not in seen:
                 continue
             self.sampling.follow(trial)
-            if is_running:
+            if trial.number in running:
                 self._judge(trial)
         for trial in [each for each in self.trials if each.number in self.unrecorded - running]:
             self.record(trial)

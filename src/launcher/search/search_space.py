@@ -17,6 +17,7 @@ from launcher.config.compose.grid import list_values
 from launcher.config.messages import hint, show, to_override_text
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
+from launcher.rundir.secret_patterns import holds_secret
 from launcher.runs.trials import Value, round_value
 
 Space = dict[str, BaseDistribution]
@@ -81,7 +82,8 @@ def _range_text(value: object) -> str:
 
 def distribution(override: Override) -> BaseDistribution:
     """Make Optuna's distribution of a range."""
-    value, key = override.value(), override.get_key_element()
+    value: Any = override.value()
+    key = override.get_key_element()
     if isinstance(value, IntervalSweep):
         low, high = value.start, value.end
         is_whole = isinstance(low, int) and isinstance(high, int)
@@ -97,7 +99,10 @@ def distribution(override: Override) -> BaseDistribution:
         if is_whole:
             return IntDistribution(int(low), int(high), log="log" in value.tags)
         return FloatDistribution(float(low), float(high), log="log" in value.tags)
-    if isinstance(value, RangeSweep) and not value.shuffle:
+    if hasattr(value, "shuffle"):
+        # A random order would make another study of the same command.
+        value.shuffle = False
+    if isinstance(value, RangeSweep):
         numbers = list(value.range())
         if (
             len(numbers) > 1
@@ -108,6 +113,8 @@ def distribution(override: Override) -> BaseDistribution:
                 int(numbers[0]), int(numbers[-1]), step=int(numbers[1]) - int(numbers[0])
             )
     choices = list(dict.fromkeys(list_values(override)))
+    if any(holds_secret(key.rpartition(".")[2], choice) for choice in choices):
+        raise ConfigError(f"{key}: a secret would be stored with each trial; do not search it.")
     if not choices:
         raise ConfigError(f"{override.input_line}: has no values; e.g. {key}=1,2.")
     return CategoricalDistribution(choices)
@@ -127,7 +134,7 @@ def check_enqueued(params: Mapping[str, object], space: Space) -> dict[str, obje
             to_override_text(value) if isinstance(space[key], CategoricalDistribution) else value
         )
         if not is_within(value, space[key]):
-            raise ConfigError(f"hpo.enqueue: {key}={value} is outside of its range.")
+            raise ConfigError(f"hpo.enqueue: {key}={show(value)} is outside of its range.")
         checked[key] = value
     return checked
 

@@ -140,7 +140,8 @@ class Follower:
             except LockLost as lost:
                 self.unfinished[name] = str(lost)
                 return
-            except Exception as error:
+            # A library may exit, as wandb does if its own process was killed.
+            except (Exception, SystemExit) as error:
                 is_over = ended_at is not None and time.monotonic() - ended_at >= self.patience
                 is_last = is_over or self._stop.is_set() or state == SUPERSEDED
                 self._report(name, error, is_first=wait == self.interval and not is_last)
@@ -149,7 +150,7 @@ class Follower:
                 lines, wait = None, min(2 * wait, MAX_WAIT)
             self._stop.wait(wait)
 
-    def _report(self, name: str, error: Exception, is_first: bool) -> None:
+    def _report(self, name: str, error: BaseException, is_first: bool) -> None:
         self.unfinished[name] = reason = (
             f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
         )
@@ -253,8 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not acquire(lock, is_over):
         return
     try:
-        is_done = follower.follow_run()
-        is_left = is_done or follower.state() == SUPERSEDED
+        is_left = follower.follow_run() or follower.state() == SUPERSEDED
         unfinished = [] if is_left else list_unfinished(folder, follower)
         for message in [*unfinished, *list_not_sent(trackers)]:
             logger.warning("%s", message)
@@ -262,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lock.release()
     sys.stdout.flush()
     # A library's threads and exit handlers may wait for a server.
-    os._exit(0 if is_done else 1)
+    os._exit(0)
 
 
 if __name__ == "__main__":

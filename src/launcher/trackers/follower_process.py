@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from launcher.process import signals
-from launcher.process.child import start_child
+from launcher.process.child import describe_end, start_child
 from launcher.rundir.folder import RunFolder
 
 WAIT = 10.0
@@ -66,12 +66,15 @@ class FollowerProcess:
             time.sleep(0.02)
 
     def _relay(self) -> None:
-        """Log the follower's reports. It reports only problems, so this does not delay steps."""
+        """Log the follower's reports, which are only problems, and its end if it was killed."""
         assert self.process is not None and self.process.stdout is not None
         for line in self.process.stdout:
             level, _, text = line.rstrip("\n").partition(" ")
             if level.isdigit():
                 logger.log(int(level), "%s", text)
+        if code := self.process.wait():
+            text = "The trackers' process %s; training continues. Complete them with: %s"
+            logger.warning(text, describe_end(code), self._sync())
 
     def _sync(self) -> str:
         return f"python -m launcher.runs sync {self.folder.path}"

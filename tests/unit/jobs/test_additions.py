@@ -30,9 +30,12 @@ SYNC = (
 def test_a_completed_run_says_how_to_get_what_is_added(tmp_path):
     config = command_record(config_of({"acc": F1}, TENSORBOARD), None)["config"]
     run = RunOnDisk(str(tmp_path / "run"), {"config": config})
-    for metrics, tracker, expected in (
-        ({"acc": F1}, TENSORBOARD | OWN_HOOK | {"none": None}, []),
-        ({"acc": F1, "f1": F1}, TENSORBOARD | MLFLOW, [f"{METRICS}.f1: {COMPUTES}", SYNC]),
+    own, computes = "+tracker.mlflow={}", f"{METRICS}.f1: {COMPUTES}"
+    for metrics, tracker, words, expected in (
+        ({"acc": F1}, TENSORBOARD | OWN_HOOK | {"none": None}, [], []),
+        ({"acc": F1, "f1": F1}, TENSORBOARD | MLFLOW, [], [computes, SYNC]),
+        ({"acc": F1}, MLFLOW, [own], [SYNC.replace("tracker=[mlflow]", own)]),
     ):
         config = config_of(metrics, tracker)
-        assert list(additions(RunConfig(config, config), run)) == expected
+        made = RunConfig(config, config, {"overrides": {"task": words}})
+        assert list(additions(made, run)) == expected

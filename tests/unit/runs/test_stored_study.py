@@ -11,7 +11,10 @@ from support.studies import study_on_disk
 
 
 def test_states_and_values_are_those_of_the_runs(tmp_path):
-    study = StoredStudy.read(study_on_disk(tmp_path, paused=True))
+    folder = study_on_disk(tmp_path, paused=True)
+    for damaged in ("{", "{}", "[1]"):
+        (folder / "invalid" / f"{damaged}.json").write_text(damaged)
+    study = StoredStudy.read(folder)
     states = ["paused", "paused", "completed", *["paused"] * 3, "invalid"]
     assert [study.state(trial) for trial in study.trials] == states
     values = [round(trial.value(study.goal), 3) for trial in study.trials[:3]]

@@ -39,10 +39,11 @@ def search(*overrides: str) -> int:
             "model.hidden_dim=interval(2,8): should have whole numbers; use"
             " model.hidden_dim=int(interval(2,8)).",
         ),
-        (
-            ["optimizer.lr=interval(-2,-1)"],
-            "optimizer.lr=interval(-2,-1): with optimizer.lr=-1.5: should be a number greater",
-        ),
+        (["optimizer.lr=interval(-2,-1)"], "interval(-2,-1): with optimizer.lr=-1.5: should be a"),
+        ([LR, "run.id=abc"], "optimizer.lr: trials with other values are the same run, mlp-digits"),
+        ([LR, "device=cpu,auto"], "device: trials with other values are the same run"),
+        ([LR, "trainer.pause_at=20"], "trainer.pause_at=20: a search decides it"),
+        ([LR, "run.resume=never"], "run.resume=never: a search decides it"),
         ([LR, "dispatch._target_=builtins.dict"], "hydra/sweeper=optuna: dict is not supported"),
     ],
 )

@@ -162,6 +162,7 @@ class Fuse:
 
 KILLED: dict[str, tuple[int, dict[str, Any]]] = {
     "halving": (3, {"pruner": "asha", "n_trials": 5}),
+    "equal": (5, {"pruner": "asha", "n_trials": 7, "enqueue": [{"x": x} for x in (0.5, 0.3, 0.3)]}),
     "pruned": (11, {"pruner": "median", "n_trials": 6} | SOON),
     "invalid": (3, {"n_trials": 5, "enqueue": [{"x": 0.95}, {"x": 0.5}, {"x": 0.5}]}),
 }

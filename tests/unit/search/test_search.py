@@ -134,14 +134,15 @@ def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path):
     )
     study = searched(tmp_path, runner, n_trials=4, enqueue=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
     assert runner.starts == [0, 1, 1, 2, 2, 3]
-    assert [trial.status(study.settings) for trial in study.trials] == [
-        "completed",
-        "failed",
-        "completed",
-        "completed",
-    ]
+    assert [trial.status(study.settings)[0] for trial in study.trials] == [*"cfcc"]
     assert "trial 1: failed: a toy breaks; it is started again" in study.lines
     assert "trial 1: failed: a toy breaks" in study.lines
+
+
+def test_a_trial_that_its_process_rejects_is_started_by_the_next_search(tmp_path):
+    for code, status in ((2, "invalid"), (0, "completed")):
+        runner = ToyRunner(tmp_path, breaks=lambda *_, code=code: code)
+        assert statuses(searched(tmp_path, runner, n_trials=1)) == {status: 1}
 
 
 @pytest.mark.parametrize(

@@ -117,13 +117,20 @@ def test_a_removed_run_is_left_though_a_tracker_hangs(run, tmp_path):
     (tmp_path / "hang").unlink()
 
 
+class Exiting(FileTracker):
+    def write(self, lines: object) -> None:
+        raise SystemExit("the library exits")
+
+
 def test_a_run_that_ends_while_the_server_is_down_is_given_up_in_the_end(run, tmp_path):
-    mirror = follower(run, FileTracker(fails_while=str(tmp_path)), patience=0.1)
+    bad = FileTracker(fails_while=str(tmp_path))
+    mirror = follower(run, bad, Exiting(name="exiting"), patience=0.1)
     run.log(0)
     run.end()
     follow(mirror).join(120)
     assert mirror.unfinished["files0"].startswith("ConnectionError")
-    (sentence,) = module.list_unfinished(run.folder, mirror)
+    assert mirror.unfinished["files1"] == "SystemExit: the library exits"
+    sentence, _ = module.list_unfinished(run.folder, mirror)
     assert sentence.endswith(f"Complete it with: python -m launcher.runs sync {run.folder.path}")
 
 

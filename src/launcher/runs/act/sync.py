@@ -5,6 +5,7 @@ They need it after offline runs, an unreachable server, or for a tracker added l
 
 import argparse
 import math
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -91,7 +92,7 @@ def _choose_trackers(
 ) -> Any:
     """Compose the group `tracker`; overrides without a choice change the run's own trackers."""
     words: list[str] = []
-    if not any(override.startswith("tracker=") for override in overrides):
+    if not any(re.match(r"(tracker|\+tracker\.\w+)=", override) for override in overrides):
         if not nodes:
             raise ConfigError(
                 f"{overrides[0]}: the run has no tracker; choose one too, e.g. tracker=wandb."

@@ -54,6 +54,8 @@ def test_a_tracker_added_later_gets_the_whole_run(written, sync):
     assert error.startswith("tracker.tensorboard.namespace_separator=.: the run has no tracker")
     assert sync("aaaa", "tracker=tensorboard")[0] == 0
     assert [*(run.folder.path / "tensorboard").iterdir()]
+    own = "+tracker.mine={_target_:support.file_tracker.FileTracker}"
+    assert sync("aaaa", own) == (0, "n/aaaa1111: mine has all steps up to 10\n", "")
 
 
 def test_an_option_of_the_runs_own_tracker_is_changed(written, sync):
