@@ -170,4 +170,4 @@ def test_damaged_runs_are_listed_too(runs, make_run, change):
     code, output, _ = runs()
     states = {line[1]: line[2] for line in rows(output)[1:]}
     assert code == 0 and states == {"aaaa0001": "damaged", "aaaa0002": "completed"}
-    assert runs("show", "aaaa0001")[0] == 0
+    assert runs("show", "aaaa0001")[0] == 0 == runs("report", "aaaa0001")[0]
