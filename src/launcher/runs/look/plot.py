@@ -60,10 +60,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.smoothing is not None and not 0 <= arguments.smoothing < 1:
-        raise ConfigError(
-            f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1."
-        )
     runs = select_runs(arguments.runs, arguments.outputs)
     metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
     check_metrics(runs, metrics)
@@ -91,6 +87,8 @@ def draw(
     groups: Sequence[Group] | None = None,
 ) -> object:
     """Draw a panel for each metric, with a curve for each run, or a band for each of `groups`."""
+    if smoothing is not None and not 0 <= smoothing < 1:
+        raise ConfigError(f"--smoothing={smoothing:g}: should be a number from 0 to below 1.")
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg

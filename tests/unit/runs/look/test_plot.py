@@ -76,6 +76,7 @@ def test_many_runs_are_drawn_and_some_labelled(make_run, outputs):
     ("words", "key"),
     [
         ("gpt/aaaa0000 --metric val/los", "'--metric=val/los': "),
+        ("gpt/aaaa0000 --metric ,", "--metric=: names no metric"),
         ("gpt/aaaa0000 --smoothing 1", "--smoothing=1: "),
         ("gpt/aaaa0000 -o a.txt", "--output=a.txt: the name should end in .png"),
         ("gpt/aaaa0000 -o /no/a.png", "--output=/no/a.png: cannot be written"),
