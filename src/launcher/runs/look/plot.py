@@ -184,7 +184,9 @@ class Panel:
 def labels_of(runs: Sequence[StoredRun]) -> list[str]:
     """Label runs by the id and the differing keys. Of many runs, only the first are labelled."""
     pairs = zip(runs, differences(runs), strict=True)
-    labels = [f"{run.id} {override_text(row)}".rstrip()[:90] for run, row in pairs]
+    is_one = len({run.id for run in runs}) == len(runs)
+    names = (f"{run.id if is_one else run.label} {override_text(row)}" for run, row in pairs)
+    labels = [name.rstrip()[:90] for name in names]
     more = max(0, len(labels) - MAX_LABELS)
     return [*map(plain_text, labels[:MAX_LABELS]), *["_nolegend_"] * more]
 

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         groups = [] if arguments.over is None else group_runs(runs, arguments.over)
         data = report_data(runs, arguments.metric)
         data["groups"] = [
-            {"label": group.label, "runs": [run.id for run in group.runs]} for group in groups
+            {"label": group.label, "runs": [run.label for run in group.runs]} for group in groups
         ]
     output = arguments.output or (folder or arguments.outputs) / "report.html"
     try:

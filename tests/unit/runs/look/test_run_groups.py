@@ -81,4 +81,4 @@ def test_plot_and_report_draw_bands(sweep, runs, outputs, tmp_path):
     assert "PolyCollection" in (tmp_path / "plot.svg").read_text()
     assert runs("report", "--over", "seed")[0] == 0
     page = (outputs / "report.html").read_text()
-    assert '"groups":[{"label":"optimizer=adamw","runs":["00","01","02"]}' in page
+    assert '"groups":[{"label":"optimizer=adamw","runs":["mlp/00","mlp/01","mlp/02"]}' in page
