@@ -242,7 +242,7 @@ def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 def _patterns(key: str, value: Any) -> Iterator[ConfigIssue]:
     for pattern in value if isinstance(value, list) else [value]:
         is_path = isinstance(pattern, str) and "://" not in pattern
-        if is_path and not _matches(expand(pattern)):
+        if is_path and not (pattern and _matches(expand(pattern))):
             yield no_file(key, pattern)
 
 
