@@ -6,7 +6,7 @@ import yaml
 
 from launcher.errors import ConfigError
 from launcher.process.device import cpu_kernels
-from launcher.proof.scratch_run import check_ended, is_outside
+from launcher.proof.scratch_run import check_ended, is_outside, starts_of
 from launcher.proof.segment import circumstances
 from launcher.rundir.provenance import MACHINE, describe_machine, machine_state
 
@@ -15,6 +15,17 @@ def test_places_outside_the_run_are_not_written(tmp_path):
     for path in ("s3://bucket/x", "/abs", "../x", "~/x"):
         assert is_outside(tmp_path / "run", path), path
     assert not any(is_outside(tmp_path / "run", path) for path in ("checkpoints", "a/../b"))
+
+
+@pytest.mark.parametrize(("key", "id", "path"), [
+    ("fork_from", "aa/3", "mlp/aa/checkpoints/step-00000003"), ("init_from", "aa", "mlp/aa"),
+])  # fmt: skip
+def test_a_copy_starts_from_the_same_run(tmp_path, key, id, path):
+    (tmp_path / "mlp/aa/checkpoints/step-00000003").mkdir(parents=True)
+    config = {"paths": {"outputs": str(tmp_path)}, "run": {key: id}}
+    assert starts_of(config) == {f"run.{key}": str(tmp_path / path)}
+    config["run"][key] = str(tmp_path)
+    assert starts_of(config) == {}
 
 
 @pytest.mark.parametrize(
