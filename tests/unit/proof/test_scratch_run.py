@@ -17,15 +17,12 @@ def test_places_outside_the_run_are_not_written(tmp_path):
     assert not any(is_outside(tmp_path / "run", path) for path in ("checkpoints", "a/../b"))
 
 
-@pytest.mark.parametrize(("key", "id", "path"), [
-    ("fork_from", "aa/3", "mlp/aa/checkpoints/step-00000003"), ("init_from", "aa", "mlp/aa"),
-])  # fmt: skip
-def test_a_copy_starts_from_the_same_run(tmp_path, key, id, path):
-    (tmp_path / "mlp/aa/checkpoints/step-00000003").mkdir(parents=True)
-    config = {"paths": {"outputs": str(tmp_path)}, "run": {key: id}}
-    assert starts_of(config) == {f"run.{key}": str(tmp_path / path)}
-    config["run"][key] = str(tmp_path)
-    assert starts_of(config) == {}
+def test_a_copy_starts_from_the_same_run(tmp_path):
+    (saved := tmp_path / "mlp/aa/checkpoints/step-00000003").mkdir(parents=True)
+    config = {"paths": {"outputs": str(tmp_path)}, "run": {"fork_from": "aa/3", "init_from": "aa"}}
+    whole = {"run.fork_from": str(saved), "run.init_from": str(tmp_path / "mlp/aa")}
+    assert starts_of(config) == whole
+    assert starts_of(config | {"run": {"init_from": str(tmp_path)}}) == {}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def tables(run: StoredRun, width: int | None = None) -> Iterator[TextTable]:
         shown = [name for name in attempts[0] if any(cells[name] for cells in attempts)]
         columns = {name: [str(cells[name] or "-") for cells in attempts] for name in shown}
         headings = headings_that_fit(columns, LEFT_OUT, width, {"reason": 20})
-        rows = list(zip(*(columns[name] for name in headings), strict=True))
+        rows = [[*row] for row in zip(*(columns[name] for name in headings), strict=True)]
         yield TextTable(headings, rows, folds=True, title="attempts")
     if checkpoints := [*verify_checkpoints(run)]:
         rows = [cells(checkpoint)[1:] for checkpoint in checkpoints]
