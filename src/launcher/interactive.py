@@ -228,6 +228,8 @@ def _session(
     before = HydraConfig.instance().cfg
     if isinstance(overrides, str):
         raise ConfigError(f"{overrides!r}: should be a list of overrides, e.g. ['model=mlp'].")
+    if wrong := [word for word in overrides if not isinstance(word, str)]:
+        raise ConfigError(f"{wrong[0]!r}: should be an override; e.g. compose(*['model=mlp']).")
     folder = own_folder() if config_dir is None else config_dir
     try:
         with command(overrides, folder, mode=mode) as words:

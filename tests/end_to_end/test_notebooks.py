@@ -62,6 +62,7 @@ MISTAKES = {
     "a key": (lambda: launcher.compose("optimizer.lrr=1"), "did you mean optimizer.lr"),
     "a sweep": (lambda: launcher.compose("seed=1,2"), "several values make a sweep"),
     "a flag": (lambda: launcher.compose("-m", "seed=1"), "-m: should be KEY=VALUE"),
+    "a list": (lambda: launcher.compose(["seed=1"]), "['seed=1']: should be an override"),
     "a text": (lambda: launcher.sweep("seed=1,2"), "should be a list of overrides"),
     "one of a sweep": (lambda: launcher.sweep(["seed=1,2", "model=x"]), "no option x"),
     "a search": (lambda: launcher.sweep(["hydra/sweeper=optuna"]), "on the command line"),
@@ -69,6 +70,7 @@ MISTAKES = {
     "a job": (lambda: launcher.compose("job=check").train(), "job=check: train"),
     "a dispatch": (lambda: launcher.compose("dispatch=slurm").train(), "use submit"),
     "a sweep elsewhere": (lambda: launcher.sweep(["seed=1,2"]).submit(), "needs dispatch=slurm"),
+    "no run": (lambda: launcher.Runs(".").plot(), "no run: nothing has been logged"),
     "no runs": (lambda: launcher.Runs("no/such"), "no such folder of runs"),
 }
 

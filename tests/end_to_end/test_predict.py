@@ -109,13 +109,14 @@ def test_another_process_is_named_and_a_signal_leaves_nothing(trained):
 def test_columns_are_chosen(trained):
     folder, command = trained
     outputs = folder / "outputs"
-    wanted = f"data.predict={folder / 'train.csv'}", "job.columns=[targets,index]"
+    other = write(folder / "other.csv", True)
+    wanted = f"data.predict=[{folder / 'train.csv'},{other}]", "job.columns=[targets,index]"
     launch(outputs, *command, *wanted, "strategy=none", "dispatch.nproc=1", *_id(outputs), code=0)
-    lines = (run_folder(outputs) / "predictions" / "train.jsonl").read_text().splitlines()
-    assert len(lines) == COUNT and json.loads(lines[4]) == {"index": 4, "targets": 1}
+    lines = (run_folder(outputs) / "predictions" / "train+other.jsonl").read_text().splitlines()
+    assert len(lines) == 2 * COUNT and json.loads(lines[4]) == {"index": 4, "targets": 1}
     notes = (run_folder(outputs) / "predictions.jsonl").read_text().splitlines()
-    (log,) = [note for note in map(json.loads, notes) if note["file"].endswith("train.jsonl")]
-    assert log["rows"] == COUNT and log["step"] == 4 and log["columns"] == ["index", "targets"]
+    (log,) = [note for note in map(json.loads, notes) if note["file"].endswith("train+other.jsonl")]
+    assert log["rows"] == len(lines) and log["step"] == 4 and log["columns"] == ["index", "targets"]
 
 
 def _id(outputs: Path) -> list[str]:

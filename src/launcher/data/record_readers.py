@@ -64,4 +64,6 @@ def _parquet(path: Path, key: str) -> Iterator[Any]:
 def check_columns(where: str, fields: list[str], names: Sequence[str]) -> None:
     for field in fields:
         if field not in names:
-            raise ConfigError(f"{where}: has no column {field}; it has {', '.join(names)}.")
+            raise ConfigError(
+                f"{where}: has no column {field}; it has {', '.join(names) or 'none'}."
+            )

@@ -94,8 +94,9 @@ class PredictJob:
         if self.file is not None:
             return expand(self.file).absolute()
         data = config.plain["data"]["predict"]
-        first = data[0] if isinstance(data, list) else data
-        name = Path(first).stem if isinstance(first, str) else "predictions"
+        files = data if isinstance(data, list) else [data]
+        name = "+".join(Path(file).stem for file in files if isinstance(file, str))[:100]
+        name = name or "predictions"
         return folder.path.absolute() / "predictions" / f"{name.replace('*', '_')}{ENDING}"
 
     def _write(

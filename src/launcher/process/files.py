@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Its name is fixed, since each file has one writer at a time, so a killed writer leaves at most
     one behind.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.parent / f".{path.name}.tmp"
     if temporary.is_symlink():
         # It is nobody's that writes here, and writing would follow it.
         temporary.unlink()

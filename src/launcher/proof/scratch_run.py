@@ -13,8 +13,9 @@ from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.process.child import ENTRY, describe_end, last_lines, start_child
+from launcher.process.files import expand
 from launcher.process.process_id import RANK_VARIABLES
-from launcher.rundir.folder import RunFolder, step_name
+from launcher.rundir.folder import RunFolder, checkpoint_of, step_name
 
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 CONTINUED_FILES = ("metrics.jsonl", "media.jsonl")
@@ -121,8 +122,21 @@ class ScratchRun(Traced):
             "job": {"_target_": "launcher.jobs.train.TrainJob"},
             "trainer.pause_at": end,
             "hooks": hooks,
+            **starts_of(self.config),
         }
         return replace_values(self.config, values)
+
+
+def starts_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the paths of what a run starts from: in the copy's `paths.outputs` there is no id."""
+    outputs, run, paths = expand(config["paths"]["outputs"]), config["run"], dict[str, str]()
+    fork, weights = run.get("fork_from"), run.get("init_from")
+    if fork and (path := checkpoint_of(outputs, fork)) is not None:
+        paths["run.fork_from"] = str(path.absolute())
+    if weights and not expand(weights).exists():
+        found = [str(path.absolute()) for path in outputs.glob(f"*/{weights}")]
+        paths |= {"run.init_from": found[0]} if found else {}
+    return paths
 
 
 def is_outside(folder: Path, path: object) -> bool:

@@ -53,11 +53,15 @@ def test_a_name_without_a_direction_is_rejected(make, keys):
 
 
 @pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
-def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(tmp_path, make):
-    values = Values({step: {"loss": 1.0, "accuracy": 0.5} for step in (2, 4)})
-    trainer = Toy([LoggingHook(5), values, make("val_loss"), CheckpointingHook(9)], 9, tmp_path)
+@pytest.mark.parametrize(
+    ("metric", "names"), [("val_loss", ("loss", "accuracy")), ("val/loss", ("clean/loss",))]
+)
+def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(tmp_path, make, metric, names):
+    values = Values({step: dict.fromkeys(names, 1.0) for step in (2, 4)})
+    trainer = Toy([LoggingHook(5), values, make(metric), CheckpointingHook(9)], 9, tmp_path)
     with pytest.raises(
-        ConfigError, match=r"metric=val_loss: is not logged; choose one of .*val/(loss|accuracy)"
+        ConfigError,
+        match=rf"metric={metric}: is not logged; choose one of .*val/({'|'.join(names)})",
     ):
         trainer.train()
     assert trainer.step == 3, "when the next step begins"

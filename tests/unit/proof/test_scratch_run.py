@@ -6,7 +6,7 @@ import yaml
 
 from launcher.errors import ConfigError
 from launcher.process.device import cpu_kernels
-from launcher.proof.scratch_run import check_ended, is_outside
+from launcher.proof.scratch_run import check_ended, is_outside, starts_of
 from launcher.proof.segment import circumstances
 from launcher.rundir.provenance import MACHINE, describe_machine, machine_state
 
@@ -15,6 +15,14 @@ def test_places_outside_the_run_are_not_written(tmp_path):
     for path in ("s3://bucket/x", "/abs", "../x", "~/x"):
         assert is_outside(tmp_path / "run", path), path
     assert not any(is_outside(tmp_path / "run", path) for path in ("checkpoints", "a/../b"))
+
+
+def test_a_copy_starts_from_the_same_run(tmp_path):
+    (saved := tmp_path / "mlp/aa/checkpoints/step-00000003").mkdir(parents=True)
+    config = {"paths": {"outputs": str(tmp_path)}, "run": {"fork_from": "aa/3", "init_from": "aa"}}
+    whole = {"run.fork_from": str(saved), "run.init_from": str(tmp_path / "mlp/aa")}
+    assert starts_of(config) == whole
+    assert starts_of(config | {"run": {"init_from": str(tmp_path)}}) == {}
 
 
 @pytest.mark.parametrize(

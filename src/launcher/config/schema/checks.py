@@ -243,7 +243,7 @@ def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 def _patterns(key: str, value: Any) -> Iterator[ConfigIssue]:
     for pattern in value if isinstance(value, list) else [value]:
         is_path = isinstance(pattern, str) and "://" not in pattern
-        if is_path and not _matches(expand(pattern)):
+        if is_path and not (pattern and _matches(expand(pattern))):
             yield no_file(key, pattern)
 
 
@@ -265,7 +265,11 @@ def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 
 
 def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Check the checkpoint or the weights that a run starts from."""
+    """Check the checkpoint or the weights that a run starts from, until it has its own."""
+    if get(tree, "run.fork_without") and get(tree, "run.fork_from") is None:
+        yield _issue(tree, "run.fork_without", "is for a fork; set run.fork_from too.")
+    if checkpoint_steps(expand(str(get(tree, "run.dir"))) / "checkpoints"):
+        return
     yield from _fork(tree)
     init_from = get(tree, "run.init_from")
     if not isinstance(init_from, str):
@@ -304,12 +308,8 @@ def no_weights(source: Path) -> str | None:
 
 
 def _fork(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check the checkpoint that a fork starts from, until the fork has its own."""
-    source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
-    if without and source is None:
-        yield _issue(tree, "run.fork_without", "is for a fork; set run.fork_from too.")
-    own = expand(str(get(tree, "run.dir"))) / "checkpoints"
-    if not isinstance(source, str) or checkpoint_steps(own):
+    source = get(tree, "run.fork_from")
+    if not isinstance(source, str):
         return
     texts = []
     if get(tree, "run.init_from") is not None:

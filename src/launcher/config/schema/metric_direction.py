@@ -84,11 +84,11 @@ def sort_best_first(items: Iterable[T], value: Callable[[T], float | None], mode
 def suggest_metrics(metric: str, logged: Iterable[str]) -> list[str]:
     """Return the names that may be meant by a metric that has not been logged.
 
-    There are none if the metric may still come: until its group (`val`) has logged its loss, or if
-    no name of another group is similar (`val_loss`).
+    There are none if the metric may still come: until its group (`val`) has logged a loss, or if no
+    name of another group is similar (`val_loss`).
     """
     names, group = sorted(logged), metric.partition("/")[0]
     same = [name for name in names if name.partition("/")[0] == group]
     if not same:
         return get_close_matches(metric.lower(), names, cutoff=0.8)
-    return same if f"{group}/loss" in same else []
+    return same if any(name.endswith("/loss") for name in same) else []

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
 
 from launcher.checkpoint.find_checkpoint import checkpoint_path, missing_checkpoint
 from launcher.errors import ConfigError
@@ -11,7 +10,6 @@ from launcher.runs.act.delete_checkpoints import LINK_NAMES, delete, parse_keep,
 from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.found_checkpoints import FoundCheckpoint, table, verify_checkpoints
-from launcher.runs.stored_run import StoredRun
 
 
 def add_arguments(parser: Parser) -> None:
@@ -53,8 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
     runs = select_some(everything, arguments.words, arguments.outputs)
     if arguments.delete:
         return delete(runs, everything, arguments)
+    if (at := arguments.at) is not None:
+        # Others have not saved it, or have deleted it.
+        having = [run for run in runs if checkpoint_path(run.folder.checkpoints, at) is not None]
+        if not having:
+            raise missing_checkpoint(runs[0].folder.checkpoints, at, "--at")
+        runs = having
     reads = arguments.verify or arguments.digest
-    checkpoints = [each for run in runs for each in find_in(run, reads, arguments.at)]
+    checkpoints = [each for run in runs for each in verify_checkpoints(run, reads, at)]
     damaged = [each for each in checkpoints if each.is_damaged]
     if not checkpoints:
         print("There are no checkpoints.", file=sys.stderr)
@@ -76,12 +80,6 @@ def check_options(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{name}: is an option of --delete.")
     if arguments.delete and arguments.at:
         raise ConfigError("--at: is not for --delete; --keep names what stays.")
-
-
-def find_in(run: StoredRun, reads: bool, at: str | None) -> Iterator[FoundCheckpoint]:
-    if at is not None and checkpoint_path(run.folder.checkpoints, at) is None:
-        raise missing_checkpoint(run.folder.checkpoints, at, "--at")
-    return verify_checkpoints(run, reads, at)
 
 
 def digest_of(checkpoint: FoundCheckpoint) -> str | None:

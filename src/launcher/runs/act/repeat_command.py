@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from launcher.config.identity.difference import is_within
 from launcher.errors import ConfigError
-from launcher.process.argument_parser import Parser
+from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.child import run_to_end
 from launcher.process.gpus import count_gpus
 from launcher.runs.filters import is_condition, select_some
@@ -46,7 +46,10 @@ def add_arguments(parser: Parser) -> None:
             "--data", "FILE", "a path or glob of the new data; may be repeated", action="append"
         )
         parser.argument(
-            "--out", "FILE", "*.jsonl (default: predictions/<data>.jsonl in the run's folder)"
+            "--out",
+            "FILE",
+            "*.jsonl (default: predictions/<data>.jsonl in the run's folder)",
+            type=path_argument,
         )
     add_trust(parser)
 
@@ -88,7 +91,7 @@ def _options(arguments: argparse.Namespace, count: int) -> list[str]:
         files = ",".join(map(quote, data))
         overrides.append(f"data.predict=[{files}]" if len(data) > 1 else f"data.predict={files}")
     if out:
-        overrides.append(f"job.file={quote(out)}")
+        overrides.append(f"job.file={quote(str(out))}")
     return overrides
 
 

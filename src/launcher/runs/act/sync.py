@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     trackers = [(run, trackers_of(run, overrides, arguments.trust)) for run in runs]
     work = [(run, chosen) for run, chosen in trackers if chosen]
     if not work:
-        which = ", ".join(run.label for run in runs) if names else f"no run in {arguments.outputs}"
+        which = ", ".join(run.label for run in runs) if names else arguments.outputs
         raise ConfigError(f"{which}: has no tracker; name one, e.g. tracker=tensorboard.")
     stop = threading.Event()
     with ThreadPoolExecutor(len(work) if arguments.follow else 1) as pool:

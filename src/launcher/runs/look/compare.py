@@ -99,8 +99,8 @@ def code(runs: Sequence[StoredRun]) -> Rows:
         {
             "commit": commit(run),
             **{name: str(version) for name, version in (run.record.get("versions") or {}).items()},
-            "strategy": str(run.record.get("strategy")),
-            "ranks": str(run.record.get("world_size")),
+            "strategy": str(run.record.get("strategy") or "-"),
+            "ranks": str(run.record.get("world_size") or "-"),
         }
         for run in runs
     ]
@@ -152,7 +152,7 @@ def first_differences(runs: Sequence[StoredRun]) -> list[str]:
 def parting(first: StoredRun, second: StoredRun) -> str:
     """Find the step at which the logged numbers of two runs begin to differ, compared exactly."""
     left, right = collect_values(first), collect_values(second)
-    shared = sorted(left.keys() & right.keys(), key=lambda entry: entry[0])
+    shared = sorted(left.keys() & right.keys(), key=lambda entry: (entry[0], entry[2]))
     for entry in shared:
         before, after = left[entry], right[entry]
         if before != after and not (math.isnan(before) and math.isnan(after)):

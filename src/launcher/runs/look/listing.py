@@ -156,6 +156,7 @@ def table(
         rows = shorten_keys(rows)
     columns = columns_of(runs, now, keys, [*map(override_text, rows)])
     left_out = [name for part in LEFT_OUT for name in columns if f"{name} ".startswith(f"{part} ")]
+    left_out = [name for name in left_out if name not in keys] + [*reversed(keys)]
     headings = headings_that_fit(columns, left_out, width, CUT)
     return TextTable(
         headings,

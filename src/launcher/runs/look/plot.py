@@ -60,10 +60,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.smoothing is not None and not 0 <= arguments.smoothing < 1:
-        raise ConfigError(
-            f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1."
-        )
     runs = select_runs(arguments.runs, arguments.outputs)
     metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
     check_metrics(runs, metrics)
@@ -91,6 +87,8 @@ def draw(
     groups: Sequence[Group] | None = None,
 ) -> object:
     """Draw a panel for each metric, with a curve for each run, or a band for each of `groups`."""
+    if smoothing is not None and not 0 <= smoothing < 1:
+        raise ConfigError(f"--smoothing={smoothing:g}: should be a number from 0 to below 1.")
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -186,7 +184,9 @@ class Panel:
 def labels_of(runs: Sequence[StoredRun]) -> list[str]:
     """Label runs by the id and the differing keys. Of many runs, only the first are labelled."""
     pairs = zip(runs, differences(runs), strict=True)
-    labels = [f"{run.id} {override_text(row)}".rstrip()[:90] for run, row in pairs]
+    is_one = len({run.id for run in runs}) == len(runs)
+    names = (f"{run.id if is_one else run.label} {override_text(row)}" for run, row in pairs)
+    labels = [name.rstrip()[:90] for name in names]
     more = max(0, len(labels) - MAX_LABELS)
     return [*map(plain_text, labels[:MAX_LABELS]), *["_nolegend_"] * more]
 

@@ -65,11 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         everything = find_runs(arguments.outputs)
         ask_queue(everything)
-        runs = select_some([run for run in everything if run.record], words, arguments.outputs)
+        runs = select_some(everything, words, arguments.outputs)
         groups = [] if arguments.over is None else group_runs(runs, arguments.over)
         data = report_data(runs, arguments.metric)
         data["groups"] = [
-            {"label": group.label, "runs": [run.id for run in group.runs]} for group in groups
+            {"label": group.label, "runs": [run.label for run in group.runs]} for group in groups
         ]
     output = arguments.output or (folder or arguments.outputs) / "report.html"
     try:
@@ -224,7 +224,7 @@ def describe_run(
         "note": run.written.text,
         "labels": list(run.written.labels),
         "state": run.state,
-        "step": run.record.get("step"),
+        "step": run.record.get("step", 0),
         "max_steps": run.last_step,
         "started": seconds_of(run.started),
         "parameters": row,

@@ -31,7 +31,7 @@ def media_of(runs: Sequence[StoredRun]) -> dict[str, Any]:
                 left_out += 1
                 continue
             total += size
-            item = {"run": run.id, "step": row.get("step"), **content}
+            item = {"run": run.label, "step": row.get("step"), **content}
             items.setdefault(f"{key} ({medium})", []).append(item)
     return {"keys": items, "left_out": left_out}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from launcher.config.identity.difference import columns, diff, is_within
 from launcher.errors import ConfigError
-from launcher.process.text_table import TextTable
+from launcher.process.text_table import TextTable, headings_that_fit, terminal_width
 from launcher.runs.filters import check_keys, number, sort_by_value, value_of
 from launcher.runs.format import number as short
 from launcher.runs.look.differences import (
@@ -114,18 +114,23 @@ def show(runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Name
     if not groups:
         print("There are no such runs.", file=sys.stderr)
         return
-    headings = ["name", "differs in", "state", "n", *columns]
-    rows = [
-        [
-            group.runs[0].name,
-            group.label or "-",
-            count_states(group.runs),
-            str(len(group.completed)),
-            *(spread(group.values(column)) for column in columns),
-        ]
-        for group in groups
-    ]
-    TextTable(headings, rows, right=frozenset(range(3, len(headings))), shrinks=(1, 0)).print()
+    table(groups, columns, terminal_width()).print()
+
+
+def table(groups: Sequence[Group], keys: Sequence[str], width: int | None = None) -> TextTable:
+    """Make a table with one line per group; a narrow one is without the last of `keys`."""
+    columns = {
+        "name": [group.runs[0].name for group in groups],
+        "differs in": [group.label or "-" for group in groups],
+        "state": [count_states(group.runs) for group in groups],
+        "n": [str(len(group.completed)) for group in groups],
+    } | {key: [spread(group.values(key)) for group in groups] for key in keys}
+    headings = headings_that_fit(
+        columns, [*keys[:0:-1], "state", "name"], width, {"differs in": 26}
+    )
+    rows = list(zip(*(columns[heading] for heading in headings), strict=True))
+    right = frozenset(i for i, name in enumerate(headings) if name == "n" or name in keys)
+    return TextTable(headings, rows, right, shrinks=(headings.index("differs in"), 0))
 
 
 def as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:

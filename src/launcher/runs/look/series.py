@@ -16,8 +16,10 @@ LOSS, VALIDATION, TRAINING, EXACT = "train/loss", "val/", "train/", "train/lr/"
 def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
     """Check that some run has logged each of the metrics."""
     names = sorted({metric for run in runs for metric in run.history.metrics})
+    if not metrics:
+        raise ConfigError(f"--metric=: names no metric; e.g. --metric={LOSS}.")
     if not names:
-        labels = ", ".join(run.label for run in runs[:8])
+        labels = ", ".join(run.label for run in runs[:8]) or "no run"
         raise ConfigError(f"{labels}: nothing has been logged yet.")
     if unknown := [metric for metric in metrics if metric not in names]:
         raise ConfigError(*(unknown_metric(metric, names) for metric in unknown))

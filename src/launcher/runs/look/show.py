@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 
 from launcher.process.argument_parser import Parser
-from launcher.process.text_table import TextTable
+from launcher.process.text_table import TextTable, headings_that_fit, terminal_width
 from launcher.rundir.record_format import AttemptData, RecordData
 from launcher.runs.act.repeat_command import select_runs
 from launcher.runs.find_runs import RUN_HELP, ask_queue
@@ -16,6 +16,9 @@ from launcher.runs.look.differences import is_group
 from launcher.runs.look.notes import add_note_arguments, write_notes
 from launcher.runs.look.phase_times import describe_time, time_of_run
 from launcher.runs.stored_run import StoredRun
+
+LEFT_OUT = ("pid", "host", "ranks", "job", "took", "started")
+"""Columns of attempts that a narrow terminal does without, in this order."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -29,22 +32,25 @@ def run(arguments: argparse.Namespace) -> int:
         write_notes(runs, arguments)
         return 0
     ask_queue(runs)
-    for index, table in enumerate(table for run in runs for table in tables(run)):
+    width = terminal_width()
+    for index, table in enumerate(table for run in runs for table in tables(run, width)):
         if index:
             print()
         table.print()
     return 0
 
 
-def tables(run: StoredRun) -> Iterator[TextTable]:
+def tables(run: StoredRun, width: int | None = None) -> Iterator[TextTable]:
     lines = [(heading, value) for heading, value in facts(run).items() if value]
     bold = {(row, 0): "bold" for row in range(len(lines))}
     yield TextTable((), lines, styles=bold, folds=True)
     if run.attempts:
         attempts = [attempt_cells(attempt, run) for attempt in run.attempts]
         # Few attempts have a signal or a reason, and a terminal may be narrow.
-        headings = [name for name in attempts[0] if any(cells[name] for cells in attempts)]
-        rows = [[str(cells[name] or "-") for name in headings] for cells in attempts]
+        shown = [name for name in attempts[0] if any(cells[name] for cells in attempts)]
+        columns = {name: [str(cells[name] or "-") for cells in attempts] for name in shown}
+        headings = headings_that_fit(columns, LEFT_OUT, width, {"reason": 20})
+        rows = [[*row] for row in zip(*(columns[name] for name in headings), strict=True)]
         yield TextTable(headings, rows, folds=True, title="attempts")
     if checkpoints := [*verify_checkpoints(run)]:
         rows = [cells(checkpoint)[1:] for checkpoint in checkpoints]

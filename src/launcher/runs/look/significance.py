@@ -25,7 +25,7 @@ Values = Mapping[str, float]
 
 def add_arguments(parser: Parser) -> None:
     parser.argument("key", "KEY", "what the arms differ in: optimizer, optimizer.lr, model")
-    parser.argument("words", "FILTER", f"of the runs: {FILTER_HELP}", nargs="*")
+    parser.argument("words", "FILTER", f"of the runs: {FILTER_HELP}", nargs="*", default=[])
     parser.argument("--metric", "KEY", "(default: val/loss)", default="val/loss")
     parser.argument("--step", "N", "compare the values of this step (default: the last)", type=int)
     parser.flag("--json", "the same as JSON")

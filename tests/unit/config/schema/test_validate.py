@@ -27,6 +27,9 @@ NO_TAG = (  # Hydra 1.4 deletes it
 )
 
 
+STARTS = ("run.init_from", "run.fork_from")
+
+
 def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
     """The faults of a configuration that composes."""
     try:
@@ -136,6 +139,7 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ("paths.outputs=/dev/null/x", "paths.outputs='/dev/null/x'", "not a folder; use another"),
     ("job=lr_find job.folder=/dev/null/x", "job.folder='/dev/null/x'", "not a folder; use another"),
     ("data.files='~nobody_here/x'", "data.files='~nobody_here/x'", "matches no file (looked in "),
+    ("data.files=''", "data.files=''", "matches no file (looked in "),
     # parts
     ("precision.name=fp8", "precision.name='fp8'", "one of fp32, tf32, bf16, fp16; e.g. "),
     ("+precision.scale=3", "precision.scale=3", "did you mean precision.init_scale?"),
@@ -228,10 +232,15 @@ def test_files_must_exist(tmp_path, monkeypatch):
     assert sentences("data.files='~/corpus/*.txt'") == []
 
 
-def test_a_checkpoint_to_start_from_must_exist(tmp_path):
+def test_a_checkpoint_to_start_from_must_exist_until_the_run_has_its_own(tmp_path):
     assert sentences(f"run.init_from={tmp_path}") == []
-    (tmp_path / "gpt-text" / "abcd0123").mkdir(parents=True)
+    own = tmp_path / "gpt-text/abcd0123/checkpoints/step-00000001"
+    own.mkdir(parents=True)
     assert sentences("run.init_from=abcd0123", f"paths.outputs={tmp_path}") == []
+    gone = [[f"{key}=gone/3", f"paths.outputs={tmp_path}", "run.id=abcd0123"] for key in STARTS]
+    assert all(len(sentences(*words)) == 1 for words in gone)
+    (own / "manifest.json").touch()
+    assert [sentences(*words) for words in gone] == [[], []]
 
 
 @pytest.fixture
@@ -283,7 +292,7 @@ def test_defaults_of_settings_equal_those_of_the_yaml_files(name):
 
 
 @pytest.mark.parametrize("words", [
-    "paths.outputs=", "run.init_from=", "run.fork_from=", "hooks.checkpointing.path=",
+    "paths.outputs=", *(f"{key}=" for key in STARTS), "hooks.checkpointing.path=",
     "job=lr_find job.folder=", "job=predict job.file=",
     "model=gpt data=parquet data.files=x data.cache=",
 ])  # fmt: skip

@@ -47,8 +47,9 @@ def test_all_runs_that_have_a_tracker(written, sync):
 
 def test_a_tracker_added_later_gets_the_whole_run(written, sync):
     run = written()
-    code, _, error = sync("aaaa")
-    assert code == 2 and error.startswith("n/aaaa1111: has no tracker; name one")
+    for words, which in ((["aaaa"], "n/aaaa1111"), ([], run.folder.path.parents[1])):
+        code, _, error = sync(*words)
+        assert code == 2 and error.startswith(f"{which}: has no tracker; name one")
     code, _, error = sync("aaaa", "tracker.tensorboard.namespace_separator=.")
     assert code == 2
     assert error.startswith("tracker.tensorboard.namespace_separator=.: the run has no tracker")

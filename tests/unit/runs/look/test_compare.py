@@ -18,13 +18,19 @@ def row(step, loss, **values):
     return {"step": step, "time": float(step), "attempt": 1, "train/loss": loss, **values}
 
 
+MORE = {f"val/{name}": 2.0 for name in ("a", "b", "c")}
+
+
 @pytest.fixture
 def make_pair(make_run):
     """Makes two runs of other learning rates; the first has logged at steps 10 and 20."""
 
     def make(*second):
         best = {"metric": "val/loss", "value": 0.5, "step": 20}
-        rows, model = [row(10, 1.0), row(20, 0.9, **{"val/loss": 0.5})], {"model": "gpt"}
+        rows, model = (
+            [row(10, 1.0, **dict.fromkeys(MORE, 1.0)), row(20, 0.9, **{"val/loss": 0.5})],
+            {"model": "gpt"},
+        )
         other = {**CONFIG, "optimizer": {"lr": 0.2}, "device": "cuda"}
         return [
             make_run("gpt", PAIR[1], config=CONFIG, choices=model, best=best, rows=rows),
@@ -82,6 +88,7 @@ def test_machines(runs, make_pair, change, first, second, expected):
     ("second", "part"),
     [
         ([row(10, 1.0), row(20, 0.9)], "bitwise identical at all 2 steps"),
+        ([row(10, 2.0, **MORE), row(20, 0.9)], "at step 10: train/loss 2.0 instead of 1.0"),
         ([row(10, "nan")], "at step 10: train/loss nan instead of 1.0"),
         ([row(5, 2.0), row(10, 1.5)], "no numbers that can be compared"),
         ([], "no numbers that can be compared"),

@@ -71,7 +71,11 @@ def test_the_table(runs, sweep):
 def test_a_run_is_one_line_at_any_width(sweep, outputs, width):
     runs = find_runs(outputs)
     lines = list(table(runs, time.time(), width).lines(width))
-    assert len(lines) == 1 + len(runs) and all(len(line) <= width for line in lines)
+    chosen = list(table(runs, time.time(), width, ["train/loss", "step", "best"]).lines(width))
+    for each in (lines, chosen):
+        assert len(each) == 1 + len(runs) and all(len(line) <= width for line in each)
+        assert runs[0].id in each[1]
+    assert ("train/loss" in chosen[0]) == (width >= 50)
     assert "state" in lines[0] and ("best val/loss" in lines[0]) == (width >= 80)
     assert ("model=gpt dim=128 lr=0.001" in lines[2]) == (width >= 50)
 
@@ -170,4 +174,4 @@ def test_damaged_runs_are_listed_too(runs, make_run, change):
     code, output, _ = runs()
     states = {line[1]: line[2] for line in rows(output)[1:]}
     assert code == 0 and states == {"aaaa0001": "damaged", "aaaa0002": "completed"}
-    assert runs("show", "aaaa0001")[0] == 0
+    assert runs("show", "aaaa0001")[0] == 0 == runs("report", "aaaa0001")[0]

@@ -64,10 +64,10 @@ def test_the_default_smoothing_ends_where_the_data_ends(make_run, outputs, point
 def test_many_runs_are_drawn_and_some_labelled(make_run, outputs):
     rows = [{"step": 1, "train/loss": 2.0}, {"step": 2, "train/loss": 1e-9}]
     for number in range(20):
-        make_run("gpt", f"{number:08x}", config={"seed": number}, rows=rows)
+        make_run(f"gpt{number % 2}", f"{number // 2:08x}", config={"seed": number}, rows=rows)
     drawn = panel(outputs, smoothing=0.0)
     labels = [text.get_text() for text in drawn.get_legend().get_texts()]
-    assert len(labels) == 12
+    assert len(labels) == 12 and labels[0] == "gpt0/00000000 seed=0", "two runs have one id"
     assert sum(len(line.get_xdata()) == 2 for line in drawn.lines) == 20
     assert drawn.get_yscale() == "log", "values of all sizes"
 
@@ -76,6 +76,7 @@ def test_many_runs_are_drawn_and_some_labelled(make_run, outputs):
     ("words", "key"),
     [
         ("gpt/aaaa0000 --metric val/los", "'--metric=val/los': "),
+        ("gpt/aaaa0000 --metric ,", "--metric=: names no metric"),
         ("gpt/aaaa0000 --smoothing 1", "--smoothing=1: "),
         ("gpt/aaaa0000 -o a.txt", "--output=a.txt: the name should end in .png"),
         ("gpt/aaaa0000 -o /no/a.png", "--output=/no/a.png: cannot be written"),

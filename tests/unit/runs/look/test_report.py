@@ -115,6 +115,7 @@ def test_many_runs_share_the_points(make_run, outputs, monkeypatch):
         (["--metric", "val/acuracy"], "'--metric=val/acuracy': "),
         (["state=running"], "There are no runs in "),
         (["-o", "/no/a.html"], "--output=/no/a.html: "),
+        (["-o", "."], "--output=.: cannot be written"),
     ],
 )
 def test_a_bad_command_is_a_sentence(runs, sweep, outputs, words, key):

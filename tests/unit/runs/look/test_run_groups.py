@@ -6,6 +6,8 @@ import math
 import pytest
 
 from launcher.rundir.history import Curve
+from launcher.runs.find_runs import find_runs
+from launcher.runs.look.run_groups import group_runs, table
 from launcher.runs.look.series import band
 
 LOSSES = {"adamw": [0.2, 0.3, 0.4], "sgd": [0.6, 0.5]}
@@ -35,7 +37,7 @@ def sweep(make_run, change):
     add("sgd", 2, 99.0, "12", state="failed")
 
 
-def test_the_table_groups_runs_over_seeds(sweep, runs):
+def test_the_table_groups_runs_over_seeds(sweep, runs, outputs):
     code, out, err = runs("list", "--over", "seed")
     assert (code, err) == (0, "")
     lines = [line.split("  ") for line in out.splitlines()]
@@ -46,6 +48,9 @@ def test_the_table_groups_runs_over_seeds(sweep, runs):
         ["toy", "optimizer=adamw", "3 completed", "3", *spreads[0]],
         ["toy", "optimizer=sgd", "2 completed, 1 failed", "2", *spreads[1]],
     ]
+    narrow = table(group_runs(find_runs(outputs), "seed"), ["best val/loss", "train/loss"], 40)
+    heading, first, _ = narrow.lines(40)
+    assert len(first) <= 40 and "adamw" in first and "best val/loss" in heading
 
 
 def test_json_has_the_values_of_completed_runs(sweep, runs):
@@ -81,4 +86,4 @@ def test_plot_and_report_draw_bands(sweep, runs, outputs, tmp_path):
     assert "PolyCollection" in (tmp_path / "plot.svg").read_text()
     assert runs("report", "--over", "seed")[0] == 0
     page = (outputs / "report.html").read_text()
-    assert '"groups":[{"label":"optimizer=adamw","runs":["00","01","02"]}' in page
+    assert '"groups":[{"label":"optimizer=adamw","runs":["toy/00","toy/01","toy/02"]}' in page

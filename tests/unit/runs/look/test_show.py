@@ -1,6 +1,9 @@
 import json
 import os
 
+from launcher.runs.find_runs import find_run
+from launcher.runs.look.show import tables
+
 CHOICES = {"model": "gpt", "hooks": ["default", "early_stopping"], "experiment": None}
 
 
@@ -46,10 +49,12 @@ def test_all_there_is_to_know(runs, make_run):
     assert any(line.startswith("1 ") and "0 to 8 preempted" in line for line in lines)
 
 
-def test_a_run_whose_process_died_unseen(runs, make_run):
+def test_a_run_whose_process_died_unseen(runs, make_run, outputs):
     make_run("gpt", "aaaa0001", state="stale", step=3)
     _, output, _ = runs("show", "gpt")
-    assert "0 to 3" in output and output.count("stale") == 2
+    assert "0 to 3" in output and output.count("stale") == 2 and "pid" in output
+    narrow = [*tables(find_run("gpt", outputs), 40)][1]
+    assert "outcome" in narrow.headings and "pid" not in narrow.headings
 
 
 def test_notes_and_labels_are_written_and_filtered_by(runs, make_run):
