@@ -4,12 +4,15 @@ A configuration may also name any optimizer class (`_target_: torch.optim.RMSpro
 argument is not `model`, it is called with the trainable parameters.
 """
 
+import inspect
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from launcher.config.messages import describe_type
 from launcher.errors import ConfigError
 from launcher.optim.arguments import has_required_argument
 from launcher.optim.combined import MuonAdamW
@@ -178,12 +181,21 @@ def muon(
     return MuonAdamW(optimizers)
 
 
-def check_step(optimizer: Optimizer, key: str) -> None:
-    """Check that `step` needs no closure, unlike torch.optim.LBFGS; `key` is for messages."""
-    if has_required_argument(type(optimizer), "step"):
+def check_optimizer(optimizer: object, key: str) -> None:
+    """Check what training calls; `step` needs no closure, unlike torch.optim.LBFGS's."""
+    methods = ("param_groups", "zero_grad", "state_dict", "load_state_dict")
+    if not all(hasattr(optimizer, name) for name in methods):
         raise ConfigError(
-            f"{key}: the step of {type(optimizer).__name__} needs a closure, which is not"
-            " supported; use another optimizer, e.g. optimizer=adamw."
+            f"{key}: should make a torch.optim.Optimizer; it made {describe_type(optimizer)}."
+        )
+    cls: Any = type(optimizer)
+    # Torch has wrapped the method of each class.
+    if inspect.unwrap(getattr(cls, "step", Optimizer.step)) is inspect.unwrap(Optimizer.step):
+        raise ConfigError(f"{key}: {cls.__name__} has no step(); add it.")
+    if has_required_argument(cls, "step"):
+        raise ConfigError(
+            f"{key}: the step of {cls.__name__} needs a closure, which is not supported; use"
+            " another optimizer, e.g. optimizer=adamw."
         )
 
 
