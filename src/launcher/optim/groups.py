@@ -2,16 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
+from launcher.types import ParameterKind
 
-Kind = Literal["norms", "biases", "embeddings"]
-
-
-NO_DECAY: tuple[Kind, ...] = ("norms", "biases")
+NO_DECAY: tuple[ParameterKind, ...] = ("norms", "biases")
 
 
 def decay_groups(
@@ -73,7 +70,7 @@ def _last_layer(unit: nn.Module) -> nn.Module:
     return unit
 
 
-def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, Kind | None]]:
+def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, ParameterKind | None]]:
     """Yield each trainable parameter once, with its kind by the module that owns it."""
     seen: set[int] = set()
     for module in model.modules():
@@ -83,7 +80,7 @@ def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, Kind | None]]:
                 yield parameter, _kind(module, name)
 
 
-def _kind(module: nn.Module, name: str) -> Kind | None:
+def _kind(module: nn.Module, name: str) -> ParameterKind | None:
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return "embeddings"
     # Norms are found by name, which includes LlamaRMSNorm, LayerNorm, BatchNorm2d and a user's own.
