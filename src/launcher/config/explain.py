@@ -30,7 +30,7 @@ def explain(error: BaseException) -> list[str]:
     if (rejected := config_error(error)) is not None:
         return without_environment(rejected.messages)
     if isinstance(error, InstantiationException) and (
-        message := _explain_not_found(error) or _is_abstract(error)
+        message := _explain_not_found(error) or _is_abstract(error) or _is_not_callable(error)
     ):
         return [message]
     return []
@@ -62,6 +62,15 @@ def _is_abstract(error: InstantiationException) -> str | None:
         return None
     methods = " and ".join(f"{name}()" for name in missing)
     return f"{join(path, '_target_')}={target}: the class has no {methods}; add what is missing."
+
+
+def _is_not_callable(error: InstantiationException) -> str | None:
+    """Return a message for a `_target_` that is a module or another object, or None."""
+    start = "Expected a callable target, got "
+    path, _ = _parse_build_error(error, start)
+    found = str(error).partition(start)[2].partition("\n")[0]
+    key = join(path, "_target_")
+    return f"{key}={found}: should name a class or function." if found else None
 
 
 def _parse_build_error(error: InstantiationException, beginning: str) -> tuple[str, str]:

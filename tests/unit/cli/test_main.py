@@ -174,6 +174,7 @@ HALF += "    def forward(self, batch): ...\n"
         (HALF, "the class has no init_weights() and shard_units()"),
         ("# first\nimport no_such_package" + NET, "line 2: No module named 'no_such_package'."),
         ("# first\ndef broken(:" + NET, "line 2: invalid syntax."),
+        ("Net = 3\n", "='3' of type 'int': should name a class or function."),
     ],
 )
 def test_broken_code_of_a_user_is_one_message(code, why, folder, capsys, monkeypatch):
