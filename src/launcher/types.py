@@ -18,4 +18,4 @@ Size = Annotated[float, Ge(0)] | Literal["auto"]
 NonEmptyText = Annotated[str, MinLen(1)]
 """A path or a URL. An unset variable of the shell leaves an empty one."""
 UnitInterval = Annotated[float, Ge(0), Lt(1)]
-ParameterKind = Literal["norms", "biases", "embeddings"]
+Kind = Literal["norms", "biases", "embeddings"]

@@ -18,13 +18,7 @@ from launcher.optim.arguments import has_required_argument
 from launcher.optim.combined import MuonAdamW
 from launcher.optim.fused import choose_fused
 from launcher.optim.groups import decay_groups, hidden_matrices
-from launcher.types import (
-    NonNegativeFloat,
-    ParameterKind,
-    PositiveFloat,
-    PositiveInt,
-    UnitInterval,
-)
+from launcher.types import Kind, NonNegativeFloat, PositiveFloat, PositiveInt, UnitInterval
 
 
 def adamw(
@@ -34,7 +28,7 @@ def adamw(
     betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.999),
     eps: PositiveFloat = 1e-8,
     weight_decay: NonNegativeFloat = 0.01,
-    no_decay: list[ParameterKind] | None = None,
+    no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101).
@@ -65,7 +59,7 @@ def adam(
     betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.999),
     eps: PositiveFloat = 1e-8,
     weight_decay: NonNegativeFloat = 0.0,
-    no_decay: list[ParameterKind] | None = None,
+    no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980) with the arguments of `adamw`.
@@ -85,7 +79,7 @@ def sgd(
     momentum: UnitInterval = 0.9,
     nesterov: bool = False,
     weight_decay: NonNegativeFloat = 0.0,
-    no_decay: list[ParameterKind] | None = None,
+    no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
     """Stochastic gradient descent with momentum (Sutskever et al. 2013).
@@ -105,7 +99,7 @@ def lion(
     lr: PositiveFloat = 1e-4,
     betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.99),
     weight_decay: NonNegativeFloat = 0.1,
-    no_decay: list[ParameterKind] | None = None,
+    no_decay: list[Kind] | None = None,
 ) -> Optimizer:
     """Lion (Chen et al. 2023, arXiv:2302.06675), from the package lion-pytorch.
 
@@ -132,7 +126,7 @@ def muon(
     nesterov: bool = True,
     ns_steps: PositiveInt = 5,
     weight_decay: NonNegativeFloat = 0.1,
-    no_decay: list[ParameterKind] | None = None,
+    no_decay: list[Kind] | None = None,
     adamw_lr: PositiveFloat | None = None,
     betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.95),
     eps: PositiveFloat = 1e-8,
@@ -189,20 +183,21 @@ def muon(
 
 def check_optimizer(optimizer: object, key: str) -> None:
     """Check what training calls; `step` needs no closure, unlike torch.optim.LBFGS's."""
-    methods = ("param_groups", "zero_grad", "state_dict", "load_state_dict")
-    if not all(hasattr(optimizer, name) for name in methods):
-        raise ConfigError(
-            f"{key}: should make a torch.optim.Optimizer; it made {describe_type(optimizer)}."
-        )
     cls: Any = type(optimizer)
+    methods = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict")
+    if not all(hasattr(optimizer, name) for name in methods):
+        issue = f"should make a torch.optim.Optimizer; it made {describe_type(optimizer)}"
     # Torch has wrapped the method of each class.
-    if inspect.unwrap(getattr(cls, "step", Optimizer.step)) is inspect.unwrap(Optimizer.step):
-        raise ConfigError(f"{key}: {cls.__name__} has no step(); add it.")
-    if has_required_argument(cls, "step"):
-        raise ConfigError(
-            f"{key}: the step of {cls.__name__} needs a closure, which is not supported; use"
-            " another optimizer, e.g. optimizer=adamw."
+    elif inspect.unwrap(cls.step) is inspect.unwrap(Optimizer.step):
+        issue = f"{cls.__name__} has no step(); add it"
+    elif has_required_argument(cls, "step"):
+        issue = (
+            f"the step of {cls.__name__} needs a closure, which is not supported; use another"
+            " optimizer, e.g. optimizer=adamw"
         )
+    else:
+        return
+    raise ConfigError(f"{key}: {issue}.")
 
 
 def _pair(betas: Iterable[float]) -> tuple[float, float]:

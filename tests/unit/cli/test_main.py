@@ -91,7 +91,8 @@ BAD = {
     ],
     # A folder that cannot be created, even by root.
     "paths.outputs=/proc/no/x": ["paths.outputs: /proc/no cannot be created"],
-    "--nope": ["unrecognized arguments: --nope"],
+    "--nope": ["unrecognized arguments: --nope; see"],
+    "--seed=3": ["unrecognized arguments: --seed=3; an override has no dashes: seed=3; see"],
     "--config-name=confg": ["--config-name=confg: there is no such configuration"],
     "--config-dir=nope": ["--config-dir=nope: there is no such folder."],
     "--config-dir=": ["--config-dir is empty: a variable of the shell may be unset"],

@@ -66,6 +66,8 @@ def _unreadable(text: str, error: Exception) -> str:
 
 def _readable_form(key: str, value: str) -> str:
     """Say how to write an override that cannot be read."""
+    if key.endswith(" ") or value.startswith(" "):
+        return f"write it without spaces around the =, {key.strip()}={value.strip()}."
     by_dots = re.sub(r"\[(\d+)\]", r".\1", key)
     if by_dots != key:
         return f"the items of a list are keys: {by_dots}={value}."
