@@ -153,6 +153,16 @@ def test_flags_may_be_among_the_overrides():
                 "No module named 'math.no_such'; 'math' is not a package."
             ],
         ),
+        (
+            [
+                "job.outcome=cannot build",
+                "model._target_=fractions.Fraction",
+                "~model.width",
+                "+model.numerator=x",
+            ],
+            2,
+            ["model: Fraction cannot be made: Invalid literal for Fraction: 'x'."],
+        ),
         (["job.outcome=is stopped"], 143, []),
     ],
 )
