@@ -18,3 +18,4 @@ Size = Annotated[float, Ge(0)] | Literal["auto"]
 NonEmptyText = Annotated[str, MinLen(1)]
 """A path or a URL. An unset variable of the shell leaves an empty one."""
 UnitInterval = Annotated[float, Ge(0), Lt(1)]
+Kind = Literal["norms", "biases", "embeddings"]

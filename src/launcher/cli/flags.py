@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import NoReturn
 
 from launcher.config.options import own_folder
 from launcher.process.argument_parser import Parser
@@ -28,6 +29,11 @@ class FlagParser(Parser):
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
         parts = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
         self.add_argument("--info", "-i", nargs="?", const="all", choices=parts)
+
+    def error(self, message: str) -> NoReturn:
+        typed = message.partition("unrecognized arguments: --")[2]
+        is_override = "." in typed or "=" in typed
+        super().error(f"{message}; an override has no dashes: {typed}" if is_override else message)
 
 
 def read(argv: Sequence[str]) -> Namespace:

@@ -29,10 +29,9 @@ def explain(error: BaseException) -> list[str]:
     """Return the messages for an exception that the user can fix; empty for other exceptions."""
     if (rejected := config_error(error)) is not None:
         return without_environment(rejected.messages)
-    if isinstance(error, InstantiationException) and (
-        message := _explain_not_found(error) or _is_abstract(error)
-    ):
-        return [message]
+    if isinstance(error, InstantiationException):
+        reasons = (_explain_not_found, _is_abstract, _is_not_callable, _is_rejected)
+        return [message for reason in reasons if (message := reason(error))][:1]
     return []
 
 
@@ -62,6 +61,25 @@ def _is_abstract(error: InstantiationException) -> str | None:
         return None
     methods = " and ".join(f"{name}()" for name in missing)
     return f"{join(path, '_target_')}={target}: the class has no {methods}; add what is missing."
+
+
+def _is_not_callable(error: InstantiationException) -> str | None:
+    """Return a message for a `_target_` that is a module or another object, or None."""
+    start = "Expected a callable target, got "
+    path, _ = _parse_build_error(error, start)
+    found = str(error).partition(start)[2].partition("\n")[0]
+    key = join(path, "_target_")
+    return f"{key}={found}: should name a class or function." if found else None
+
+
+def _is_rejected(error: InstantiationException) -> str | None:
+    """Return a message for arguments that a library's class does not take, or None."""
+    path, target = _parse_build_error(error, "Error in call to target '")
+    cause = unwrap_cause(error)
+    # An error in the user's own code has a traceback.
+    if not (target and isinstance(cause, ValueError | TypeError)) or _where(cause):
+        return None
+    return f"{path}: {target.rpartition('.')[2]} cannot be made: {first_line(cause)}"
 
 
 def _parse_build_error(error: InstantiationException, beginning: str) -> tuple[str, str]:

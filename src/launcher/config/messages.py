@@ -69,6 +69,14 @@ def _format(value: object, text: Callable[[str], str]) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def describe_type(value: object) -> str:
+    """Describe the type of a value for a message: "a Tensor"."""
+    if value is None:
+        return "nothing (None)"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
 def reason(error: BaseException) -> str:
     """Return the first line of an error's message without a full stop, else the error's type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

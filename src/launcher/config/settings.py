@@ -29,7 +29,7 @@ class Top:
 class RunSettings:
     name: str
     id: str
-    dir: str
+    dir: NonEmptyText
     identity: str | None = None
     tag: str | int | float | None = None
     sweep: str | int | None = None

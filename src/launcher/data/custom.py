@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.config.construct import instantiate
+from launcher.config.messages import show
 from launcher.data.base import DataSource
 from launcher.errors import ConfigError
 from launcher.types import NonNegativeInt, PositiveInt
@@ -96,7 +97,10 @@ class CustomData(DataSource):
 
 
 def make(part: object, path: str) -> Any:
-    """Build a node with `_target_`, which is at this path. Anything else is returned unchanged."""
+    """Build a node with `_target_`, which is at this path. An object is returned unchanged."""
     if isinstance(part, Mapping) and "_target_" in part:
         return instantiate(part, path)
+    if isinstance(part, str | dict):
+        way = f"{path}._target_={part if isinstance(part, str) else 'my_package.MyPart'}"
+        raise ConfigError(f"{path}={show(part)}: should be a part with a _target_; e.g. {way}.")
     return part

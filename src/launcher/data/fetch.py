@@ -105,6 +105,7 @@ def load(
     pin = device.type == "cuda"
     if num_workers:
         return WorkerBatches(source, requests, num_workers, pin)
-    items = source if requests is None else map(source.__getitem__, requests)
+    # A generator makes another error of a StopIteration, which `map` would take for the end.
+    items = source if requests is None else (source[request] for request in requests)
     batches = (batch for batch in items)
     return pin_batches(batches) if pin else batches

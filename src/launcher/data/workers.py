@@ -43,14 +43,15 @@ class Failure:
 
     def __init__(self, error: BaseException):
         self.traceback = user_traceback(error)
+        other = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            other.add_note(note)
         try:
-            self.error = pickle.dumps(error)
+            # A StopIteration would look like the end of the data.
+            self.error = pickle.dumps(other if isinstance(error, StopIteration) else error)
             pickle.loads(self.error)
         # An exception class may fail in any way when it is pickled.
         except Exception:
-            other = RuntimeError(f"{type(error).__name__}: {error}")
-            for note in getattr(error, "__notes__", ()):
-                other.add_note(note)
             self.error = pickle.dumps(other)
 
     def reraise(self) -> None:

@@ -10,6 +10,7 @@ from launcher.config.schema.matters_from import Node, Pair
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.state import reject_flat_buffers
+from launcher.process.device import parse_device
 from launcher.strategies.base import TensorReader
 from launcher.strategies.sharded import ShardedLike, is_sharded, local
 from launcher.strategies.weights import model_tensors, unwrap
@@ -80,7 +81,7 @@ class EmaHook(BaseHook):
             )
         self.use_buffers, self.name = use_buffers, name
         self.interval, self.warmup, self.start = interval, warmup, start
-        self.device = torch.device(device) if device is not None else None
+        self.device = parse_device(device) if device is not None else None
         self.evaluate = evaluate
         self._updates = self._updated_at = 0
         self._model: torch.nn.Module

@@ -4,10 +4,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from launcher.errors import ConfigError
 from launcher.hooks.base import Records, TrainerView
 from launcher.hooks.line_file import LineFileHook, Row
 from launcher.hooks.records import flatten, to_number
 from launcher.process import ranks
+from launcher.trackers.base import NO_METRICS
 
 
 class JsonlHook(LineFileHook):
@@ -45,6 +47,10 @@ class JsonlHook(LineFileHook):
             name: value if type(value) is float else to_number(value)
             for name, value in flatten(records).items()
         }
+        if name := next((name for name in NO_METRICS if name in values), None):
+            raise ConfigError(
+                f"trainer.log: {name} is a key of every line; use another name, e.g. my/{name}."
+            )
         numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
         if ranks.rank() != 0:
             return

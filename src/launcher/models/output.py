@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from launcher.config.messages import describe_type
 from launcher.errors import ConfigError
 
 OUTPUTS = ("logits", "targets")
@@ -68,14 +69,6 @@ def _leaves(records: Mapping[object, object], prefix: str = "") -> Iterator[tupl
             yield from _leaves(value, f"{prefix}{key}/")
         elif prefix or key not in OUTPUTS or torch.is_grad_enabled():
             yield f"{prefix}{key}", value
-
-
-def describe_type(value: object) -> str:
-    """Describe the type of a value for a message: "a Tensor"."""
-    if value is None:
-        return "nothing (None)"
-    name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def check_parameters(model: nn.Module) -> None:

@@ -6,10 +6,11 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from launcher.config.messages import describe_type
+from launcher.config.schema.value_types import check_call
 from launcher.errors import ConfigError
 from launcher.models.base import Model, Records, accuracy, count_targets, outputs
 from launcher.models.losses import CLASS_LOSSES, class_loss, elementwise
-from launcher.models.output import describe_type
 from launcher.types import NonNegativeFloat, PositiveFloat, UnitInterval
 
 Name = Literal["cross_entropy", "focal", "bce", "mse", "l1", "huber"]
@@ -53,6 +54,7 @@ class Supervised(Model):
                 f"model.module={module!r}: should be a torch.nn.Module; name its class, e.g. "
                 "model.module._target_=my_package.MyModule."
             )
+        check_call(f"model.module: {type(module).__name__}.forward", module.forward, "input")
         for name, value, losses in (
             ("label_smoothing", label_smoothing, CLASS_LOSSES[:1]),
             ("class_weights", class_weights, CLASS_LOSSES),

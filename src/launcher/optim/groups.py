@@ -2,14 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
-
-Kind = Literal["norms", "biases", "embeddings"]
-
+from launcher.types import Kind
 
 NO_DECAY: tuple[Kind, ...] = ("norms", "biases")
 

@@ -4,18 +4,21 @@ A configuration may also name any optimizer class (`_target_: torch.optim.RMSpro
 argument is not `model`, it is called with the trainable parameters.
 """
 
+import inspect
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from launcher.config.messages import describe_type
 from launcher.errors import ConfigError
 from launcher.optim.arguments import has_required_argument
 from launcher.optim.combined import MuonAdamW
 from launcher.optim.fused import choose_fused
-from launcher.optim.groups import Kind, decay_groups, hidden_matrices
-from launcher.types import NonNegativeFloat, PositiveFloat, PositiveInt, UnitInterval
+from launcher.optim.groups import decay_groups, hidden_matrices
+from launcher.types import Kind, NonNegativeFloat, PositiveFloat, PositiveInt, UnitInterval
 
 
 def adamw(
@@ -178,13 +181,23 @@ def muon(
     return MuonAdamW(optimizers)
 
 
-def check_step(optimizer: Optimizer, key: str) -> None:
-    """Check that `step` needs no closure, unlike torch.optim.LBFGS; `key` is for messages."""
-    if has_required_argument(type(optimizer), "step"):
-        raise ConfigError(
-            f"{key}: the step of {type(optimizer).__name__} needs a closure, which is not"
-            " supported; use another optimizer, e.g. optimizer=adamw."
+def check_optimizer(optimizer: object, key: str) -> None:
+    """Check what training calls; `step` needs no closure, unlike torch.optim.LBFGS's."""
+    cls: Any = type(optimizer)
+    methods = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict")
+    if not all(hasattr(optimizer, name) for name in methods):
+        issue = f"should make a torch.optim.Optimizer; it made {describe_type(optimizer)}"
+    # Torch has wrapped the method of each class.
+    elif inspect.unwrap(cls.step) is inspect.unwrap(Optimizer.step):
+        issue = f"{cls.__name__} has no step(); add it"
+    elif has_required_argument(cls, "step"):
+        issue = (
+            f"the step of {cls.__name__} needs a closure, which is not supported; use another"
+            " optimizer, e.g. optimizer=adamw"
         )
+    else:
+        return
+    raise ConfigError(f"{key}: {issue}.")
 
 
 def _pair(betas: Iterable[float]) -> tuple[float, float]:

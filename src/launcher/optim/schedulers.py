@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from launcher.config.messages import describe_type
 from launcher.config.schema.checks import warmup_issue
 from launcher.errors import ConfigError, TrainingError
 from launcher.optim.arguments import has_required_argument
@@ -161,15 +162,14 @@ def needs_metric(scheduler: object) -> bool:
     return has_required_argument(type(scheduler), "step")
 
 
-def check_steps(scheduler: object, where: str) -> None:
-    if isinstance(scheduler, LRScheduler) or not needs_metric(scheduler):
-        return
-    cls = type(scheduler)
-    raise ConfigError(
-        f"{where}: {cls.__name__} is not a torch.optim.lr_scheduler.LRScheduler, and its step"
-        " needs arguments; use scheduler=cosine, linear or wsd, a class of"
-        " torch.optim.lr_scheduler, or a LambdaLR with the same factors."
-    )
+def check_scheduler(scheduler: object, where: str) -> None:
+    """Check that training can step, save and load a schedule."""
+    if not isinstance(scheduler, LRScheduler):
+        raise ConfigError(
+            f"{where}: should make a torch.optim.lr_scheduler.LRScheduler; it made"
+            f" {describe_type(scheduler)}. Use scheduler=cosine, linear or wsd, a class of"
+            " torch.optim.lr_scheduler, or a LambdaLR with the same factors."
+        )
 
 
 def _warmup(total: int, steps: int | None, ratio: float | None) -> int:

@@ -16,12 +16,14 @@ from torch import nn
 
 from launcher.config.construct import instantiate
 from launcher.config.identity.record_entry import read_identity
+from launcher.config.messages import describe_type
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import batch_issue
 from launcher.config.schema.hook_dependencies import validation_issues
 from launcher.config.schema.lane_rules import lane_issues, support_issue
 from launcher.config.schema.run_length import with_epochs
 from launcher.config.schema.validate import without_own_keys
+from launcher.config.schema.value_types import check_call
 from launcher.config.settings import RunSettings, TrainerSettings
 from launcher.config.tree import get
 from launcher.data.iterable import length
@@ -36,12 +38,12 @@ from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.shared import SharedStart
 from launcher.hooks.sources import SourcesHook
-from launcher.models.output import check_parameters, describe_type
+from launcher.models.output import check_parameters
 from launcher.optim.common_steps import comparable
 from launcher.optim.fused import kernels_for_any_shard
-from launcher.optim.optimizers import check_step
+from launcher.optim.optimizers import check_optimizer
 from launcher.optim.precision import Precision
-from launcher.optim.schedulers import check_steps, needs_metric
+from launcher.optim.schedulers import check_scheduler, needs_metric
 from launcher.process import collector
 from launcher.process.files import expand
 from launcher.process.ranks import Ranks
@@ -231,6 +233,9 @@ def build_model(node: Mapping[str, Any]) -> nn.Module:
             f"model._target_={node['_target_']}: should make a torch.nn.Module; it made"
             f" {describe_type(model)}."
         )
+    if getattr(model.forward, "__func__", None) is nn.Module.forward:
+        raise ConfigError(f"model._target_={node['_target_']}: the class has no forward(); add it.")
+    check_call(f"model: {type(model).__name__}.forward", model.forward, "batch")
     check_parameters(model)
     return model
 
@@ -242,19 +247,16 @@ def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Op
     torch's own optimizers take them.
     """
     factory: Callable[..., torch.optim.Optimizer] = instantiate(node, "optimizer", _partial_=True)
-    takes_model = _parameters(factory)[0] == "model"
+    takes_model = _parameters(factory)[:1] == ["model"]
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not takes_model and not parameters:
         raise ConfigError(
             f"model._target_={type(model).__name__}: has no parameter to train; use another model."
         )
-    optimizer = factory(model if takes_model else parameters)
     key = f"optimizer._target_={node['_target_']}"
-    if not hasattr(optimizer, "param_groups"):
-        raise ConfigError(
-            f"{key}: should make a torch.optim.Optimizer; it made {describe_type(optimizer)}."
-        )
-    check_step(optimizer, key)
+    check_call(key, factory, "model" if takes_model else "parameters")
+    optimizer = factory(model if takes_model else parameters)
+    check_optimizer(optimizer, key)
     return optimizer
 
 
@@ -269,13 +271,11 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     factory, mode = instantiate(options, "scheduler", _partial_=True), {}
     if metric is not None and "mode" in _parameters(factory):
         mode["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
+    key = f"scheduler._target_={options['_target_']}"
+    check_call(key, factory, "optimizer", **mode)
     scheduler: object = factory(optimizer, **mode)
-    name, key = type(scheduler).__name__, f"scheduler._target_={options['_target_']}"
-    if not hasattr(scheduler, "step"):
-        raise ConfigError(
-            f"{key}: should make a scheduler of torch.optim; it made {describe_type(scheduler)}."
-        )
-    check_steps(scheduler, key)
+    check_scheduler(scheduler, key)
+    name = type(scheduler).__name__
     if needs_metric(scheduler) and metric is None:
         raise ConfigError(
             f"scheduler.metric: {name} follows a logged metric; e.g. +scheduler.metric=val/loss."

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from inspect import signature
 from itertools import takewhile
 
+from launcher.config.messages import describe_type
+from launcher.config.schema.value_types import check_call
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import EVENTS, BaseHook, Records, TrainState, check_event, overrides
 from launcher.hooks.records import flatten
-from launcher.models.output import describe_type
 
 Call = Callable[..., None]
 
@@ -95,9 +97,16 @@ def check_hook(hook: object, source: str) -> None:
             f"{source}: a hook should be an instance of a launcher.BaseHook; this is"
             f" {text}{advice}."
         )
+    owner = f"{source}: {type(hook).__name__}"
     for name in dir(type(hook)):
         if name.startswith("on_") and callable(getattr(hook, name)):
-            check_event(name, f"{source}: {type(hook).__name__}")
+            check_event(name, owner)
+    for event in EVENTS:
+        if overrides(hook, event):
+            arguments = list(signature(getattr(BaseHook, event)).parameters.values())[1:]
+            names = [each.name for each in arguments if each.default is each.empty]
+            named = {each.name: each.default for each in arguments[len(names) :]}
+            check_call(f"{owner}.{event}", getattr(hook, event), *names, **named)
 
 
 def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from launcher.config.messages import describe_type
 from launcher.config.schema.value_types import check_bounds
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, StepInfo, TrainState
@@ -24,17 +25,12 @@ from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switches_we
 from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import format_step
 from launcher.hooks.state import full_state, load_full_state, load_hook_states
-from launcher.models.output import (
-    check_output,
-    check_parameters,
-    describe_type,
-    is_part,
-)
-from launcher.optim.optimizers import check_step
+from launcher.models.output import check_output, check_parameters, is_part
+from launcher.optim.optimizers import check_optimizer
 from launcher.optim.precision import Precision
 from launcher.optim.schedule_state import ScheduleState
 from launcher.optim.schedulers import (
-    check_steps,
+    check_scheduler,
     current_rates,
     follow_groups,
     needs_metric,
@@ -208,7 +204,7 @@ class BaseTrainer(HookCaller):
             "build_lr_scheduler", "a scheduler of torch.optim, or None", "step"
         )
         if self.lr_scheduler is not None:
-            check_steps(self.lr_scheduler, f"{type(self).__name__}.build_lr_scheduler")
+            check_scheduler(self.lr_scheduler, f"{type(self).__name__}.build_lr_scheduler")
             self._follows_metric = needs_metric(self.lr_scheduler)
         self.grad_scaler = self._part("build_grad_scaler", "a torch.amp.GradScaler", "unscale_")
         self.hooks = list(self._part("build_hooks", "a list of hooks", "__iter__"))
@@ -227,7 +223,7 @@ class BaseTrainer(HookCaller):
         self.model = self._part("build_model", "a torch.nn.Module", "named_parameters")
         check_parameters(self.model)
         self.optimizer = self._part("build_optimizer", "a torch.optim.Optimizer", "param_groups")
-        check_step(self.optimizer, f"{type(self).__name__}.build_optimizer")
+        check_optimizer(self.optimizer, f"{type(self).__name__}.build_optimizer")
 
     def _part(self, method: str, expected: str, *attributes: str) -> Any:
         part = getattr(self, method)()

@@ -91,7 +91,8 @@ BAD = {
     ],
     # A folder that cannot be created, even by root.
     "paths.outputs=/proc/no/x": ["paths.outputs: /proc/no cannot be created"],
-    "--nope": ["unrecognized arguments: --nope"],
+    "--nope": ["unrecognized arguments: --nope; see"],
+    "--seed=3": ["unrecognized arguments: --seed=3; an override has no dashes: seed=3; see"],
     "--config-name=confg": ["--config-name=confg: there is no such configuration"],
     "--config-dir=nope": ["--config-dir=nope: there is no such folder."],
     "--config-dir=": ["--config-dir is empty: a variable of the shell may be unset"],
@@ -152,6 +153,16 @@ def test_flags_may_be_among_the_overrides():
                 "No module named 'math.no_such'; 'math' is not a package."
             ],
         ),
+        (
+            [
+                "job.outcome=cannot build",
+                "model._target_=fractions.Fraction",
+                "~model.width",
+                "+model.numerator=x",
+            ],
+            2,
+            ["model: Fraction cannot be made: Invalid literal for Fraction: 'x'."],
+        ),
         (["job.outcome=is stopped"], 143, []),
     ],
 )
@@ -174,6 +185,7 @@ HALF += "    def forward(self, batch): ...\n"
         (HALF, "the class has no init_weights() and shard_units()"),
         ("# first\nimport no_such_package" + NET, "line 2: No module named 'no_such_package'."),
         ("# first\ndef broken(:" + NET, "line 2: invalid syntax."),
+        ("Net = 3\n", "='3' of type 'int': should name a class or function."),
     ],
 )
 def test_broken_code_of_a_user_is_one_message(code, why, folder, capsys, monkeypatch):

@@ -60,6 +60,7 @@ def folder(tmp_path_factory):
     ("model.kind=1", "model.kind=\"1\""),
     ("model.kind=true", "model.kind=\"true\""),
     ("trainer.max_steps=1e3", "trainer.max_steps=1000"),
+    ("trainer.max_steps = 3", "trainer.max_steps=3"),
     ("model.widht=3", "model.width=3"),
     ("model=deep/forth", "model=deep/fourth"),
     ("model=conf/model/net.yaml", "model=net"),

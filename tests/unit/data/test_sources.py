@@ -269,6 +269,11 @@ def test_custom_datasets_are_made_late():
     source = instantiate(config)
     with pytest.raises(Exception, match="no_such_module"):
         source.train_dataset()
+    config.dataset = "no_such_module.Dataset"
+    with pytest.raises(
+        ConfigError, match=r"^data\.dataset='no_.*; e\.g\. data\.dataset\._target_=no_"
+    ):
+        instantiate(config).train_dataset()
 
 
 def test_custom_batches_and_augmentation():

@@ -62,6 +62,7 @@ class Faulty:
         (ValueError("no label"), ValueError, "^no label\ndata: Faulty.3. raised it.$"),
         (ConfigError("data.files='x': a sentence."), ConfigError, "^data.files='x': a sentence.$"),
         (OddError("shard-7", 12), Exception, "shard-7:12 is broken\ndata: Faulty.3. raised it.$"),
+        (StopIteration(), RuntimeError, "StopIteration"),
     ],
 )
 def test_errors_keep_type_and_message(error, kind, message, num_workers):

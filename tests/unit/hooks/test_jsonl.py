@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher import FunctionHook
-from launcher.errors import TrainingError
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook
@@ -76,6 +76,13 @@ def test_lost_lines_are_reported_and_a_damaged_file_is_kept(file, caplog, damage
         assert kept.read_bytes() == damaged
     else:
         assert not kept.exists()
+
+
+@pytest.mark.parametrize("name", ["step", "time", "attempt", "samples", "epoch"])
+def test_a_record_cannot_replace_a_key_that_every_line_has(tmp_path, name):
+    hook = FunctionHook(on_after_step=lambda trainer: trainer.log({name: 99}))
+    with pytest.raises(ConfigError, match=f"^trainer.log: {name} is a key .* e.g. my/{name}.$"):
+        Toy([hook, JsonlHook()], 1, tmp_path).train()
 
 
 def test_a_line_that_was_cut_off_is_dropped(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from launcher import FunctionHook
 from launcher.config.settings import TrainerSettings
@@ -17,7 +16,9 @@ from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
 from launcher.train.build import (
+    build_model,
     build_optimizer,
+    build_scheduler,
     build_trainer,
     compile_options,
     in_steps,
@@ -26,7 +27,6 @@ from launcher.train.build import (
 from launcher.train.composed import Trainer, captures_graphs
 from support.composition import run_of
 from support.runner import metrics_of
-from support.toy import Toy
 
 
 def build(folder: Path, *overrides: str, **options: Any) -> Trainer:
@@ -207,15 +207,22 @@ def test_evaluation_has_a_batch_size_of_its_own(overrides, sizes, tmp_path):
     assert [len(batch[0]) for batch in loader] == sizes
 
 
-def test_an_optimizer_that_needs_a_closure_is_rejected(tmp_path):
-    node = OmegaConf.create({"_target_": "torch.optim.LBFGS", "lr": 0.1})
-    message = r": the step of LBFGS needs a closure, which is not supported; use another"
-    with pytest.raises(ConfigError, match=rf"^optimizer\._target_=torch\.optim\.LBFGS{message}"):
-        build_optimizer(node, torch.nn.Linear(1, 1))
-
-    class Own(Toy):
-        def build_optimizer(self) -> torch.optim.Optimizer:
-            return torch.optim.LBFGS(self.model.parameters())
-
-    with pytest.raises(ConfigError, match=rf"^Own\.build_optimizer{message}"):
-        Own([], 1, tmp_path).build()
+@pytest.mark.parametrize(
+    ("make", "target", "options", "message"),
+    [
+        (build_optimizer, "torch.optim.LBFGS", {}, "the step of LBFGS needs a closure, which"),
+        (build_optimizer, "torch.optim.Optimizer", {}, r"'defaults'; it is .* \(parameters\)\.$"),
+        (build_optimizer, "torch.optim.Optimizer", {"defaults": {}}, r"Optimizer has no step\(\)"),
+        (build_optimizer, "builtins.repr", {}, "should make a torch.optim.Optimizer; it made a st"),
+        (build_scheduler, "torch.optim.lr_scheduler.StepLR", {}, r"'step_size'; .* \(optimizer\)"),
+        (build_scheduler, "builtins.repr", {}, "should make a torch.*LRScheduler; it made a str"),
+        (build_model, "torch.nn.ModuleList", {}, r"the class has no forward\(\); add it\.$"),
+        (build_model, "torch.nn.CosineSimilarity", {}, r"\.forward: missing .*'x2'; .* \(batch\)"),
+    ],
+)
+def test_a_class_without_what_training_calls_is_rejected(make, target, options, message):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    part = {build_model: (), build_optimizer: (model,), build_scheduler: (optimizer,)}[make]
+    with pytest.raises(ConfigError, match=message):
+        make({"_target_": target, **options}, *part)

@@ -3,6 +3,9 @@
 from typing import Any
 
 import pytest
+from torch import zeros
+from torch.nn import Parameter
+from torch.optim import LBFGS
 
 from launcher import BaseHook, BaseTrainer
 from launcher.errors import ConfigError
@@ -71,6 +74,10 @@ class Misspelled(BaseHook):
     def on_afterstep(self, trainer: Any) -> None: ...
 
 
+class Demanding(BaseHook):
+    def on_after_step(self, trainer: Any, loss: float) -> None: ...  # type: ignore[override]
+
+
 @pytest.mark.parametrize(
     ("hook", "sentence"),
     [
@@ -81,6 +88,7 @@ class Misspelled(BaseHook):
                 r" on_after_step\?"
             ),
         ),
+        (Demanding(), r"Demanding\.on_after_step: .*'loss'; it is called with \(trainer\)"),
         (object(), "a hook should be an instance of a launcher.BaseHook; this is an object"),
         (Misspelled, "this is the class Misspelled, so create one"),
     ],
@@ -92,6 +100,12 @@ def test_object_that_is_not_a_hook_is_rejected(hook, sentence, tmp_path):
         BaseHook().on_after_stp = print  # type: ignore[attr-defined]
 
 
+class Timms:
+    """The interface of timm's schedulers."""
+
+    def step(self, epoch: int, metric: float | None = None) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("method", "part", "sentence"),
     [
@@ -99,28 +113,15 @@ def test_object_that_is_not_a_hook_is_rejected(hook, sentence, tmp_path):
         ("build_model", 3, "a torch.nn.Module; it returned an int"),
         ("build_optimizer", [], "a torch.optim.Optimizer; it returned a list"),
         ("build_lr_scheduler", 3, "a scheduler of torch.optim, or None; it returned an int"),
+        ("build_lr_scheduler", Timms(), "a torch.*LRScheduler; it made a Timms. Use "),
+        ("build_optimizer", LBFGS([Parameter(zeros(1))]), "the step of LBFGS needs a closure, "),
         ("build_hooks", None, "a list of hooks; it returned nothing"),
     ],
 )
 def test_a_part_of_the_wrong_type_is_rejected(method, part, sentence, tmp_path):
     trainer = Toy([], 1, tmp_path)
     setattr(trainer, method, lambda: part)
-    with pytest.raises(ConfigError, match=rf"^Toy\.{method} should return {sentence}"):
-        trainer.build()
-
-
-def test_a_scheduler_that_training_cannot_step_is_rejected(tmp_path):
-    class Timms:
-        """The interface of timm's schedulers."""
-
-        def step(self, epoch: int, metric: float | None = None) -> None: ...
-
-    trainer = Toy([], 1, tmp_path)
-    vars(trainer)["build_lr_scheduler"] = Timms
-    with pytest.raises(
-        ConfigError,
-        match=r"^Toy\.build_lr_scheduler: Timms is not a torch.*step needs arguments; use ",
-    ):
+    with pytest.raises(ConfigError, match=rf"^Toy\.{method}.*{sentence}"):
         trainer.build()
 
 

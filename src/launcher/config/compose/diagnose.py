@@ -20,6 +20,10 @@ from launcher.config.schema.validate import GROUPS
 
 SEVERAL = re.compile(r"^[^\s'\"\[{(]*\s+[~+]*[\w./@]+=")
 """A value that ends at a blank, before another override."""
+CHOSEN_TWICE = re.compile(
+    r"(In '.*': Could not override '.*/|Multiple values for |)(\w+)(@\2'|\. To| appears more than)"
+)
+"""Hydra's errors of a preset that chooses an option without `override /`."""
 NULL_NAMES = ("none", "no", "off", "false")
 OPTIONAL = ("scheduler", "hooks", "tracker")
 """Groups that a run may do without."""
@@ -62,6 +66,8 @@ def _unreadable(text: str, error: Exception) -> str:
 
 def _readable_form(key: str, value: str) -> str:
     """Say how to write an override that cannot be read."""
+    if key.endswith(" ") or value.startswith(" "):
+        return f"write it without spaces around the =, {key.strip()}={value.strip()}."
     by_dots = re.sub(r"\[(\d+)\]", r".\1", key)
     if by_dots != key:
         return f"the items of a list are keys: {by_dots}={value}."
@@ -131,6 +137,9 @@ def bad_option(error: Exception) -> str:
         group := match[2] or match[3]
     ):
         return f"{match[1]}.yaml should begin with `# @package _global_`, since it sets {group}."
+    # Hydra's own message has no slash before the group.
+    if match := CHOSEN_TWICE.match(message):
+        return f"another {match[2]} is chosen by `override /{match[2]}: ...` in the defaults list."
     return message
 
 

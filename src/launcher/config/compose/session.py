@@ -29,6 +29,8 @@ COMPOSITION_ERRORS = (
     ValueError,
     TypeError,
     AssertionError,
+    OSError,
+    RecursionError,
 )
 """Exceptions that Hydra raises for a bad command line or a bad YAML file."""
 
@@ -99,4 +101,8 @@ def first_line(error: BaseException) -> str:
         return f"{' '.join(str(error).split())}."
     if isinstance(error, YAMLError):
         return f"The configuration cannot be read as YAML: {' '.join(str(error).split())}."
+    if isinstance(error, RecursionError):
+        return "its defaults lead back to itself."
+    while not str(error) and error.__cause__ is not None:
+        error = error.__cause__
     return f"{reason(error)}."

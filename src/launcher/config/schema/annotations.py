@@ -36,9 +36,8 @@ NAMES: dict[str, Any] = {
     **dict.fromkeys(["FrozenSet", "Set", "Tuple", "frozenset", "set", "tuple"], tuple),
     **dict.fromkeys(["Dict", "Mapping", "MutableMapping", "dict"], dict),
     **dict.fromkeys(["Generator", "Tensor", "Module", "Parameter", "Optimizer"], Sentinel),
-    "timedelta": Sentinel,
+    **dict.fromkeys(["Signals", "timedelta"], Sentinel),
     **{cls.__name__: cls for cls in BOUNDS},
-    **{name: hint for name, hint in vars(bounded).items() if get_origin(hint) is Annotated},
 }  # fmt: skip
 TYPE_SYNTAX = (
     *(ast.Name, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.Call, ast.keyword),
@@ -59,6 +58,8 @@ class _Names(dict[str, Any]):
         self[name] = Any
         if isinstance(statement, ast.Assign):
             self[name] = evaluate(statement.value, self.statements)
+        elif statement is None or statement == f"{bounded.__name__}.{name}":
+            self[name] = vars(bounded).get(name, Any)
         return self[name]
 
 

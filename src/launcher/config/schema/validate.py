@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from launcher.config.compose.resolve import UNRESOLVED, references, without_unresolved
 from launcher.config.messages import (
@@ -65,7 +65,14 @@ SOURCE = re.compile(r"data\.sources\.[^.]+")
 SOURCE_WEIGHT = Parameter("weight", NonNegativeFloat, 1.0)
 """A key that the mixture uses. It also uses `val_dataset` of a source, and sets each source's
 `batch_size` to its own."""
-INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
+INSTANTIATION: dict[str, Any] = {
+    "_target_": str,
+    "_partial_": bool,
+    "_args_": list,
+    "_recursive_": bool,
+    "_convert_": Literal["none", "partial", "object", "all"],
+}
+"""Keys of any node with `_target_`, with their types."""
 
 
 def check_tree(
@@ -81,7 +88,7 @@ def check_tree(
     sources = references({key: written[key] for key in tree})
     issues = [*unresolved, *_sections(tree, _trains(tree)), *_groups(tree, written)]
     for path, node in [("", tree), *walk(tree, lists=True)]:
-        if isinstance(node, dict) and isinstance(node.get("_target_"), str):
+        if isinstance(node, dict) and "_target_" in node and path not in COLLECTIONS:
             issues += _node(path, node, set(sources.values()) if path == "data" else set())
     issues += crosschecks(without_unresolved(tree))
     issues = _with_length_issues(issues, without_unresolved(tree), sources)
@@ -243,6 +250,9 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
         if key not in top_keys and not _is_referred_to(written, key):
             near = hint(key, top_keys)
             text = f"a run has no such key, and nothing refers to it by ${{{key}}}{near}"
+            first, dot, rest = str(key).partition(".")
+            if dot:
+                text = f"is one key with a dot; write {first}: {{{rest}: ...}}."
             if isinstance(value, dict) and (inner := ", ".join(sorted(value.keys() & top_keys))):
                 begin = "its file should begin with `# @package _global_`."
                 text = f"sets {inner} below itself; {begin}"
@@ -255,6 +265,10 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
         yield from _has_target(name, tree.get(name))
     for name in COLLECTIONS:
         parts = tree.get(name)
+        if isinstance(parts, dict) and "_target_" in parts:
+            text = "its file should name the part, e.g. `my_part: {_target_: ...}`."
+            yield ConfigIssue(f"{name}._target_", show(parts["_target_"]), text)
+            continue
         for part, value in parts.items() if isinstance(parts, dict) else ():
             is_option = isinstance(value, dict) and part in options(
                 composition_folders(written), name
@@ -276,7 +290,8 @@ def _has_target(path: str, value: object) -> Iterator[ConfigIssue]:
         text = f"has no _target_; name its class or function, e.g. {path}._target_=my_package.Net."
         yield ConfigIssue(path, None, text)
     else:
-        yield ConfigIssue(path, show(value), "should be a part with a _target_, or null.")
+        way = "" if "." in path else f"; `override /{path}: ...` in the defaults chooses an option"
+        yield ConfigIssue(path, show(value), f"should be a part with a _target_, or null{way}.")
 
 
 def _is_referred_to(written: dict[str, Any], key: str) -> bool:
@@ -287,6 +302,14 @@ def _is_referred_to(written: dict[str, Any], key: str) -> bool:
 def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[ConfigIssue]:
     """Check a node with `_target_`. A key in `referred_to` may be the user's own."""
     target = node["_target_"]
+    if not (isinstance(target, str) and all(target.split("."))):
+        if target is not UNRESOLVED:
+            text = "should name a class or function, by its dotted path."
+            yield ConfigIssue(join(path, "_target_"), show(target), text)
+        return
+    for key, kind in INSTANTIATION.items():
+        if key in node:
+            yield from _check_type(join(path, key), node[key], Parameter(key, kind, UNKNOWN))
     try:
         spec = signature(target)
     except NotFound as error:
@@ -309,8 +332,6 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
 
 def target_issue(path: str, target: str, error: NotFound) -> ConfigIssue:
     """The error of a `_target_` that does not exist."""
-    if not target:
-        return ConfigIssue(join(path, "_target_"), None, "needs a value; name a class or function.")
     if not error.where:
         near = hint(error.name, ["launcher", "torch"])
         if near == ".":
@@ -348,7 +369,8 @@ def _missing(
 ) -> Iterator[ConfigIssue]:
     for parameter in parameters:
         if parameter.name not in node:
-            key, text = join(path, parameter.name), describe(parameter.annotation)
+            key, kind = join(path, parameter.name), parameter.annotation
+            text = "value" if kind is Any else describe(kind)
             yield ConfigIssue(key, None, f"is missing, and {owner} needs it; add +{key}=<{text}>.")
 
 

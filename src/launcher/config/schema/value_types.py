@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from launcher.config.messages import show
+from launcher.errors import ConfigError
 
 NOUNS = {
     int: "a whole number",
@@ -104,6 +105,18 @@ def _within(value: Any, mark: Ge | Gt | Le | Lt | MaxLen | MinLen) -> bool:
     name, _, is_within = LIMITS[type(mark)]
     size = len(value) if isinstance(mark, MinLen | MaxLen) else value
     return bool(is_within(size, getattr(mark, name)))
+
+
+def check_call(where: str, function: Callable[..., object], *names: str, **named: object) -> None:
+    """Check that a function of the user's takes the arguments with which it will be called."""
+    try:
+        inspect.signature(function).bind(*names, **named)
+    except TypeError as error:
+        given = ", ".join([*names, *(f"{name}={value}" for name, value in named.items())])
+        raise ConfigError(f"{where}: {error}; it is called with ({given}).") from None
+    # A function in C may have no signature.
+    except ValueError:
+        return
 
 
 def check_bounds(

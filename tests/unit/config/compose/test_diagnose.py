@@ -7,10 +7,25 @@ from support.composition import mistakes
 FILES = {
     "experiment/keys.yaml": "model:\n  dim: 64\n",
     "experiment/defaults.yaml": "defaults:\n  - override /model: mlp\n",
+    "experiment/again.yaml": "# @package _global_\ndefaults: [/model: mlp]\n",
+    "experiment/bare.yaml": "# @package _global_\ndefaults: [override model: mlp]\n",
+    "experiment/text.yaml": "# @package _global_\nmodel: mlp\noptimizer.lr: 3\n",
+    "hooks/flat.yaml": "_target_: launcher.hooks.memory.MemoryHook\n",
+    "model/number.yaml": "3\n",
+    "model/circle.yaml": "defaults: [circle]\n",
     "model/twice.yaml": "_target_: torch.nn.Linear\n_target_: torch.nn.ReLU\n",
 }
 MISTAKES = {
     "model=twice data=digits": ["model=twice: The configuration cannot be read as YAML"],
+    "model=number data=digits": ["model=number: Invalid loaded object type: int."],
+    "model=circle data=digits": ["model=circle: its defaults lead back to itself."],
+    "experiment=again": ["experiment=again: another model is chosen by `override /model: ...` in"],
+    "experiment=bare": ["experiment=bare: another model is chosen by `override /model: ...` in"],
+    "experiment=text": [
+        "optimizer.lr=3: is one key with a dot; write optimizer: {lr: ...}.",
+        "model='mlp': should be a part with a _target_, or null; `override /model: ...` in the",
+    ],
+    "hooks=[default,flat]": ["hooks._target_='launcher.hooks.memory.MemoryHook': its file should"],
     "model=bn optimizer.lrr=3": ["model=bn: no option bn", "optimizer.lrr=3: no key optimizer.lrr"],
     "experiment=keys": ["experiment={model:{dim:64}}: sets model below itself; its file should"],
     "experiment=defaults": ["experiment=defaults: experiment/defaults.yaml should begin with `# @"],

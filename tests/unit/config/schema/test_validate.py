@@ -143,7 +143,14 @@ SLURM = "dispatch=slurm dispatch.nodes="
     # parts
     ("precision.name=fp8", "precision.name='fp8'", "one of fp32, tf32, bf16, fp16; e.g. "),
     ("+precision.scale=3", "precision.scale=3", "did you mean precision.init_scale?"),
-    ("model._target_=", "model._target_", "needs a value; name a class or function."),
+    *((f"model._target_={value}", f"model._target_={shown}", "should name a class or function, by")
+      for value, shown in [("", "''"), ("torch..nn", "'torch..nn'"), ("null", "null"), ("3", "3")]),
+    ("+model._convert_=plain", "model._convert_='plain'", "one of none, partial, object, all."),
+    ("+model._recursive_=3", "model._recursive_=3", "should be true or false."),
+    ("optimizer.no_decay=[norm]", "optimizer.no_decay=['norm']", "each item one of norms, biases,"),
+    ("hooks.checkpointing.exit_signals=1.5", "hooks.checkpointing.exit_signals=1.5", "should be"),
+    ("strategy=deepspeed strategy.sub_group_size=-1", "strategy.sub_group_size=-1", "at least 0"),
+    ("run.dir=", "run.dir=''", "should be text that is not empty"),
     ("~model._target_", "model", "name its class or function, e.g. model._target_=my_"),
     ("model._target_=no_such.Model", "model._target_='no_such.Model'", "no module no_such; is its"),
     (
