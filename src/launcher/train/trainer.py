@@ -320,7 +320,7 @@ class BaseTrainer(HookCaller):
         try:
             restore_rng(rng)
             self._agree_on_signal()
-            if self.stop_signal or self.must_pause():
+            if self.stop_signal or self.must_pause() or self.state.is_at_end():
                 self._boundary()
             while not (self.is_paused or self.state.is_at_end()):
                 self._run_step()

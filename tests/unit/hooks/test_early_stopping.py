@@ -40,7 +40,7 @@ class InterruptedValues(Values):
 
 
 class ResumedValues(Values):
-    """Each resume makes that evaluation again."""
+    """The resume makes that evaluation again."""
 
     def on_ready(self, trainer: Any) -> None:
         self.on_after_step(trainer)
@@ -72,7 +72,7 @@ def test_a_run_that_stopped_early_trains_on_where_early_stopping_allows_it(
     first = trainer(3, 7)
     first.train()
     assert first.step == 5
-    second = trainer(patience, max_steps)
+    second = trainer(patience, max_steps, Values)
     second.train()
     assert second.step == end
     assert (second.state.stop_reason is None) == (end == max_steps)
