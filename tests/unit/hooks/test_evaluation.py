@@ -52,8 +52,8 @@ def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path):
 
 @pytest.mark.parametrize(("at", "end"), [(2, 4), (4, 4), (2, 2)])
 def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at, end):
-    """Also of the last step, or if it stops the run early: everything is logged, and run.json and
-    the last checkpoint have the best value."""
+    """The last step's too, and one that stops the run early: everything is logged, and run.json
+    and the last checkpoint have the best value."""
 
     class Interrupted(Toy):
         stop_at = -1
