@@ -97,7 +97,8 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at, end)
             for line in metrics_of(folder)
         ]
         hooks = StoredCheckpoint(folder / "checkpoints" / "latest").rank_state(0)["hooks"]
-        found.append((lines, hooks["CheckpointingHook"], hooks["EvaluationHook"]))
+        names = ("CheckpointingHook", "EvaluationHook", "EarlyStoppingHook")
+        found.append((lines, *(hooks[name] for name in names)))
     assert found[0] == found[1]
     assert [line["step"] for line in found[0][0]] == ([0, 2, 3, 4] if end == 4 else [0, 2])
     assert "train/loss" in found[0][0][-1]

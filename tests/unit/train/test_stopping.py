@@ -79,21 +79,6 @@ def test_a_run_that_has_ended_is_not_stopped_by_a_signal(tmp_path, reason):
     assert hook.seen[-2:] == [(3, 0)] * 2
 
 
-def test_an_interrupted_last_step_stops_the_run_which_repeats_it(tmp_path):
-    """A signal came during the evaluation after the last step, so the run has not ended."""
-
-    def interrupt(trainer: Any) -> None:
-        if trainer.step == 3:
-            kill()
-            trainer.stop_at_this_boundary()
-
-    signals.install()
-    hook = Signals()
-    with pytest.raises(signals.SignalExit):
-        Toy([FunctionHook(on_after_step=interrupt), hook], 3, tmp_path).train()
-    assert hook.seen[-2:] == [(3, TERM)] * 2
-
-
 class Drawing:
     """Draws from the training's generators; a signal comes in the middle of one of the calls."""
 
