@@ -82,12 +82,6 @@ class ResumableLoader:
             logger.warning("data.num_workers=%d: %s", num_workers, explain_lost_state(dataset))
 
     @property
-    def interruptible(self) -> bool:
-        """Return whether a signal may end the wait for a batch."""
-        # Else the dataset may have drawn from the training's generators by then.
-        return self.seed_samples or self.num_workers > 0
-
-    @property
     def samples_per_batch(self) -> int:
         """Return by how much each yield increases `samples`."""
         return self.micro_batch_size * self.world_size

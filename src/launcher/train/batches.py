@@ -47,8 +47,8 @@ class Batches:
         self.loader, self.source, self._logger = loader, resumable(loader, logger), logger
         self._num_targets, self._device, self._alone = num_targets, device, alone
         self._plain = self.source if isinstance(self.source, PlainLoader) else None
-        has_workers = bool(getattr(loader, "num_workers", 0))
-        self._is_interruptible = getattr(self.source, "interruptible", has_workers)
+        # Else the user's code may have drawn from the training's generators by then.
+        self._is_interruptible = any(getattr(loader, k, 0) for k in ("num_workers", "seed_samples"))
         self._epoch_size: int | None = None
         self._epoch, self._has_batches = 0, False
         self._iterator: Iterator[object]

@@ -20,7 +20,7 @@ class Counting:
     """Counts the samples that it has given; a signal comes just as it has counted those of the
     third batch."""
 
-    interruptible = True
+    seed_samples = True
 
     def __init__(self, signum: int | None = signal.SIGTERM):
         self.samples, self.signum, self.closed = 0, signum, 0
