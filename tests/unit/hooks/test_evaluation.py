@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -50,6 +51,11 @@ def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path):
     assert with_it.model.training
 
 
+class Drawing(list[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (batch + torch.rand(()) for batch in super().__iter__())
+
+
 @pytest.mark.parametrize(("at", "end"), [(2, 4), (4, 4), (2, 2)])
 def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at, end):
     """The last step's too, and one that stops the run early: everything is logged, and run.json
@@ -66,7 +72,8 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at, end)
     records: list[RunRecord] = []
 
     def trainer(folder: str) -> Interrupted:
-        evaluation = EvaluationHook(2, loader=lambda: [torch.ones(4, 2), torch.zeros(1, 2)])
+        batches = Drawing([torch.ones(4, 2), torch.zeros(1, 2)])
+        evaluation = EvaluationHook(2, loader=lambda: batches)
         checkpointing = CheckpointingHook(9, best_metric="val/loss")
         record = RunRecord(RunFolder(tmp_path / folder))
         record.begin_attempt(start_step=record.step, max_steps=4, world_size=1, strategy="none")
