@@ -7,7 +7,7 @@ import pytest
 
 from support.measuring import validated
 from support.ranks import Task, together
-from support.runner import launch, metrics, record, steps
+from support.runner import launch, metrics, record, steps, stop_at
 
 STEERED = [
     "digits", "strategy=ddp", "strategy.timeout=60", "trainer.max_steps=30", "optimizer.lr=0.3",
@@ -86,7 +86,10 @@ def test_watchdog_reports_a_slow_step_on_the_ranks_that_wait(results):
 
 def test_skipped_updates_end_the_command_with_the_reason(tmp_path):
     command = ["model=mlp", "data=digits", "device=cpu", "optimizer.lr=1e30", "trainer.max_steps=8"]
-    done = launch(tmp_path, *command, "hooks.checkpointing.interval=1", code=1)
+    command.append("hooks.checkpointing.interval=1")
+    stopped = launch(tmp_path, *command, *stop_at(4), code=143)
+    assert "at step 4; the same command resumes from step 1." in stopped.output
+    done = launch(tmp_path, *command, code=1)
     assert "7 skipped updates in a row. This state is not saved." in done.output
     assert "Traceback" not in done.output
     saved = record(tmp_path)

@@ -50,12 +50,6 @@ class PlainLoader:
         self._epochs: DataLoader[object] | None = None
         self._dataset_state: bytes | None = None
 
-    @property
-    def interruptible(self) -> bool:
-        """Return whether a signal may end the wait for a batch."""
-        # Without workers the dataset may have drawn from the training's generators by then.
-        return self.loader.num_workers > 0
-
     def __iter__(self) -> Iterator[object]:
         if self._epochs is None:
             self._warn()

@@ -110,7 +110,7 @@ class CheckpointingHook(BaseHook):
         self._built: dict[str, tuple[int, ...]] = {}
         self.saved_at = self._observed_at = -1
         """Steps of the newest save and of the newest value of the best metric."""
-        self._improved = self._is_postponed = self._is_checked = False
+        self._improved = self._is_postponed = self._is_checked = self._is_stale = False
         self._best_saved: tuple[float | None, int] = (None, 0)
         """Value and step of the best checkpoint that is durable."""
         self._best_in_flight: tuple[float | None, int] | None = None
@@ -179,6 +179,8 @@ class CheckpointingHook(BaseHook):
     # ----------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         best, step = self.best, trainer.step
+        # A resume has repeated an evaluation that a signal had ended.
+        self._is_stale |= step == self.saved_at and not dry_run
         if best is None or dry_run or not best.observe(records):
             return
         self._observed_at = step
@@ -206,7 +208,8 @@ class CheckpointingHook(BaseHook):
         if ends:
             # A failed save of this step is tried again below.
             self._await(trainer)
-        if (ends or self._is_due(trainer, step)) and step not in (0, self.saved_at):
+        is_saved = step == 0 or (step == self.saved_at and not self._is_stale)
+        if (ends or self._is_due(trainer, step)) and not is_saved:
             self._save_unless_broken(trainer, wait=ends)
         if not self._is_checked and step > 0:
             # What cannot be stored is found before there is much to lose.
@@ -221,9 +224,6 @@ class CheckpointingHook(BaseHook):
             self.best.check(trainer)
 
     def on_after_train(self, trainer: TrainerView) -> None:
-        # A fork had nothing left to train.
-        if trainer.step > 0 and trainer.step != self.saved_at:
-            self._save_unless_broken(trainer, wait=True)
         if self.best is not None:
             self.best.check_end(trainer, needs_validation=False)
 
@@ -270,7 +270,7 @@ class CheckpointingHook(BaseHook):
                 ) from error
             return
         seconds = time.perf_counter() - started
-        self.saved_at = trainer.step
+        self.saved_at, self._is_stale = trainer.step, False
         if not self.saver.in_flight:
             self._note_saved(trainer)
         done = "copied, being written" if self.saver.in_flight else "saved"

@@ -105,7 +105,10 @@ class EvaluationHook(BaseHook):
         missed = trainer.step > 0 and is_due and self._done_at != trainer.step
         if missed or (trainer.step == 0 and self.at_start):
             # This step may have no checkpoint of this run.
+            was_at_end = trainer.state.is_at_end()
             self._evaluate(trainer)
+            if trainer.state.is_at_end() and not was_at_end:
+                trainer.fire("on_last_step")
 
     def on_after_step(self, trainer: TrainerView) -> None:
         if self._interval.is_due(trainer, trainer.state.step):

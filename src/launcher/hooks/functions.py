@@ -1,6 +1,7 @@
 """Plain functions as a hook."""
 
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 
 from launcher.errors import ConfigError
@@ -27,6 +28,7 @@ class FunctionHook(BaseHook):
         functions = self._functions.setdefault(event, [])
         functions.append(_import(event, function) if isinstance(function, str) else function)
 
+        @wraps(functions[0])
         def call_all(*args: object, **options: object) -> None:
             for function in functions:
                 function(*args, **options)

@@ -45,7 +45,8 @@ class MemoryHook(IntervalHook):
 
     def report(self, trainer: TrainerView) -> None:
         peaks, self._peak = ranks.all_gather(self._peak), 0.0
-        trainer.log({"memory": {f"rank_{rank}": value for rank, value in enumerate(peaks)}})
+        if any(peaks):
+            trainer.log({"memory": {f"rank_{rank}": value for rank, value in enumerate(peaks)}})
 
 
 def max_memory(device: torch.device) -> float:

@@ -89,12 +89,13 @@ def _sum_batches(
     """Return sums over this rank's batches under 0, or with lanes of each by its number."""
     parts: dict[int, Sums] = {}
     lanes = trainer.strategy.lanes
+    first = 1 if lanes is None else lanes.count + 1
     with in_evaluation(trainer.model, needs_outputs=bool(metrics.metrics)):
+        # An evaluation that is repeated, by a resume or another process, draws the same random
+        # numbers: for the first batch, and for each forward pass and the batch after it.
+        seed_lane(trainer.strategy.plan.seed, step, first - 1)
         for turn, (batch, is_new) in enumerate(_in_step(batches)):
             number = turn * ranks.world_size() + ranks.rank()
-            # An evaluation that is repeated, by a resume or another process, draws the same random
-            # numbers.
-            first = 1 if lanes is None else lanes.count + 1
             seed_lane(trainer.strategy.plan.seed, step, first + number)
             with trainer.strategy.forward_context():
                 loss, records = trainer.call_forward(batch)

@@ -54,12 +54,14 @@ class StatsHook(IntervalHook):
             self.report(trainer)
 
     def report(self, trainer: TrainerView) -> None:
-        last, count = self._steps[-1], len(self._steps)
-        if self._restored is not None:
-            count += len(self._restored["losses"])
+        # A resume may only repeat the evaluation of the last step.
+        last = self._steps[-1] if self._steps else trainer.step_info
+        count = len(self._steps) + len(self._restored["losses"] if self._restored else ())
+        if not count:
+            return
         # Hooks with the same interval share the means, so they are read and gathered once.
         if "means" not in last or last["means"].steps != count:
-            last["means"] = _means(self.state(trainer), last, trainer.optimizer.param_groups)
+            last["means"] = _means(self.state(trainer), trainer.optimizer.param_groups)
         stats: Stats = last["means"]
         if self.sync and trainer.strategy.ranks.is_distributed:
             if "means_over_ranks" not in last or last["means_over_ranks"].steps != count:
@@ -100,9 +102,7 @@ def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
         steps[i]["has_all"] = True
 
 
-def _means(
-    values: Mapping[str, Any], last: StepInfo, param_groups: Sequence[dict[str, object]]
-) -> Stats:
+def _means(values: Mapping[str, Any], param_groups: Sequence[dict[str, object]]) -> Stats:
     count = len(values["losses"])
     losses, norms, records, memory = (
         values[name] for name in ("losses", "norms", "records", "memory")
@@ -126,7 +126,7 @@ def _means(
         # A group may have been added since.
         {
             str(group.get("name", f"group_{i}")): float(rate)
-            for i, (group, rate) in enumerate(zip(param_groups, last.get("lr", ()), strict=False))
+            for i, (group, rate) in enumerate(zip(param_groups, values["rates"][-1], strict=False))
         },
         0 if math.isfinite(total) else _count_unexplained(losses, norms),
     )
@@ -151,6 +151,7 @@ def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
             to_numbers(_mean_records(info["records"])) for info in steps if any(info["records"])
         ],
         "times": [(info["step_time"], sum(info["data_time"])) for info in steps],
+        "rates": [[float(rate) for rate in info.get("lr", ())] for info in steps[-1:]],
         "retries": sum([info["non_finite_grad_retry_count"] for info in steps]),
         "memory": [info["max_memory"] for info in steps if "max_memory" in info],
     }

@@ -101,7 +101,8 @@ class ThroughputHook(IntervalHook):
         self._since, self._paused = (self._now(trainer), trainer.step, trainer.samples), 0.0
 
     def report(self, trainer: TrainerView) -> None:
-        assert self._since is not None
+        if self._since is None:
+            return
         then, first, samples_before = self._since
         if first == trainer.step:
             return

@@ -176,7 +176,10 @@ class AttemptLog:
         if not (self.has_begun and self.record is not None):
             return
         name = signal.Signals(stop.signum).name
-        then = "resumes from there" if self._saves else "starts at step 0 again"
+        # A step whose update was skipped is not saved.
+        saved = self.folder.newest_step() if self._saves else None
+        then = f"resumes from step {saved}" if saved else "starts at step 0 again"
+        then = "resumes from there" if saved == self._step else then
         logger.info("Stopped by %s at step %d; the same command %s.", name, self._step, then)
         self.end("preempted", self._step, signal=name, exit_code=int(stop.code or 0))
         for line in end_lines(self.record, self.config.outputs, sys.stdout):

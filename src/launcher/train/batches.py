@@ -47,7 +47,8 @@ class Batches:
         self.loader, self.source, self._logger = loader, resumable(loader, logger), logger
         self._num_targets, self._device, self._alone = num_targets, device, alone
         self._plain = self.source if isinstance(self.source, PlainLoader) else None
-        self._is_interruptible = self._plain is None or self._plain.interruptible
+        # Else the user's code may have drawn from the training's generators by then.
+        self._is_interruptible = any(getattr(loader, k, 0) for k in ("num_workers", "seed_samples"))
         self._epoch_size: int | None = None
         self._epoch, self._has_batches = 0, False
         self._iterator: Iterator[object]
@@ -55,9 +56,13 @@ class Batches:
         """The attributes that are the position: their object and name."""
         self._noted: list[object] = []
 
-    def start(self, state: TrainState) -> None:
-        """Begin to iterate. A resume has already set the position."""
+    def start(self, state: TrainState, may_interrupt: bool = True) -> None:
+        """Begin to iterate. A resume has already set the position.
+
+        With `may_interrupt`, the start of a step may be repeated, so a signal may end a wait in it.
+        """
         self._state = state
+        self._may_interrupt = may_interrupt and self._alone and self._is_interruptible
         counted = (
             (self.loader, "samples"),
             (self.loader, "stream_state"),
@@ -81,7 +86,7 @@ class Batches:
         each factor depends on all of them.
         """
         alone, num_targets = self._alone, self._num_targets
-        may_interrupt = alone and not data_time
+        may_interrupt = self._may_interrupt and not data_time
         first = self.next(data_time, may_interrupt)
         if (count > 1 or not alone) and (targets := num_targets(first)) is not None:
             batches = [first, *(self.next(data_time, may_interrupt) for _ in range(count - 1))]
@@ -100,11 +105,7 @@ class Batches:
         """
         start = time.perf_counter()
         try:
-            batch = (
-                signals.wait_for(self._next)
-                if may_interrupt and self._is_interruptible
-                else self._next()
-            )
+            batch = signals.wait_for(self._next) if may_interrupt else self._next()
         except StopIteration:
             batch = self._first_of_next_epoch()
         data_time.append(time.perf_counter() - start)

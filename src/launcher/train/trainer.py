@@ -309,11 +309,14 @@ class BaseTrainer(HookCaller):
         self._has_checked_forward = False
         self.model.train()
         self.strategy.zero_grad()
-        self._batches.start(self.state)
+        at_start = self._events["on_epoch_start"] + self._events["on_before_step"]
+        # Another hook may draw random numbers there, or count.
+        is_repeatable = all(call.__module__.startswith("launcher.") for call in at_start)
+        self._batches.start(self.state, is_repeatable)
         try:
             restore_rng(rng)
             self._agree_on_signal()
-            if self.stop_signal or self.must_pause():
+            if self.stop_signal or self.must_pause() or self.state.is_at_end():
                 self._boundary()
             while not (self.is_paused or self.state.is_at_end()):
                 self._run_step()
@@ -336,6 +339,9 @@ class BaseTrainer(HookCaller):
     # --------------------------------------------------------------------------------------- a step
     def _run_step(self) -> None:
         self.state.step = step = self.state.step + 1
+        self._batches.mark()
+        if self._agreement.alone and signals.first_signal():
+            raise signals.Interrupted
         self.step_info = {
             "loss": [],
             "records": [],
@@ -350,7 +356,6 @@ class BaseTrainer(HookCaller):
             self.fire("on_epoch_start")
         for call in self._events["on_before_step"]:
             call(self)
-        self._batches.mark()
         start = time.perf_counter()
         result = self._attempt()
         while result.retry:

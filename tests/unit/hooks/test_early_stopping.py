@@ -1,12 +1,9 @@
-import os
-import signal
 from typing import Any
 
 import pytest
 
 from launcher import CheckpointingHook, EarlyStoppingHook, FunctionHook
 from launcher.hooks.base import RunContext
-from launcher.process import signals
 from support.toy import Toy, Values
 
 LOSSES = {
@@ -28,47 +25,16 @@ def test_early_stopping_stops_at_the_same_step_however_often_it_is_resumed(tmp_p
     assert "0.5 (step 2)" in str(trainer.state.stop_reason)
 
 
-class InterruptedValues(Values):
-    """A signal interrupts the evaluation of step 5."""
-
-    def on_after_step(self, trainer: Any) -> None:
-        if trainer.step < 5:
-            super().on_after_step(trainer)
-        else:
-            os.kill(os.getpid(), signal.SIGTERM)
-            trainer.stop_at_this_boundary()
-
-
-class ResumedValues(Values):
-    """Each resume makes that evaluation again."""
-
-    def on_ready(self, trainer: Any) -> None:
-        self.on_after_step(trainer)
-
-
 @pytest.mark.parametrize(
-    ("patience", "max_steps", "end", "stops"),
-    [
-        (None, 8, 8, "at once"),
-        (5, 7, 7, "interrupted"),
-        (3, 8, 5, "interrupted"),
-        (4, 7, 6, "at once"),
-    ],
+    ("patience", "max_steps", "end"), [(None, 8, 8), (5, 7, 7), (3, 8, 5), (4, 7, 6)]
 )
 def test_a_run_that_stopped_early_trains_on_where_early_stopping_allows_it(
-    tmp_path, patience, max_steps, end, stops
+    tmp_path, patience, max_steps, end
 ):
-    """The same whether a signal came in the step that stopped it, or not."""
-    values = Values if stops == "at once" else ResumedValues
-
-    def trainer(patience: int | None, max_steps: int, values: type[Values] = values) -> Toy:
+    def trainer(patience: int | None, max_steps: int) -> Toy:
         stopping = [] if patience is None else [EarlyStoppingHook(patience=patience)]
-        return Toy([values(LOSSES), *stopping, CheckpointingHook(9)], max_steps, tmp_path)
+        return Toy([Values(LOSSES), *stopping, CheckpointingHook(9)], max_steps, tmp_path)
 
-    if stops == "interrupted":
-        signals.install()
-        with pytest.raises(signals.SignalExit):
-            trainer(3, 7, InterruptedValues).train()
     first = trainer(3, 7)
     first.train()
     assert first.step == 5

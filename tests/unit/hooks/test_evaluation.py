@@ -1,18 +1,27 @@
 """Held-out metrics: means over samples, the same for any micro-batches and ranks."""
 
-import json
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from launcher import CheckpointingHook, EvaluationHook, JsonlHook
+from launcher import (
+    CheckpointingHook,
+    EarlyStoppingHook,
+    EvaluationHook,
+    JsonlHook,
+    LoggingHook,
+    MemoryHook,
+)
+from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.hooks.run_record import RecordHook
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
+from support.runner import metrics_of
 from support.toy import GOOD, Recorder, Toy
 
 
@@ -42,10 +51,15 @@ def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path):
     assert with_it.model.training
 
 
-@pytest.mark.parametrize("at", [2, 4])
-def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at):
-    """The evaluation of the last step is repeated too: the run is not complete without it, and
-    run.json then has its best value."""
+class Drawing(list[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (batch + torch.rand(()) for batch in super().__iter__())
+
+
+@pytest.mark.parametrize(("at", "end"), [(2, 4), (4, 4), (2, 2)])
+def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at, end):
+    """The last step's too, and one that stops the run early: everything is logged, and run.json
+    and the last checkpoint have the best value."""
 
     class Interrupted(Toy):
         stop_at = -1
@@ -58,14 +72,17 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at):
     records: list[RunRecord] = []
 
     def trainer(folder: str) -> Interrupted:
-        evaluation = EvaluationHook(2, loader=lambda: [torch.ones(4, 2), torch.zeros(1, 2)])
+        batches = Drawing([torch.ones(4, 2), torch.zeros(1, 2)])
+        evaluation = EvaluationHook(2, loader=lambda: batches)
         checkpointing = CheckpointingHook(9, best_metric="val/loss")
         record = RunRecord(RunFolder(tmp_path / folder))
         record.begin_attempt(start_step=record.step, max_steps=4, world_size=1, strategy="none")
         recorder = RecordHook({}, {}, lambda: None)
         recorder.record = record
         records.append(record)
-        hooks = [recorder, evaluation, checkpointing, JsonlHook(clock=lambda: 0.0)]
+        stopping = EarlyStoppingHook(patience=1 if end == 2 else 9, min_delta=9)
+        observing = [LoggingHook(3), MemoryHook(3), JsonlHook()]
+        hooks = [recorder, evaluation, checkpointing, stopping, *observing]
         return Interrupted(hooks, 4, tmp_path / folder, batches=[GOOD])
 
     for folder in ("whole", "parts"):
@@ -78,13 +95,20 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at):
         first.train()
     trainer("parts").train()
     whole, _, second = (record.data["best"] for record in records)
-    assert second == whole and whole["step"] == 4
-    lines = []
+    assert second == whole and whole["step"] == end
+    found = []
     for folder in (tmp_path / "whole", tmp_path / "parts"):
-        assert (folder / "checkpoints" / "best").resolve().name == "step-00000004"
-        lines.append((folder / "metrics.jsonl").read_text())
-    assert lines[0] == lines[1]
-    assert [json.loads(line)["step"] for line in lines[0].splitlines()] == [0, 2, 4]
+        assert (folder / "checkpoints" / "best").resolve().name == f"step-0000000{end}"
+        lines = [
+            {name: value for name, value in line.items() if "memory" not in name}
+            for line in metrics_of(folder)
+        ]
+        hooks = StoredCheckpoint(folder / "checkpoints" / "latest").rank_state(0)["hooks"]
+        names = ("CheckpointingHook", "EvaluationHook", "EarlyStoppingHook")
+        found.append((lines, *(hooks[name] for name in names)))
+    assert found[0] == found[1]
+    assert [line["step"] for line in found[0][0]] == ([0, 2, 3, 4] if end == 4 else [0, 2])
+    assert "train/loss" in found[0][0][-1]
 
 
 def test_several_loaders_by_name(tmp_path):

@@ -20,6 +20,8 @@ class Counting:
     """Counts the samples that it has given; a signal comes just as it has counted those of the
     third batch."""
 
+    seed_samples = True
+
     def __init__(self, signum: int | None = signal.SIGTERM):
         self.samples, self.signum, self.closed = 0, signum, 0
 

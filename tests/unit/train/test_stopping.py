@@ -5,8 +5,10 @@ import signal
 from typing import Any
 
 import pytest
+import torch
 
-from launcher import BaseHook, FunctionHook
+from launcher import BaseHook, CheckpointingHook, FunctionHook
+from launcher.data import ResumableLoader
 from launcher.process import signals
 from support.toy import GOOD, Toy
 
@@ -46,9 +48,9 @@ class Signals(BaseHook):
     ("event", "step", "stopped_at"),
     [
         ("ready", 0, 0),
-        ("before_step", 3, 2),  # nothing of step 3 has been computed
+        ("before_step", 3, 3),  # a hook of the user's has acted, so the step is finished
         ("after_step", 3, 3),
-        # The hooks of this boundary agree on no signal; the wait for the next batch ends.
+        # The hooks of this boundary agree on no signal; the next step does not begin.
         ("boundary", 3, 3),
     ],
 )
@@ -77,16 +79,40 @@ def test_a_run_that_has_ended_is_not_stopped_by_a_signal(tmp_path, reason):
     assert hook.seen[-2:] == [(3, 0)] * 2
 
 
-def test_an_interrupted_last_step_stops_the_run_which_repeats_it(tmp_path):
-    """A signal came during the evaluation after the last step, so the run has not ended."""
+class Drawing:
+    """Draws from the training's generators; a signal comes in the middle of one of the calls."""
 
-    def interrupt(trainer: Any) -> None:
-        if trainer.step == 3:
+    def __init__(self, at: int):
+        self.at = at
+
+    def __call__(self, *_: Any) -> torch.Tensor:
+        before, self.at = torch.rand(2), self.at - 1
+        if self.at == 0:
             kill()
-            trainer.stop_at_this_boundary()
+        return before + torch.rand(2)
+
+    __getitem__ = __call__
+
+    def __len__(self) -> int:
+        return 12
+
+
+@pytest.mark.parametrize(
+    ("place", "at"), [("on_epoch_start", 2), ("on_before_step", 2), ("dataset", 6), ("loader", 2)]
+)
+def test_what_was_drawn_before_a_signal_is_not_drawn_again(tmp_path, place, at):
+    def train(folder: str, at: int) -> list[torch.Tensor]:
+        draw: Any = Drawing(at)
+        hooks = [FunctionHook(**{place: draw})] if place.startswith("on_") else []
+        dataset = draw if place == "dataset" else torch.arange(24.0).reshape(12, 2)
+        batches: Any = ResumableLoader(dataset, seed=0, micro_batch_size=4)
+        batches = (draw()[None] for _ in range(9)) if place == "loader" else batches
+        trainer = Toy([CheckpointingHook(99), *hooks], 7, tmp_path / folder, batches)
+        trainer.train()
+        return list(trainer.model.parameters())
 
     signals.install()
-    hook = Signals()
+    whole = train("whole", 0)
     with pytest.raises(signals.SignalExit):
-        Toy([FunctionHook(on_after_step=interrupt), hook], 3, tmp_path).train()
-    assert hook.seen[-2:] == [(3, TERM)] * 2
+        train("parts", at)
+    assert all(map(torch.equal, train("parts", 0), whole))
