@@ -18,4 +18,5 @@ Size = Annotated[float, Ge(0)] | Literal["auto"]
 NonEmptyText = Annotated[str, MinLen(1)]
 """A path or a URL. An unset variable of the shell leaves an empty one."""
 UnitInterval = Annotated[float, Ge(0), Lt(1)]
-Kind = Literal["norms", "biases", "embeddings"]
+ParameterKind = Literal["norms", "biases", "embeddings"]
+NumWorkers = Annotated[int, Ge(0), Le(1024)]

@@ -75,7 +75,10 @@ MATTERS = {
         (DEFAULT, "", "hooks.checkpointing.best_metric=train/loss", 12)
     ],
     "hooks.checkpointing.best_mode": [(DEFAULT, "", "hooks.checkpointing.best_mode=max", 16)],
-    "observing": [(DEFAULT, "", ALL_OBSERVING, 16)],
+    "observing": [
+        (DEFAULT, "", ALL_OBSERVING, 16),
+        (DEFAULT, "", "scheduler.decay_ratio=0.4 trainer.pause_at=9", 8),
+    ],
 }
 """Cases for each key with a rule: arguments of two runs, of the first, of the second, and the step
 that the second one starts from. One case has all hooks that only observe."""

@@ -50,7 +50,7 @@ def _explain_not_found(error: InstantiationException) -> str | None:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     why = f"{cause.msg}." if isinstance(cause, SyntaxError) else first_line(cause)
-    return f"{join(path, '_target_')}={target!r}: cannot be imported: {_where(cause)}{why}"
+    return f"{join(path, '_target_')}={target!r}: cannot be imported: {user_line(cause)}{why}"
 
 
 def _is_abstract(error: InstantiationException) -> str | None:
@@ -77,7 +77,7 @@ def _is_rejected(error: InstantiationException) -> str | None:
     path, target = _parse_build_error(error, "Error in call to target '")
     cause = unwrap_cause(error)
     # An error in the user's own code has a traceback.
-    if not (target and isinstance(cause, ValueError | TypeError)) or _where(cause):
+    if not (target and isinstance(cause, ValueError | TypeError)) or user_line(cause):
         return None
     return f"{path}: {target.rpartition('.')[2]} cannot be made: {first_line(cause)}"
 
@@ -89,8 +89,8 @@ def _parse_build_error(error: InstantiationException, beginning: str) -> tuple[s
     return message.rpartition("full_key: ")[2].strip() if "full_key: " in message else "", target
 
 
-def _where(error: BaseException) -> str:
-    """Return the line of the user's own code at which an import failed, with a colon, or ""."""
+def user_line(error: BaseException) -> str:
+    """Return the line of the user's own code at which an error was raised, with a colon, or ""."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from launcher.types import NonNegativeInt, PositiveInt
+from launcher.types import NumWorkers, PositiveInt
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ class LoaderSettings:
 
     batch_size: PositiveInt
     val_batch_size: PositiveInt | None = None
-    num_workers: NonNegativeInt = 0
+    num_workers: NumWorkers = 0
     shuffle: bool = True
 
 

@@ -7,7 +7,7 @@ from launcher.config.construct import instantiate
 from launcher.config.messages import show
 from launcher.data.base import DataSource
 from launcher.errors import ConfigError
-from launcher.types import NonNegativeInt, PositiveInt
+from launcher.types import NumWorkers, PositiveInt
 
 
 class CustomData(DataSource):
@@ -41,7 +41,7 @@ class CustomData(DataSource):
         collate_fn: Any = None,
         seed_samples: bool = True,
         shuffle: bool = True,
-        num_workers: NonNegativeInt = 0,
+        num_workers: NumWorkers = 0,
         vocab_size: PositiveInt | None = None,
         seq_len: PositiveInt | None = None,
         num_features: PositiveInt | None = None,

@@ -148,6 +148,7 @@ class TrainerView(Protocol):
     restored: dict[str, Any] | None
     """`training_state`, the states of `hooks` and `rng`, set by the hook that loads them."""
     resumed_from: Path | None
+    pause_at: int | None
     is_fork: bool
     """True at the first launch of a fork, when `resumed_from` is a checkpoint of another run."""
 

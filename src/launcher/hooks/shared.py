@@ -103,8 +103,12 @@ class SharedStart:
         if trainer.workspace is None or not trainer.strategy.has_plain_tensors:
             return None
         reported: set[Path] = set()
-        sources = self._sources(trainer.workspace)
-        for source in sorted(sources, key=lambda one: (-one.step, one.run.path)):
+        sources = sorted(
+            self._sources(trainer.workspace), key=lambda one: (-one.step, one.run.path)
+        )
+        for source in sources:
+            if trainer.pause_at is not None and source.step > trainer.pause_at:
+                continue
             try:
                 self.source = self._usable(trainer, source)
                 return source.path(source.step), self.source.states[source.step]

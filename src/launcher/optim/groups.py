@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
-from launcher.types import Kind
+from launcher.types import ParameterKind
 
-NO_DECAY: tuple[Kind, ...] = ("norms", "biases")
+NO_DECAY: tuple[ParameterKind, ...] = ("norms", "biases")
 
 
 def decay_groups(
@@ -70,7 +70,7 @@ def _last_layer(unit: nn.Module) -> nn.Module:
     return unit
 
 
-def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, Kind | None]]:
+def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, ParameterKind | None]]:
     """Yield each trainable parameter once, with its kind by the module that owns it."""
     seen: set[int] = set()
     for module in model.modules():
@@ -80,7 +80,7 @@ def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, Kind | None]]:
                 yield parameter, _kind(module, name)
 
 
-def _kind(module: nn.Module, name: str) -> Kind | None:
+def _kind(module: nn.Module, name: str) -> ParameterKind | None:
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return "embeddings"
     # Norms are found by name, which includes LlamaRMSNorm, LayerNorm, BatchNorm2d and a user's own.

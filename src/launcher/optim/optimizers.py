@@ -18,7 +18,7 @@ from launcher.optim.arguments import has_required_argument
 from launcher.optim.combined import MuonAdamW
 from launcher.optim.fused import choose_fused
 from launcher.optim.groups import decay_groups, hidden_matrices
-from launcher.types import Kind, NonNegativeFloat, PositiveFloat, PositiveInt, UnitInterval
+from launcher.types import NonNegativeFloat, ParameterKind, PositiveFloat, PositiveInt, UnitInterval
 
 
 def adamw(
@@ -28,7 +28,7 @@ def adamw(
     betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.999),
     eps: PositiveFloat = 1e-8,
     weight_decay: NonNegativeFloat = 0.01,
-    no_decay: list[Kind] | None = None,
+    no_decay: list[ParameterKind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101).
@@ -59,7 +59,7 @@ def adam(
     betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.999),
     eps: PositiveFloat = 1e-8,
     weight_decay: NonNegativeFloat = 0.0,
-    no_decay: list[Kind] | None = None,
+    no_decay: list[ParameterKind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980) with the arguments of `adamw`.
@@ -79,7 +79,7 @@ def sgd(
     momentum: UnitInterval = 0.9,
     nesterov: bool = False,
     weight_decay: NonNegativeFloat = 0.0,
-    no_decay: list[Kind] | None = None,
+    no_decay: list[ParameterKind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
     """Stochastic gradient descent with momentum (Sutskever et al. 2013).
@@ -99,7 +99,7 @@ def lion(
     lr: PositiveFloat = 1e-4,
     betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.99),
     weight_decay: NonNegativeFloat = 0.1,
-    no_decay: list[Kind] | None = None,
+    no_decay: list[ParameterKind] | None = None,
 ) -> Optimizer:
     """Lion (Chen et al. 2023, arXiv:2302.06675), from the package lion-pytorch.
 
@@ -126,7 +126,7 @@ def muon(
     nesterov: bool = True,
     ns_steps: PositiveInt = 5,
     weight_decay: NonNegativeFloat = 0.1,
-    no_decay: list[Kind] | None = None,
+    no_decay: list[ParameterKind] | None = None,
     adamw_lr: PositiveFloat | None = None,
     betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.95),
     eps: PositiveFloat = 1e-8,

@@ -46,6 +46,9 @@ LESS_MEMORY = (
     "Less memory is needed with trainer.activation_checkpointing=full, with strategy=fsdp on more"
     " ranks, or, if you do not use it already, with trainer.micro_batch_size=auto."
 )
+UNUSED_PARAMETERS = (
+    "Set strategy.find_unused_parameters=true, or let the loss depend on each parameter."
+)
 
 
 class AttemptLog:
@@ -206,6 +209,8 @@ class AttemptLog:
             logger.error("Failed at step %d: %s", self._step, reason)
             if is_out_of_memory(reason):
                 logger.error(LESS_MEMORY)
+            if "find_unused_parameters=True" in reason:
+                logger.error(UNUSED_PARAMETERS)
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _record_rejection(self, reason: str, code: int) -> None:

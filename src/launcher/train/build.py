@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from launcher.config.compose.session import first_line
 from launcher.config.construct import instantiate
+from launcher.config.explain import user_line
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.messages import describe_type
 from launcher.config.run_config import RunConfig
@@ -254,10 +256,24 @@ def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Op
             f"model._target_={type(model).__name__}: has no parameter to train; use another model."
         )
     key = f"optimizer._target_={node['_target_']}"
-    check_call(key, factory, "model" if takes_model else "parameters")
-    optimizer = factory(model if takes_model else parameters)
+    name, argument = ("model", model) if takes_model else ("parameters", parameters)
+    optimizer: torch.optim.Optimizer = _call(key, factory, name, argument)
     check_optimizer(optimizer, key)
     return optimizer
+
+
+def _call(
+    key: str, factory: Callable[..., Any], name: str, argument: object, **options: object
+) -> Any:
+    """Call a factory with the argument of this name."""
+    check_call(key, factory, name, **options)
+    try:
+        return factory(argument, **options)
+    except (TypeError, ValueError) as error:
+        # An error in the user's own code has a traceback.
+        if isinstance(error, ConfigError) or user_line(error):
+            raise
+        raise ConfigError(f"{key}: {first_line(error)}") from error
 
 
 def _parameters(factory: Callable[..., Any]) -> list[str]:
@@ -272,8 +288,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     if metric is not None and "mode" in _parameters(factory):
         mode["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
     key = f"scheduler._target_={options['_target_']}"
-    check_call(key, factory, "optimizer", **mode)
-    scheduler: object = factory(optimizer, **mode)
+    scheduler: object = _call(key, factory, "optimizer", optimizer, **mode)
     check_scheduler(scheduler, key)
     name = type(scheduler).__name__
     if needs_metric(scheduler) and metric is None:
