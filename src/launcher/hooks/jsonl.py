@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from launcher.config.messages import describe_type
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records, TrainerView
 from launcher.hooks.line_file import LineFileHook, Row
@@ -24,6 +25,7 @@ class JsonlHook(LineFileHook):
         super().__init__()
         self._clock = clock
         self._saved: dict[str, Any] = {}
+        self._skipped: set[str] = set()
 
     def on_ready(self, trainer: TrainerView) -> None:
         super().on_ready(trainer)
@@ -54,6 +56,14 @@ class JsonlHook(LineFileHook):
         numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
         if ranks.rank() != 0:
             return
+        for name, value in values.items():
+            if value is not None and name not in numbers and name not in self._skipped:
+                self._skipped.add(name)
+                trainer.logger.warning(
+                    "trainer.log: %s is %s, so it is not written; log a number, or use log_text.",
+                    name,
+                    describe_type(value),
+                )
         if dry_run:
             trainer.logger.info("Would write to %s: %s", self.path, numbers)
             return
