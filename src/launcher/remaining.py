@@ -328,7 +328,7 @@ def additions(run: RunConfig, stored: RunOnDisk) -> Iterator[str]:
         settings = [word for word in run.overrides if word.lstrip("+").startswith("tracker.")]
         outputs = str(config["paths"]["outputs"])
         outputs_option = [] if outputs == "outputs" else ["--outputs", outputs]
-        # A tracker that a `+` has added is no option.
+        # A tracker that a `+` has added is not an option of the group.
         added = {word[1:].partition("=")[0] for word in settings if word.startswith("+")}
         options = ",".join(name for name in trackers if f"tracker.{name}" not in added)
         chosen = [f"tracker=[{options}]"] if options else []

@@ -128,7 +128,7 @@ class ScratchRun(Traced):
 
 
 def starts_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the paths of what a run starts from: in the copy's `paths.outputs` there is no id."""
+    """Return the paths of what a run starts from, which the copy would not find by an id."""
     outputs, run, paths = expand(config["paths"]["outputs"]), config["run"], dict[str, str]()
     fork, weights = run.get("fork_from"), run.get("init_from")
     if fork and (path := checkpoint_of(outputs, fork)) is not None:

@@ -61,7 +61,7 @@ def load_model(
             f"weights={weights}: {path} is an export; set job.weights when exporting."
         )
     if (is_export or is_checkpoint) and checkpoint != "latest":
-        raise ConfigError(f"checkpoint={checkpoint}: {path} is no run; name the run's folder.")
+        raise ConfigError(f"checkpoint={checkpoint}: {path} is not a run; name the run's folder.")
     if not is_export:
         which = path if is_checkpoint else checkpoint
         path = find_checkpoint(RunFolder(path).checkpoints, which, "checkpoint", hashes=False)

@@ -78,7 +78,7 @@ def test_lost_lines_are_reported_and_a_damaged_file_is_kept(file, caplog, damage
         assert not kept.exists()
 
 
-def test_what_is_no_number_is_reported_once(tmp_path, caplog):
+def test_a_value_that_is_not_a_number_is_reported_once(tmp_path, caplog):
     hook = FunctionHook(on_after_step=lambda trainer: trainer.log({"x": "red", "y": None}))
     Toy([hook, JsonlHook()], 3, tmp_path, batches=[GOOD]).train()
     (told,) = [text for text in caplog.messages if "not written" in text]

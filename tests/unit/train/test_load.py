@@ -60,7 +60,7 @@ def test_load_model_reports_that_there_is_nothing_to_load(tmp_path, model):
         load_model(tmp_path)
     with pytest.raises(ConfigError, match=r"weights=ema: .* is an export"):
         load_model(export(tmp_path, model), weights="ema")
-    with pytest.raises(ConfigError, match=r"checkpoint=best: .* is no run"):
+    with pytest.raises(ConfigError, match=r"checkpoint=best: .* is not a run"):
         load_model(export(tmp_path, model), checkpoint="best")
     (tmp_path / "config.yaml").unlink()
     with pytest.raises(ConfigError, match="does not exist; build the model yourself"):

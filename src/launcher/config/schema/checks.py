@@ -142,7 +142,7 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
         f"data.batch_size={size} is not divisible by {bad * tasks} ranks ({bad} nodes, {tasks} per"
         " node); use a smaller range"
     )
-    # The least common multiple of more numbers is no size of a batch.
+    # With more numbers, no batch has the size of their least common multiple.
     if len(nodes.counts) <= 8:
         unit = lcm(*(count * tasks for count in nodes.counts))
         text += f" or data.batch_size={multiples(size, unit)}"
