@@ -26,7 +26,7 @@ def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) 
         run.queue_known = True
         run.job = jobs.get(run.last_job_id or "")
         if run.note is not None:
-            # A job of this id with another script belongs to another cluster, or the ids were reset.
+            # A job of this id with another script belongs to another cluster, or ids were reset.
             is_known = run.note.script and run.note.job_id == run.last_job_id
             run.job = run.note.find_in(jobs) or (None if is_known else run.job)
             # It has ended, and other runs of its job have not.
