@@ -63,7 +63,7 @@ user_exits.begin_exit()
 
 
 def test_compile_workers_end_without_being_waited_for():
-    done = python.run("-c", POOL, check=True, timeout=100)
+    done = python.run("-c", POOL, check=True)
     assert done.stderr == ""
     os.kill(int(done.stdout), signal.SIGCONT)
     worker = Path("/proc") / done.stdout.strip()
