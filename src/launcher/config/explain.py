@@ -50,7 +50,7 @@ def _explain_not_found(error: InstantiationException) -> str | None:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     why = f"{cause.msg}." if isinstance(cause, SyntaxError) else first_line(cause)
-    return f"{join(path, '_target_')}={target!r}: cannot be imported: {user_line(cause)}{why}"
+    return f"{join(path, '_target_')}={target!r}: cannot be imported: {_user_line(cause)}{why}"
 
 
 def _is_abstract(error: InstantiationException) -> str | None:
@@ -75,11 +75,14 @@ def _is_not_callable(error: InstantiationException) -> str | None:
 def _is_rejected(error: InstantiationException) -> str | None:
     """Return a message for arguments that a library's class does not take, or None."""
     path, target = _parse_build_error(error, "Error in call to target '")
-    cause = unwrap_cause(error)
-    # An error in the user's own code has a traceback.
-    if not (target and isinstance(cause, ValueError | TypeError)) or user_line(cause):
-        return None
-    return f"{path}: {target.rpartition('.')[2]} cannot be made: {first_line(cause)}"
+    why = library_error(unwrap_cause(error))
+    return f"{path}: {target.rpartition('.')[2]} cannot be made: {why}" if target and why else None
+
+
+def library_error(error: BaseException) -> str | None:
+    """Return why a library rejected its arguments, or None: user code's error has a traceback."""
+    is_rejection = isinstance(error, ValueError | TypeError) and not _user_line(error)
+    return first_line(error) if is_rejection else None
 
 
 def _parse_build_error(error: InstantiationException, beginning: str) -> tuple[str, str]:
@@ -89,7 +92,7 @@ def _parse_build_error(error: InstantiationException, beginning: str) -> tuple[s
     return message.rpartition("full_key: ")[2].strip() if "full_key: " in message else "", target
 
 
-def user_line(error: BaseException) -> str:
+def _user_line(error: BaseException) -> str:
     """Return the line of the user's own code at which an error was raised, with a colon, or ""."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "

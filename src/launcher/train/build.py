@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from launcher.config.compose.session import first_line
 from launcher.config.construct import instantiate
-from launcher.config.explain import user_line
+from launcher.config.explain import library_error
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.messages import describe_type
 from launcher.config.run_config import RunConfig
@@ -270,10 +269,9 @@ def _call(
     try:
         return factory(argument, **options)
     except (TypeError, ValueError) as error:
-        # An error in the user's own code has a traceback.
-        if isinstance(error, ConfigError) or user_line(error):
+        if (why := library_error(error)) is None:
             raise
-        raise ConfigError(f"{key}: {first_line(error)}") from error
+        raise ConfigError(f"{key}: {why}") from error
 
 
 def _parameters(factory: Callable[..., Any]) -> list[str]:

@@ -97,7 +97,7 @@ def test_a_run_without_checkpoints(make_run, runs):
     assert (code, output) == (2, "") and error.startswith("--at=latest: ")
     save(make_run("gpt", "bb"), 3, WEIGHTS)
     code, output, _ = runs("checkpoints", "--at", "3")
-    assert code == 0 and "gpt/bb" in output and "gpt/aa" not in output, "those that have it"
+    assert code == 0 and "gpt/bb" in output and "gpt/aa" not in output, "runs that have it"
 
 
 @pytest.mark.parametrize(
