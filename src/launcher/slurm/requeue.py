@@ -207,7 +207,10 @@ class Requeue:
         """
         waited, rejection = 0.0, None
         while True:
-            began, pause, requests = time.monotonic(), 0.5, self._requests
+            began, pause = time.monotonic(), 0.5
+            # A request that is under way is waited for, since our look could come before it.
+            with self._requesting:
+                requests = self._requests
             try:
                 _, cause = self._look(stop)
                 journal = Journal(self.folder, self.job)

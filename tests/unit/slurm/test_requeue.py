@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -252,6 +253,27 @@ def test_slow_requeue_is_requested_when_the_signal_comes(slurm, folder):
         signals.restore(handlers)
         signals.forget()
         deadline.disarm()
+    assert slurm.calls.count("requeue 6") == 1
+    assert state(folder) == ("preempted", "preempted, requeued")
+
+
+def test_job_is_requeued_once_although_the_save_ends_during_the_request(slurm, folder, monkeypatch):
+    """SLURM still shows the preemption while the request is under way."""
+    slurm.answer("preempted without a grace, CANCEL")
+    requested, request = threading.Event(), scheduler.requeue
+
+    def slow_request(job: str) -> None:
+        requested.set()
+        time.sleep(0.5)  # it looks meanwhile, or waits
+        request(job)
+
+    monkeypatch.setattr(scheduler, "requeue", slow_request)
+    policy = requeue_of(folder)
+    with ThreadPoolExecutor(1) as thread:
+        early = thread.submit(policy.request_early, TERM)
+        requested.wait(60)
+        assert policy.exit_after_signal(signals.SignalExit(TERM)).code == 143
+        early.result()
     assert slurm.calls.count("requeue 6") == 1
     assert state(folder) == ("preempted", "preempted, requeued")
 
