@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from launcher.process import deadline, signals
-from support.paths import TESTS
+from support.paths import PYTHONPATH, TESTS
 
 # Started in the background or by nohup, these are ignored, and they would be so in the runs under
 # test.
@@ -31,7 +31,7 @@ settings.load_profile("untimed")
 os.environ.setdefault("LAUNCHER_TESTS_SESSION", str(os.getpid()))  # see `support.python`
 # Runs are signed with a key, which is not the user's own.
 os.environ.setdefault("LAUNCHER_KEY", str(TESTS.parent / ".pytest_cache" / "launcher-key"))
-os.environ["PYTHONPATH"] = str(TESTS)  # for the hooks in `support`
+os.environ["PYTHONPATH"] = PYTHONPATH
 # Each of hundreds of processes would compile Launcher again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # pytest would rewrite the assertions of each module again, in every worker.

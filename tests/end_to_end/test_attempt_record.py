@@ -12,7 +12,7 @@ import pytest
 
 from launcher.rundir.folder import RunFolder
 from support import python
-from support.paths import TESTS
+from support.paths import PYTHONPATH
 from support.scripted_slurm import ScriptedSlurm
 
 MAIN_FIRST = ("its end is being recorded", "its end is recorded")
@@ -63,7 +63,7 @@ def prepare(place: Path, answer: str) -> tuple[RunFolder, ScriptedSlurm, dict[st
     folder, slurm = RunFolder(place / "gpt" / "1a2b").create(), ScriptedSlurm(place / "slurm")
     with pytest.MonkeyPatch.context() as patch:
         slurm.install(patch)
-        environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     slurm.answer("killed by hand", answer)
     slurm.slow_down(0.1)
     return folder, slurm, environment

@@ -16,7 +16,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import AttemptData, RecordData, read_record
 from launcher.slurm.submission import Submission
 from support import python, waiting
-from support.paths import ROOT, TESTS
+from support.paths import PYTHONPATH, ROOT
 
 SCRIPTS = ROOT / "slurm" / "lab"
 REQUIRED = os.environ.get("LAUNCHER_REQUIRE_SLURM") == "1"
@@ -75,7 +75,7 @@ class Lab:
             "SLURM_LAB_STATE": str(self.state),
             "SLURM_LAB_PORT": str(self.port),
             "SLURM_CONF": str(self.state / "etc" / "slurm.conf"),
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": PYTHONPATH,
             "OMP_NUM_THREADS": "1",
             "LAUNCHER_TESTS_PYTHON": str(self.python),
             "PATH": os.pathsep.join(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from support import proxy
-from support.paths import TESTS
+from support.paths import SOURCE, TESTS
 from support.proxy import NUMBER
 
 CAN_FORK = sys.platform == "linux"
@@ -259,7 +259,7 @@ def start_server(listening: int, preloaded: tuple[str, ...]) -> None:
         *("-m", "support.fork_server", str(listening), SESSION, *preloaded),
         env={
             **os.environ,
-            "PYTHONPATH": "",
+            "PYTHONPATH": str(SOURCE),
             "OMP_NUM_THREADS": "1",
             "DS_ACCELERATOR": "cpu",
             # Otherwise inductor starts processes that import torch.

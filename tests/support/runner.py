@@ -16,7 +16,7 @@ from typing import Any
 
 from launcher.checkpoint.store import CheckpointStore
 from support import proxy, python
-from support.paths import TESTS
+from support.paths import PYTHONPATH
 
 TEMPORARY = tempfile.mkdtemp(prefix="tests-")
 """The folder for temporary files of the processes under test: those that are killed leave some. It
@@ -28,7 +28,7 @@ ENVIRONMENT = {
     "TMPDIR": TEMPORARY,
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
-    "PYTHONPATH": str(TESTS),  # the hooks in `support`
+    "PYTHONPATH": PYTHONPATH,
 }
 CHILD, NPROC = "launcher.dispatch.child_job", "dispatch.nproc="
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")

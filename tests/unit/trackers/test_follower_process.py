@@ -8,14 +8,14 @@ import pytest
 
 from launcher.process import signals
 from launcher.trackers.follower_process import FollowerProcess
-from support.paths import TESTS
+from support.paths import PYTHONPATH
 from support.tracked import WrittenRun
 from support.waiting import wait_for
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     node = {"_target_": "support.file_tracker.FileTracker", "fails_while": str(tmp_path / "down")}
     run = WrittenRun(tmp_path / "name" / "abcd1234", tracker={"files": node})
     yield run
