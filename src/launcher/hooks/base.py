@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypedDict
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -15,8 +16,9 @@ from launcher.config.messages import hint
 from launcher.config.schema.value_types import check_bounds
 from launcher.errors import ConfigError
 from launcher.hooks.best import Best
-from launcher.hooks.records import to_numbers
+from launcher.hooks.records import to_number, to_numbers
 from launcher.process.times import PhaseTimes
+from launcher.rundir.history import is_measured
 from launcher.strategies.base import Strategy, TensorReader
 from launcher.strategies.sharded import ShardedLike
 
@@ -47,7 +49,8 @@ class TrainState:
     """Best value so far of the metric that chooses the best checkpoint, if there is one."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
-    """The newest value of each logged number, by flat name."""
+    """The newest value of each logged number, by flat name; after a resume rank 0's, without those
+    that are measured, such as times."""
 
     def is_at_end(self) -> bool:
         return self.step >= self.max_steps or self.stop_reason is not None
@@ -57,11 +60,20 @@ class TrainState:
 
     def counters(self) -> dict[str, Any]:
         """Return the part of the state that a checkpoint stores."""
-        return {key: getattr(self, key) for key in (*COUNTERS, "stop_reason", "max_steps")}
+        metrics = {
+            key: to_number(value)
+            for key, value in sorted(self.metrics.items())
+            if isinstance(value, (int, float, np.generic, torch.Tensor))
+            and np.ndim(value) == 0
+            and not is_measured(key)
+        }
+        counters = {key: getattr(self, key) for key in (*COUNTERS, "stop_reason", "max_steps")}
+        return counters | {"metrics": metrics}
 
     def load_counters(self, saved: dict[str, Any]) -> None:
         for key in COUNTERS:
             setattr(self, key, saved[key])
+        self.metrics = dict(saved["metrics"])
         # A run that is extended must train further.
         self.stop_reason = saved["stop_reason"] if saved["max_steps"] == self.max_steps else None
 
@@ -256,7 +268,10 @@ class BaseHook:
         """Called after these events of every hook: the step is complete, its state is final."""
 
     def on_evaluation_start(self, trainer: TrainerView) -> None:
-        """Called before the validation set is evaluated. Change the weights for it here."""
+        """Called before the validation set is evaluated. Change the weights for it here.
+
+        Called again if a signal ends the evaluation and the resumed run repeats it.
+        """
 
     def on_evaluation_end(self, trainer: TrainerView) -> None:
         """Called after an evaluation, also if a signal ended it, before it is logged."""

@@ -36,7 +36,7 @@ class Best:
         self.value: float | None = None
         self.step = 0
         self.latest: float | None = None
-        self._was_logged = self._is_restored = self._is_reported = False
+        self._was_logged = self._is_reported = False
         self._num_checked = 0
 
     def observe(self, records: Mapping[str, object]) -> bool:
@@ -62,16 +62,16 @@ class Best:
 
     def replay(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, bool]]:
         """Start again; yield each step with the metric, and whether its value is the best."""
-        self.value, self.step, self._was_logged = None, 0, False
+        self.value, self.step = None, 0
         for line in lines:
             if self.metric in line:
                 # "nan" and "inf" are texts.
-                self.latest, self._was_logged = float(line[self.metric]), True
+                self.latest = float(line[self.metric])
                 yield line["step"], self.update(line["step"])
 
     def check(self, trainer: Any) -> None:
         """End the run if the metric cannot come any more after a complete step."""
-        if self._was_logged or len(trainer.state.metrics) == self._num_checked:
+        if self._has_come(trainer) or len(trainer.state.metrics) == self._num_checked:
             return
         self._num_checked, names = len(trainer.state.metrics), _list_logged(trainer)
         if choices := suggest_metrics(self.metric, names):
@@ -88,6 +88,10 @@ class Best:
                 ", ".join(names),
             )
 
+    def _has_come(self, trainer: Any) -> bool:
+        """Return whether the metric was logged, perhaps before a resume."""
+        return self._was_logged or self.metric in _list_logged(trainer)
+
     def check_end(self, trainer: object, needs_validation: bool = True) -> None:
         """Check, at the end of training, that the metric was logged and so had an effect.
 
@@ -95,26 +99,23 @@ class Best:
         all.
         """
         names = _list_logged(trainer)
-        # This attempt had nothing left to do.
-        if self._was_logged or not (names or self._is_restored):
+        if self._has_come(trainer) or not names:
             return
         needs_validation |= not self.metric.startswith("val/")
         if not needs_validation and not _has_evaluated(names):
             return
-        logged = f"logged were {', '.join(names)}" if names else "choose one that is"
         raise TrainingError(
-            f"{self._key}={self.metric}: was never logged, so it has had no effect; {logged}."
+            f"{self._key}={self.metric}: was never logged, so it has had no effect; logged were"
+            f" {', '.join(names)}."
         )
 
     def state(self) -> dict[str, Any]:
-        best = {"metric": self.metric, "mode": self.mode, "value": self.value, "step": self.step}
-        return best | {"was_logged": self._was_logged}
+        return {"metric": self.metric, "mode": self.mode, "value": self.value, "step": self.step}
 
     def load(self, saved: dict[str, Any]) -> None:
         """Restore the best value, unless it belongs to another metric or mode."""
         if (saved["metric"], saved["mode"]) == (self.metric, self.mode):
             self.value, self.step = saved["value"], saved["step"]
-            self._was_logged, self._is_restored = saved["was_logged"], True
 
 
 def _list_logged(trainer: Any) -> list[str]:

@@ -59,7 +59,8 @@ class Fork:
             {key: value for key, value in group.items() if key != "params"}
             for group in trainer.optimizer.param_groups
         ]
-        state = dict(stored.meta["training_state"])
+        # The newest values are another run's, which this one may not log.
+        state = stored.meta["training_state"] | {"metrics": {}}
         if "data" not in self.without:
             state |= {"data_loader": own_position(state, rank_state)}
         elif hasattr(trainer.source, "state_dict"):

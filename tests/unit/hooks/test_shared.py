@@ -56,7 +56,7 @@ def test_states_after_lines_leave_the_hooks_as_they_are():
     stopping, saving = EarlyStoppingHook(patience=9), CheckpointingHook(9, best_metric="val/loss")
     assert saving.best is not None
     before = stopping.best.state(), saving.best.state()
-    both = {"metric": "val/loss", "mode": "min", "was_logged": True}
+    both = {"metric": "val/loss", "mode": "min"}
     for _ in range(2):
         # The best checkpoint is not one of step 0.
         assert saving.state_after(LINES)["checkpointing"] == {

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.optim import lr_scheduler as of_torch
@@ -33,6 +34,10 @@ def test_all_of_it_is_restored(tmp_path):
     trainer = built(tmp_path)
     trainer.state.step, trainer.state.epoch, trainer.state.stop_reason = 7, 2, "early stopping"
     trainer.state.skipped_steps, trainer.state.skipped_in_row = 5, 3
+    # A hook may steer by them. Times differ, and the last two are not numbers.
+    newest = {"val/loss": torch.tensor(0.5), "val/f1": np.float32(2), "a": 1, "val/none": None}
+    others = {"train/step_time": 0.1, "val/each": torch.zeros(2), "val/table": object()}
+    trainer.state.metrics = newest | others
     for _ in range(4):
         trainer.optimizer.step()
         trainer.lr_scheduler.step()
@@ -44,6 +49,7 @@ def test_all_of_it_is_restored(tmp_path):
     other.load_training_state(saved)
     other.restore_schedule(saved)
     assert other.training_state() == saved
+    assert other.state.metrics == {"val/loss": 0.5, "val/f1": 2.0, "a": 1}
 
 
 class Constant(Scaled):
