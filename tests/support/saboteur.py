@@ -9,7 +9,7 @@ from typing import Any
 from launcher import BaseHook
 from launcher.jobs.train import TrainJob
 from launcher.models.gpt import GPT
-from launcher.process.ranks import on_main
+from launcher.process.ranks import on_main, store
 
 
 class Saboteur(BaseHook):
@@ -64,10 +64,12 @@ class ExitingSamples:
 
 
 class Late(TrainJob):
-    """Has rank 1 read a decision of rank 0 late."""
+    """Has rank 1 read a decision of rank 0 late, and fail soon if rank 0 is gone."""
 
     def run(self, config: Any) -> Any:
-        time.sleep(2 * (os.environ["RANK"] == "1"))
+        if os.environ["RANK"] == "1":
+            time.sleep(2)
+            store(timeout=20)
         return {"decided": on_main(lambda: 1)}
 
 
