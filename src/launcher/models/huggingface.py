@@ -1,6 +1,7 @@
 """Models of Hugging Face transformers (extra `huggingface`), from a configuration or pretrained."""
 
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,6 +71,11 @@ class HuggingFaceModel(Model):
         self.task, self.has_pretrained_weights = task, pretrained is not None
         self.is_language_model = task in WRITES_TEXT
         self.model = _build(task, pretrained, config, vocab_size, num_labels)
+        # A cache would grow again when a layer is recomputed.
+        has_cache = (
+            self.is_language_model or "use_cache" in signature(self.model.forward).parameters
+        )
+        self._options = {"use_cache": False} if has_cache else {}
         self._check_data(vocab_size, seq_len)
         self.liger = liger
         if liger:
@@ -122,7 +128,7 @@ class HuggingFaceModel(Model):
         count = self.num_targets(batch)
         # Transformers divides by the number of labels, so without any, the loss would be NaN.
         some = labels.masked_fill(count == 0, 0)
-        result = self.model(**{**batch, "labels": some}, **self._options())
+        result = self.model(**{**batch, "labels": some}, **self._options)
         loss = result.loss * (count > 0)
         if self.training and not self.task.endswith("classification"):
             return loss, {}
@@ -140,15 +146,12 @@ class HuggingFaceModel(Model):
         count = count_targets(target)
         some = target.masked_fill(count == 0, 0)
         words = {self.model.main_input_name: input, "shift_labels": some}
-        loss: Tensor = self.model(**words, **self._options()).loss
+        loss: Tensor = self.model(**words, **self._options).loss
         return loss * (count > 0)
-
-    def _options(self) -> dict[str, object]:
-        return {"use_cache": False} if self.task in WRITES_TEXT else {}
 
     def logits(self, input: Tensor) -> Tensor:
         """Compute scores of the next token [B, T, vocabulary], or of the classes."""
-        scores: Tensor = self.model(**{self.model.main_input_name: input}, **self._options()).logits
+        scores: Tensor = self.model(**{self.model.main_input_name: input}, **self._options).logits
         return scores
 
     def num_targets(self, batch: Batch) -> Tensor:

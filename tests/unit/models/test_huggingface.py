@@ -38,6 +38,7 @@ CONFIGS = {
 }  # fmt: skip
 TOKENS = torch.arange(16).reshape(2, 8)
 MASKED = torch.tensor([[-100, -100, 1, 2, 0, 1, 2, 0], [-100, 1, 2, -100, -100, -100, -100, -100]])
+PADDED = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
 BATCHES = {
     "causal_lm": {"input_ids": TOKENS, "labels": MASKED, "attention_mask": torch.ones_like(TOKENS)},
     "masked_lm": {"input_ids": TOKENS, "labels": MASKED},
@@ -101,17 +102,26 @@ class TestWithTransformers:
         for name, tensor in loaded.model.state_dict().items():
             assert tensor.dtype == torch.float32 and torch.equal(tensor, stored[name].float())
 
-    def test_recomputed_layers_have_the_same_gradients(self):
+    @pytest.mark.parametrize(
+        ("task", "config"),
+        [
+            *CONFIGS.items(),
+            ("sequence_classification", LLAMA | {"pad_token_id": 0}),
+            ("token_classification", GPT2),
+        ],
+    )
+    def test_recomputed_layers_have_the_same_gradients(self, task, config):
         grads = []
-        input = torch.randint(0, 64, (2, 8))
+        is_text = task != "image_classification"
+        size, mask = (64, {"attention_mask": PADDED}) if is_text else (None, {})
         for recompute in (False, True):
-            model = HuggingFaceModel(vocab_size=64, config=GPT2)
+            model = HuggingFaceModel(task, vocab_size=size, num_labels=3, config=config)
             if recompute:
                 recompute_units(model, 1)
             torch.manual_seed(0)
             model.init_weights()
-            model((input, input))[0].backward()
-            grads.append([p.grad for p in model.parameters()])
+            model(BATCHES[task] | mask)[0].backward()
+            grads.append([p.grad for p in model.parameters() if p.grad is not None])
         for a, b in zip(*grads, strict=True):
             torch.testing.assert_close(a, b)
 
