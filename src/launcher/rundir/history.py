@@ -14,7 +14,7 @@ import orjson
 from launcher.process.files import is_absent
 from launcher.rundir.folder import RunFolder
 
-TIMES, MEASURED_GROUPS = ("time", "times"), ("throughput", "memory")
+TIMES, MEASURED = ("time", "times"), ("throughput", "memory", "max_memory")
 MAX_FULL_READ = 1 << 16
 """Size in bytes up to which a file is read in full. Of a larger file, only a few places are read
 where a few values are enough."""
@@ -219,7 +219,7 @@ def is_wide(values: Iterable[float]) -> bool:
 
 def is_measured(name: str) -> bool:
     """Return whether a value depends on time and machine: duration, throughput, memory."""
-    return any(part.endswith(TIMES) or part in MEASURED_GROUPS for part in name.split("/"))
+    return any(part.endswith(TIMES) or part in MEASURED for part in name.split("/"))
 
 
 def as_number(value: object) -> float | None:

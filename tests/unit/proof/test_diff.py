@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from launcher import JsonlHook, LoggingHook, MemoryHook
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
@@ -14,6 +15,8 @@ from launcher.process.ranks import Ranks
 from launcher.proof.diff import checkpoint_differences, diff
 from launcher.proof.line_diff import line_differences, lines_of
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.history import read_rows
+from support.toy import Toy
 
 A, B = torch.arange(6.0).reshape(2, 3), torch.zeros(2, dtype=torch.bfloat16)
 PARTS = {
@@ -102,3 +105,12 @@ def test_the_newest_line_of_a_step_counts_without_times(tmp_path):
         '{"step":4,"train/loss":1.0,"time":9.0,"attempt":2}\n{"step":6,"train/loss":0.5}\n'
     )
     assert lines_of(folder, 2, 4) == {4: {"step": 4, "train/loss": 1.0}}
+
+
+def test_what_is_measured_is_not_compared(tmp_path):
+    folder = RunFolder(tmp_path)
+    Toy([JsonlHook(), MemoryHook(1), LoggingHook(1)], 1, tmp_path).train()
+    logged, compared = (*read_rows(folder.metrics_path),)[-1], lines_of(folder, 0, 1)[1]
+    left_out = {"time", "attempt", "memory/rank_0"}
+    left_out |= {f"train/{name}" for name in ("step_time", "data_time", "max_memory")}
+    assert logged.keys() - compared.keys() == left_out
