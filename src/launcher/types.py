@@ -12,6 +12,10 @@ PositiveInt = Annotated[int, Gt(0)]
 NonNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
+Seconds = Annotated[float, Gt(0), Le(1_000_000_000)]
+"""A time limit. Clocks and queues overflow after some more years."""
+Delay = Annotated[float, Ge(0), Le(1_000_000_000)]
+ExitCode = Annotated[int, Ge(0), Le(255)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 Size = Annotated[float, Ge(0)] | Literal["auto"]
 """A number of values, which may be written as 5e8. With auto, the library chooses."""

@@ -19,6 +19,8 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.imported_sources import is_library
 
 LOG = "launcher_log"
+LIBRARY_ERRORS = (ValueError, TypeError, RuntimeError, MemoryError, OverflowError)
+"""Errors by which libraries reject arguments, or sizes."""
 
 
 def report(messages: Sequence[str]) -> None:
@@ -81,7 +83,7 @@ def _is_rejected(error: InstantiationException) -> str | None:
 
 def library_error(error: BaseException) -> str | None:
     """Return why a library rejected its arguments, or None: user code's error has a traceback."""
-    is_rejection = isinstance(error, ValueError | TypeError) and not _user_line(error)
+    is_rejection = isinstance(error, LIBRARY_ERRORS) and not _user_line(error)
     return first_line(error) if is_rejection else None
 
 
@@ -109,7 +111,10 @@ def unwrap_cause(error: BaseException) -> BaseException:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Format a traceback with the frames of the user's code, or all frames without any."""
+    """Format a traceback with the frames of the user's code, or all frames without any.
+
+    If the whole traceback is in a log, only the log is named in place of other frames.
+    """
     stack = traceback.TracebackException.from_exception(unwrap_cause(error))
     whole = "".join(stack.format())
     # The traceback of another process is the text of its cause.
@@ -120,10 +125,13 @@ def user_traceback(error: BaseException) -> str:
         any_own = any_own or bool(user_frames)
         chain.stack = traceback.StackSummary.from_list(user_frames)
         chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
-    if not any_own:
-        return whole
     log = unwrap_cause(error).__dict__.get(LOG)
-    return "".join([f"The whole traceback is in {log}.\n" if log else "", *stack.format()])
+    if not any_own and not log:
+        return whole
+    place = f"The whole traceback is in {log}.\n" if log else ""
+    if any_own:
+        return "".join([place, *stack.format()])
+    return f"{''.join(stack.format_exception_only())}No line of your own code raised it. {place}"
 
 
 def log_traceback(error: BaseException, folder: RunFolder, rank: int = 0) -> None:

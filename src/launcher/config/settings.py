@@ -14,6 +14,7 @@ from launcher.types import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Seconds,
 )
 
 AUTO = "auto"
@@ -82,7 +83,7 @@ class HpoSettings:
     space: dict[str, Any] = field(default_factory=dict)
     direction: Literal["auto", "minimize", "maximize"] = "auto"
     value: Literal["best", "last"] = "best"
-    timeout: PositiveFloat | None = None
+    timeout: Seconds | None = None
     parallel: PositiveInt = 1
     sampler: Literal["tpe", "random", "gp"] = "tpe"
     sampler_options: dict[str, Any] = field(default_factory=dict)

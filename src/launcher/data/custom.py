@@ -1,13 +1,16 @@
 """Custom data: any dataset of your own, named by `_target_`."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.config.construct import instantiate
 from launcher.config.messages import show
 from launcher.data.base import DataSource
 from launcher.errors import ConfigError
 from launcher.types import NumWorkers, PositiveInt
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
 
 
 class CustomData(DataSource):
@@ -34,7 +37,7 @@ class CustomData(DataSource):
     def __init__(
         self,
         *,
-        dataset: Any,
+        dataset: "Dataset[Any]",
         batch_size: PositiveInt,
         val_batch_size: PositiveInt | None = None,
         val_dataset: Any = None,
@@ -46,7 +49,7 @@ class CustomData(DataSource):
         seq_len: PositiveInt | None = None,
         num_features: PositiveInt | None = None,
         num_classes: PositiveInt | None = None,
-        val_datasets: dict[str, Any] | None = None,
+        val_datasets: "dict[str, Dataset[Any]] | None" = None,
         test_dataset: Any = None,
         val_collate_fn: Any = None,
         predict: Any = None,
@@ -100,7 +103,7 @@ def make(part: object, path: str) -> Any:
     """Build a node with `_target_`, which is at this path. An object is returned unchanged."""
     if isinstance(part, Mapping) and "_target_" in part:
         return instantiate(part, path)
-    if isinstance(part, str | dict):
+    if isinstance(part, str | dict | int | float):
         way = f"{path}._target_={part if isinstance(part, str) else 'my_package.MyPart'}"
         raise ConfigError(f"{path}={show(part)}: should be a part with a _target_; e.g. {way}.")
     return part

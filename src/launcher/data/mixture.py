@@ -52,7 +52,7 @@ class MixtureData(DataSource):
 
     matters_from: ClassVar = {"stages": before_other_weights}
 
-    sources: dict[str, Any]
+    sources: dict[str, dict[str, Any]]
     stages: list[dict[str, object]] = field(default_factory=list)
     exhausted: Literal["repeat", "stop", "renormalise"] = "repeat"
     seed_samples: bool = True

@@ -21,7 +21,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held
 from launcher.rundir.logs import announce_imports
 from launcher.rundir.record import RunRecord
-from launcher.types import PositiveFloat, PositiveInt
+from launcher.types import PositiveInt, Seconds
 
 ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")
 """Strategies and jobs that cannot use a second rank. `nproc=auto` starts one rank for them."""
@@ -46,7 +46,7 @@ class LocalDispatch:
     def __init__(
         self,
         nproc: PositiveInt | Literal["auto"] = "auto",
-        grace: PositiveFloat | None = 120.0,
+        grace: Seconds | None = 120.0,
         parallel: PositiveInt | Literal["auto"] = 1,
     ):
         self.nproc, self.grace, self.parallel = nproc, grace, parallel

@@ -30,13 +30,7 @@ from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
 from launcher.rundir.imported_sources import digest_imported_sources, source_changes
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.strategies.weights import find_lost_tensors, tensor_shapes
-from launcher.types import (
-    NonEmptyText,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-)
+from launcher.types import Delay, ExitCode, NonEmptyText, NonNegativeInt, PositiveInt, Seconds
 
 BEST_KEYS = "hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"
 
@@ -84,14 +78,14 @@ class CheckpointingHook(BaseHook):
         interval: PositiveInt | str,
         keep_previous: NonNegativeInt = 0,
         keep_interval: NonNegativeInt = 0,
-        keep_steps: list[int] | None = None,
+        keep_steps: list[PositiveInt] | None = None,
         path: NonEmptyText | Path = "checkpoints",
         load: str | int | Path | None = "latest",
         exit_signals: signal.Signals | str | int | list[signal.Signals | str | int] | None = None,
-        exit_code: Literal["128+signal"] | int = "128+signal",
-        exit_delay: NonNegativeFloat | timedelta = 0.0,
+        exit_code: Literal["128+signal"] | ExitCode = "128+signal",
+        exit_delay: Delay | timedelta = 0.0,
         asynchronous: bool = True,
-        write_timeout: PositiveFloat = 600.0,
+        write_timeout: Seconds = 600.0,
         best_metric: str | None = None,
         best_mode: Literal["auto", "min", "max"] = "auto",
     ):

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from zlib import crc32
 
 import numpy as np
 import torch
+from annotated_types import Gt, Le
 
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records, TrainerView
@@ -18,7 +19,6 @@ from launcher.hooks.line_file import LineFileHook, Row
 from launcher.hooks.records import flatten
 from launcher.process import ranks
 from launcher.process.files import replace_file
-from launcher.types import PositiveInt
 
 
 class MediaHook(LineFileHook):
@@ -39,7 +39,7 @@ class MediaHook(LineFileHook):
     def __init__(
         self,
         image_format: str | Callable[[str], str] = "png",
-        bins: PositiveInt = 64,
+        bins: Annotated[int, Gt(0), Le(10_000)] = 64,
     ):
         super().__init__()
         self.image_format, self.bins = image_format, bins

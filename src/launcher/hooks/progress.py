@@ -80,7 +80,8 @@ class ProgressHook(StatsHook):
             return None
         step, then = self._timed_from
         step_time = (self._clock() - then) / (state.step - step)
-        return timedelta(seconds=int(step_time * (state.max_steps - state.step)))
+        seconds = step_time * (state.max_steps - state.step)
+        return timedelta(seconds=int(seconds)) if seconds < timedelta.max.total_seconds() else None
 
     def report_means(self, trainer: TrainerView, stats: Stats) -> None:
         if not self._shows:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from launcher.config.schema.matters_from import never
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import deadline
-from launcher.types import PositiveFloat, PositiveInt
+from launcher.types import PositiveFloat, PositiveInt, Seconds
 
 STDERR = 2
 MIN_STEPS = 3
@@ -42,8 +42,8 @@ class WatchdogHook(BaseHook):
     def __init__(
         self,
         factor: PositiveFloat = 10.0,
-        min_seconds: PositiveFloat = 60.0,
-        first_seconds: PositiveFloat = 1200.0,
+        min_seconds: Seconds = 60.0,
+        first_seconds: Seconds = 1200.0,
         window: PositiveInt = 100,
         abort: bool = False,
     ):

@@ -12,6 +12,7 @@ import yaml
 
 from launcher.config import plain_yaml
 from launcher.config.messages import hint
+from launcher.config.options import COLLECTIONS
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 from launcher.runs.stored_run import StoredRun
@@ -31,6 +32,8 @@ FIELDS: dict[str, Callable[[StoredRun], object]] = {
     "sweep": lambda run: run.settings.get("run.sweep"),
     "note": lambda run: run.written.text or None,
     "label": lambda run: " ".join(run.written.labels) or None,
+    "hooks": lambda run: parts_of(run, "hooks"),
+    "tracker": lambda run: parts_of(run, "tracker"),
 }
 """Fields of run.json, by their names in a filter."""
 STATES = (
@@ -43,6 +46,13 @@ FILTER_HELP = (
     "optimizer.lr=1e-3, val/loss<2, model=mlp, state=running, part of a name, the beginning of an"
     " id, or a run's folder"
 )
+
+
+def parts_of(run: StoredRun, group: str) -> str | None:
+    """Return the names of a run's hooks or trackers, which are not among its choices."""
+    parts = [key.split(".") for key in run.settings]
+    names = [path[1] for path in parts if path[0] == group and path[2:] == ["_target_"]]
+    return (" ".join(names) or "none") if run.settings else None
 
 
 def value_of(run: StoredRun, key: str) -> Any:
@@ -150,8 +160,11 @@ def is_named(run: StoredRun, word: str) -> bool:
 def value_to_compare(run: StoredRun, key: str, value: str) -> object:
     """Return the value that a condition compares. `job=198` means all tasks of the array 198."""
     actual = value_of(run, key)
-    if key == "label" and actual is not None:  # one of several
-        return value if value in actual.split() else actual
+    if key in ("label", *COLLECTIONS) and actual is not None:
+        # A name is one of several, and a list has all.
+        names, wanted = actual.removesuffix("none").split(), value.strip("[]").split(",")
+        is_equal = set(names) == set(filter(None, wanted)) if value[:1] == "[" else value in names
+        return value if is_equal else actual
     return actual.partition("_")[0] if key == "job" and actual and "_" not in value else actual
 
 

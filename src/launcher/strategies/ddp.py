@@ -15,7 +15,7 @@ from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.lane_sums import complete_gradients, exchange_in_buckets
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
-from launcher.types import PositiveFloat
+from launcher.types import PositiveFloat, Seconds
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class DdpStrategy(NativeStrategy):
     find_unused_parameters: bool = False
     bucket_cap_mb: PositiveFloat = 25.0
     gradient_as_bucket_view: bool = True
-    timeout: PositiveFloat = 1800.0
+    timeout: Seconds = 1800.0
     _wrapped: frozenset[int] | None = field(default=None, init=False)
     """The `id`s of the parameters whose gradients DDP exchanges, or None without DDP."""
 

@@ -24,7 +24,7 @@ from launcher.strategies.recompute import recompute_units
 from launcher.strategies.shard_units import own_parameters, shard_units
 from launcher.strategies.sharded import copy_shard
 from launcher.strategies.step import StepPlan, StepResult
-from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
+from launcher.types import NonNegativeInt, PositiveInt, Seconds
 
 Sharding = Literal["full_shard", "shard_grad_op", "no_shard"]
 Dtype = Literal["fp32", "bf16"]
@@ -74,7 +74,7 @@ class FsdpStrategy(NativeStrategy):
     cpu_offload: bool = False
     prefetch: NonNegativeInt = 0
     init: Literal["device", "host"] = "device"
-    timeout: PositiveFloat = 1800.0
+    timeout: Seconds = 1800.0
 
     _syncs = True
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from launcher.config.construct import instantiate
-from launcher.config.explain import library_error
+from launcher.config.explain import LIBRARY_ERRORS, library_error
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.messages import describe_type
 from launcher.config.run_config import RunConfig
@@ -268,7 +268,7 @@ def _call(
     check_call(key, factory, name, **options)
     try:
         return factory(argument, **options)
-    except (TypeError, ValueError) as error:
+    except LIBRARY_ERRORS as error:
         if (why := library_error(error)) is None:
             raise
         raise ConfigError(f"{key}: {why}") from error

@@ -1,5 +1,6 @@
 """The command line, as a user types it."""
 
+import json
 import zlib
 
 import pytest
@@ -16,6 +17,7 @@ from support.projects import exit_code, launcher, write_project
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_groups")]
 
+LINEAR = ["job.outcome=cannot build", "model._target_=torch.nn.Linear", "~model.width"]
 IS_HYDRA_1_3 = bool(session.VERSION)
 hydra_1_3 = pytest.mark.skipif(
     not IS_HYDRA_1_3, reason="Hydra 1.4 composes by another method, and takes fewer modes"
@@ -163,6 +165,14 @@ def test_flags_may_be_among_the_overrides():
             2,
             ["model: Fraction cannot be made: Invalid literal for Fraction: 'x'."],
         ),
+        (
+            [*LINEAR, "+model.in_features=-1", "+model.out_features=2"],
+            2,
+            [
+                "model: Linear cannot be made: Trying to create tensor with negative dimension -1:"
+                " [2, -1]."
+            ],
+        ),
         (["job.outcome=is stopped"], 143, []),
     ],
 )
@@ -284,6 +294,18 @@ def test_only_a_log_that_has_the_traceback_is_named(writable, tmp_path):
     assert "ValueError: the cause" in printed
     assert (f"The whole traceback is in {folder.log_path()}." in printed) == writable
     assert not writable or "ValueError: the cause" in folder.log_path().read_text()
+
+
+def test_a_traceback_without_a_line_of_the_users_code_is_named_only(tmp_path):
+    folder = RunFolder(tmp_path).create()
+    with pytest.raises(json.JSONDecodeError) as raised:
+        json.loads("{")
+    error = raised.value.with_traceback(raised.tb.tb_next)
+    assert user_traceback(error).startswith("Traceback")
+    log_traceback(error, folder)
+    first, second = user_traceback(error).splitlines()
+    assert first.startswith("json.decoder.JSONDecodeError: Expecting property name")
+    assert second.endswith(f"The whole traceback is in {folder.log_path()}.")
 
 
 def test_a_start_resumes_the_run_of_an_equivalent_configuration(folder, capsys):

@@ -60,6 +60,17 @@ def test_every_group_is_shown_within_the_width(width):
         assert all(len(line) <= width for line in lines if line.startswith("      "))
 
 
+@pytest.mark.parametrize("text", [b"a: [1", b"\xff", b"[a]", b"", b"3", b"defaults: x"])
+def test_a_file_that_is_no_option_is_named_or_shown(tmp_path, capsys, text):
+    (tmp_path / "optimizer").mkdir()
+    (tmp_path / "optimizer" / "mine.yaml").write_bytes(text)
+    try:
+        print_help(["--config-dir", str(tmp_path), "--help", "optimizer=mine"])
+        assert capsys.readouterr().out.startswith("optimizer=mine")
+    except ConfigError as error:
+        assert str(error).startswith(f"{tmp_path}/optimizer/mine.yaml: cannot be read: ")
+
+
 def test_a_folder_of_the_users(tmp_path, capsys):
     (tmp_path / "optimizer").mkdir()
     (tmp_path / "optimizer" / "mine.yaml").write_text(

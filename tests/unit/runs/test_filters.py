@@ -63,6 +63,30 @@ def test_conditions(four, words, ids):
 
 
 @pytest.mark.parametrize(
+    ("word", "ids"),
+    [
+        ("hooks=ema", "b"),
+        ("hooks!=ema", "a"),
+        ("hooks=[logging,ema]", "b"),
+        ("hooks=[ema]", ""),
+        ("hooks=off", ""),
+        ("tracker=wandb", "b"),
+        ("tracker=none", "a"),
+        ("tracker=[]", "a"),
+        ("tracker!=none", "b"),
+        ("label=[x,y]", "b"),
+        ("label=y", "b"),
+    ],
+)
+def test_parts_of_groups_with_several_are_filtered_by_name(make_run, outputs, word, ids):
+    part = {"_target_": "Part"}
+    make_run("gpt", "a", config={"hooks": {"logging": part, "off": None}})
+    run = {"hooks": {"ema": part, "logging": part}, "tracker": {"wandb": part}}
+    make_run("gpt", "b", config=run | {"run": {"labels": ["x", "y"]}})
+    assert "".join(run.id for run in select(find_runs(outputs), [word])) == ids
+
+
+@pytest.mark.parametrize(
     ("word", "hint"),
     [
         ("val/los<2", "did you mean val/loss?"),

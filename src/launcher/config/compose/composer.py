@@ -32,10 +32,11 @@ from launcher.config.compose.overrides import (
     parse,
     record_overrides,
 )
-from launcher.config.compose.session import COMPOSITION_ERRORS, loader, session
+from launcher.config.compose.session import COMPOSITION_ERRORS, NO_MAPPING, loader, session
 from launcher.config.containers import to_plain
 from launcher.config.identity.lookup import RunIndex
 from launcher.config.messages import closest_name
+from launcher.config.options import COLLECTIONS
 from launcher.config.run_config import RunConfig, check
 from launcher.errors import ConfigError
 
@@ -101,6 +102,9 @@ class Composer:
                 self._composed.clear()
             try:
                 config = hydra_compose(self.config_name, list(words), return_hydra_config=True)
+                groups = (*config.hydra.runtime.choices, *COLLECTIONS)
+                if any(OmegaConf.is_list(config.get(group)) for group in groups):
+                    raise TypeError(NO_MAPPING)
                 self._composed[key] = pickle.dumps(config)
             except COMPOSITION_ERRORS as error:
                 self._composed[key] = error

@@ -1,5 +1,6 @@
 """Hydra's composition in this process: where it looks for options, and its errors."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -22,6 +23,7 @@ from launcher.errors import ConfigError
 VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3.") else {}
 """Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
 BEFORE_SCHEMAS = SearchPathQuery(provider="schema")
+NO_MAPPING = "its file should have keys, such as `_target_: my_package.Net`, and is no mapping"
 COMPOSITION_ERRORS = (
     HydraException,
     OmegaConfBaseException,
@@ -101,6 +103,8 @@ def first_line(error: BaseException) -> str:
         return f"{' '.join(str(error).split())}."
     if isinstance(error, YAMLError):
         return f"The configuration cannot be read as YAML: {' '.join(str(error).split())}."
+    if re.search("Invalid loaded object type|Cannot merge DictConfig with ListConfig", str(error)):
+        return f"{NO_MAPPING}."
     if isinstance(error, RecursionError):
         return "its defaults lead back to itself."
     while not str(error) and error.__cause__ is not None:

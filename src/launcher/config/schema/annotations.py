@@ -18,13 +18,9 @@ from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origi
 import annotated_types
 
 from launcher import types as bounded
-from launcher.config.schema.value_types import LIMITS
+from launcher.config.schema.value_types import LIMITS, Part
 
 BOUNDS = tuple(LIMITS)
-
-
-class Sentinel:
-    """No YAML value can have this type."""
 
 
 NAMES: dict[str, Any] = {
@@ -35,8 +31,8 @@ NAMES: dict[str, Any] = {
     "Sequence": list,
     **dict.fromkeys(["FrozenSet", "Set", "Tuple", "frozenset", "set", "tuple"], tuple),
     **dict.fromkeys(["Dict", "Mapping", "MutableMapping", "dict"], dict),
-    **dict.fromkeys(["Generator", "Tensor", "Module", "Parameter", "Optimizer"], Sentinel),
-    **dict.fromkeys(["Signals", "timedelta"], Sentinel),
+    **dict.fromkeys(["Generator", "Tensor", "Module", "Parameter", "Optimizer", "Dataset"], Part),
+    **dict.fromkeys(["Signals", "timedelta"], Part),
     **{cls.__name__: cls for cls in BOUNDS},
 }  # fmt: skip
 TYPE_SYNTAX = (
@@ -72,10 +68,9 @@ def evaluate(node: ast.expr | None, statements: Mapping[str, object]) -> Any:
         if not all(isinstance(part, TYPE_SYNTAX) for part in ast.walk(spelled)):
             return Any
         code = compile(ast.fix_missing_locations(ast.Expression(spelled)), "annotation", "eval")
-        hint = _plain(eval(code, {"__builtins__": {}}, _Names(statements)))
+        return _plain(eval(code, {"__builtins__": {}}, _Names(statements)))
     except (TypeError, SyntaxError, ValueError, RecursionError):
         return Any
-    return Any if hint is Sentinel else hint
 
 
 class _Spelled(ast.NodeTransformer):
@@ -106,14 +101,14 @@ def _plain(hint: Any) -> Any:
     """A type as YAML can express it."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        members = [member for member in map(_plain, arguments) if member is not Sentinel]
+        members = [member for member in map(_plain, arguments) if member is not Part]
         if str in members:
             members = [member for member in members if member != bounded.NonEmptyText]
-        return Any if Any in members else Union[tuple(members)] if members else Sentinel  # noqa: UP007
+        return Any if Any in members else Union[tuple(members)] if members else Part  # noqa: UP007
     if origin in (list, tuple):
         items = {_plain(argument) for argument in arguments if argument is not Ellipsis}
         item = items.pop() if len(items) == 1 else Any
-        many: Any = list[Any if item is Sentinel else item]  # type: ignore[misc]
+        many: Any = list[Any if item is Part else item]  # type: ignore[misc]
         size = len(arguments)
         # People write `tuple[int]` for any number of items.
         if origin is list or Ellipsis in arguments or size < 2:
@@ -121,7 +116,7 @@ def _plain(hint: Any) -> Any:
         return Annotated[many, annotated_types.MinLen(size), annotated_types.MaxLen(size)]
     if origin is dict:
         item = _plain(arguments[-1])
-        return dict[str, Any if item is Sentinel else item]  # type: ignore[misc]
+        return dict[str, item]  # type: ignore[valid-type]
     if origin is Annotated:
         marks = [mark for mark in hint.__metadata__ if isinstance(mark, BOUNDS)]
         return hint if len(marks) == len(hint.__metadata__) else _plain(hint.__origin__)

@@ -14,6 +14,7 @@ from launcher.config.schema.signature import REQUIRED, UNKNOWN, Parameter, Signa
 from launcher.config.schema.value_types import describe
 from launcher.config.settings import SECTIONS, Top, section
 from launcher.config.tree import join
+from launcher.errors import ConfigError
 
 COMMENT = re.compile(r"(?:^|\s)#\s?(.*)$")
 NOT_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "defaults")
@@ -49,7 +50,10 @@ def group_options(folders: Sequence[Traversable], group: str) -> list[Option]:
         file = next(
             file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()
         )
-        listed.append(_option(group, name, file.read_text(encoding="utf-8")))
+        try:
+            listed.append(_option(group, name, file.read_text(encoding="utf-8")))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}: cannot be read: {' '.join(str(error).split())}.") from error
     return listed
 
 
@@ -70,7 +74,7 @@ def top_keys(folder: Traversable) -> list[Key]:
 
 
 def _option(group: str, name: str, text: str) -> Option:
-    lines, root = text.splitlines(), yaml.compose(text)
+    lines, root, content = text.splitlines(), yaml.compose(text), yaml.safe_load(text)
     values = dict(_items(root))
     comment = " ".join(line for line in _comment_lines(lines) if not line.startswith("@package"))
     path, node = group, root
@@ -81,13 +85,13 @@ def _option(group: str, name: str, text: str) -> Option:
     target = _target(node)
     spec = section(SECTIONS[group]) if group == "trainer" else signature_of(target)
     keys = [] if group == "experiment" else _keys(path, node, spec, lines)
-    includes = _includes(group, yaml.safe_load(text) or {})
+    includes = _includes(group, content if isinstance(content, dict) else {})
     return Option(group, name, target, comment, tuple(keys), includes)
 
 
 def _includes(group: str, content: dict[str, Any]) -> tuple[str, ...]:
     """The entries of a defaults list as on the command line, without `_self_`."""
-    entries = [entry for entry in content.get("defaults", ()) if entry != "_self_"]
+    entries = [entry for entry in content.get("defaults") or () if entry != "_self_"]
     pairs = [
         pair
         for entry in entries

@@ -52,6 +52,7 @@ class Signature:
     parameters: tuple[Parameter, ...] = ()
     takes_more: bool = False
     """True with `**kwargs`: any other key passes."""
+    is_function: bool = False
 
     def __getitem__(self, name: str) -> Parameter:
         return next(parameter for parameter in self.parameters if parameter.name == name)
@@ -158,7 +159,7 @@ def _function(definition: Definition, name: str, is_constructor: bool = False) -
         Parameter(arg.arg, evaluate(arg.annotation, aliases), _default(value))
         for arg, value in [*pairs, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]
     )
-    return Signature(name, parameters, spec.kwarg is not None)
+    return Signature(name, parameters, spec.kwarg is not None, not is_constructor)
 
 
 def _fields(definition: Definition) -> dict[str, Parameter]:

@@ -284,7 +284,7 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
 
 
 def _has_target(path: str, value: object) -> Iterator[ConfigIssue]:
-    if value is None or value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value):
+    if value is None or _is_part(value):
         return
     if isinstance(value, dict):
         text = f"has no _target_; name its class or function, e.g. {path}._target_=my_package.Net."
@@ -361,25 +361,29 @@ def _keys(
             yield ConfigIssue(join(path, key), shown, text)
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]
-        yield from _missing(path, node, spec.name, required)
+        way = f", or +{path}._partial_=true for the function itself" if spec.is_function else ""
+        yield from _missing(path, node, spec.name, required, way)
 
 
 def _missing(
-    path: str, node: dict[str, object], owner: str, parameters: Iterable[Parameter]
+    path: str, node: dict[str, object], owner: str, parameters: Iterable[Parameter], way: str = ""
 ) -> Iterator[ConfigIssue]:
     for parameter in parameters:
         if parameter.name not in node:
             key, kind = join(path, parameter.name), parameter.annotation
             text = "value" if kind is Any else describe(kind)
-            yield ConfigIssue(key, None, f"is missing, and {owner} needs it; add +{key}=<{text}>.")
+            fix = f"add +{key}=<{text}>{way}."
+            yield ConfigIssue(key, None, f"is missing, and {owner} needs it; {fix}")
 
 
 def _check_type(key: str, value: object, parameter: Parameter) -> Iterator[ConfigIssue]:
-    if value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value):
+    if _is_part(value):
         return
-    if _holds_parts(value) or (
-        type(value) is type(parameter.default) and value == parameter.default
-    ):
+    if isinstance(value, dict):
+        value = {name: item for name, item in value.items() if not _is_part(item)}
+    elif isinstance(value, list) and any(map(_is_part, value)):
+        return
+    if type(value) is type(parameter.default) and value == parameter.default:
         return
     default = parameter.default
     plain = default is not REQUIRED and default is not UNKNOWN and default is not None
@@ -388,9 +392,10 @@ def _check_type(key: str, value: object, parameter: Parameter) -> Iterator[Confi
         # A default that is an expression, such as math.inf, may be infinite itself.
         if parameter.annotation is Any or default is UNKNOWN or is_finite(value):
             return
-        is_number = isinstance(value, float)
-        what = "is not a finite number" if is_number else "has a number that is not finite"
-        yield ConfigIssue(key, show(value), f"{what}{example or '; use a finite one'}.")
+        what = "has a number that is not finite, or a whole one with more than 64 bits"
+        if isinstance(value, int | float):
+            what = "has more than 64 bits" if isinstance(value, int) else "is not a finite number"
+        yield ConfigIssue(key, show(value), f"{what}{example or '; use another one'}.")
         return
     if key.startswith("scheduler.") and _counts_epochs(value, parameter.annotation):
         return
@@ -425,9 +430,6 @@ def _counts_epochs(value: object, annotation: object) -> bool:
     return fits(whole, annotation) and not any(fits(fraction, annotation) for fraction in fractions)
 
 
-def _holds_parts(value: Any) -> bool:
-    """Return whether a list or mapping has an unresolved value or a part to build."""
-    items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
-    return any(
-        item is UNRESOLVED or (isinstance(item, dict) and "_target_" in item) for item in items
-    )
+def _is_part(value: object) -> bool:
+    """Return whether a value is a part to build, or unresolved."""
+    return value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value)

@@ -12,6 +12,14 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from launcher.config.messages import show
 from launcher.errors import ConfigError
 
+
+class Part:
+    """A type that YAML cannot express, such as a module: a node with `_target_` makes it."""
+
+    def __class_getitem__(cls, _: object) -> type["Part"]:
+        return cls
+
+
 NOUNS = {
     int: "a whole number",
     float: "a number",
@@ -57,7 +65,10 @@ def describe(annotation: Any) -> str:
             "a list" if arguments in ((), (Any,)) else f"a list, each item {describe(arguments[0])}"
         )
     if cls is dict:
-        return "a mapping of keys to values"
+        has_parts = any(item is Part or get_origin(item) is dict for item in arguments)
+        return "a mapping of names to parts" if has_parts else "a mapping of keys to values"
+    if cls is Part:
+        return "a part with a _target_"
     return NOUNS.get(cls, "another type")
 
 
@@ -77,6 +88,8 @@ def fits(value: object, annotation: object) -> bool:
     if origin is Literal:
         return any(type(value) is type(choice) and value == choice for choice in arguments)
     cls = origin or annotation
+    if cls is Part:
+        return value is not None
     if cls is list:
         return isinstance(value, list) and all(
             fits(item, member) for item in value for member in arguments
@@ -93,11 +106,13 @@ def fits(value: object, annotation: object) -> bool:
 
 
 def is_finite(value: object) -> bool:
-    """Return whether all numbers in a plain value are finite; 1e400 is not."""
+    """Return whether all numbers in a plain value are finite, and the whole ones have 64 bits."""
     if isinstance(value, dict):
         return all(map(is_finite, value.values()))
     if isinstance(value, list):
         return all(map(is_finite, value))
+    if isinstance(value, int):
+        return abs(value) < 2**63
     return not isinstance(value, float) or math.isfinite(value)
 
 

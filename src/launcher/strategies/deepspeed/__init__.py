@@ -29,7 +29,14 @@ from launcher.strategies.deepspeed.engine_state import EngineState
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
 from launcher.strategies.weights import EXTRA, MODEL, extra_misfits, load_weights, model_meta
-from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
+from launcher.types import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Seconds,
+    Size,
+)
 
 logger = logging.getLogger("launcher")
 WHOLE_TENSORS_ONLY = frozenset({"Adafactor", "Adagrad", "Muon", "MuonAdamW", "SparseAdam"})
@@ -105,7 +112,7 @@ class DeepSpeedStrategy(NativeStrategy):
     min_loss_scale: PositiveFloat = 1.0
     wall_clock_breakdown: bool = False
     config_file: str | None = None
-    timeout: PositiveFloat = 1800.0
+    timeout: Seconds = 1800.0
 
     def __post_init__(self) -> None:
         self.file = Path(self.config_file) if self.config_file is not None else None

@@ -12,12 +12,22 @@ FILES = {
     "experiment/text.yaml": "# @package _global_\nmodel: mlp\noptimizer.lr: 3\n",
     "hooks/flat.yaml": "_target_: launcher.hooks.memory.MemoryHook\n",
     "model/number.yaml": "3\n",
+    "model/list.yaml": "[a]\n",
+    "hooks/list.yaml": "[a]\n",
     "model/circle.yaml": "defaults: [circle]\n",
     "model/twice.yaml": "_target_: torch.nn.Linear\n_target_: torch.nn.ReLU\n",
 }
 MISTAKES = {
     "model=twice data=digits": ["model=twice: The configuration cannot be read as YAML"],
-    "model=number data=digits": ["model=number: Invalid loaded object type: int."],
+    **{
+        f"{option} data=digits{more}": [f"{option}: its file should have keys, such as `_t"]
+        for option, more in {
+            "model=number": "",
+            "model=list": "",
+            "hooks=[list]": " model=mlp",
+            "hooks=[default,list]": " model=mlp",
+        }.items()
+    },
     "model=circle data=digits": ["model=circle: its defaults lead back to itself."],
     "experiment=again": ["experiment=again: another model is chosen by `override /model: ...` in"],
     "experiment=bare": ["experiment=bare: another model is chosen by `override /model: ...` in"],

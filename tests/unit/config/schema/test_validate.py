@@ -62,6 +62,9 @@ def test_a_valid_configuration_passes(overrides):
 
 POSITIVE = "should be a whole number greater than 0"
 SLURM = "dispatch=slurm dispatch.nodes="
+MEDIA = "hooks=[default,media] hooks.media.bins="
+OWN = "data.dataset._target_=torch.utils.data.Dataset"
+CUSTOM = "data=custom data.vocab_size=8 data.seq_len=8"
 
 
 @pytest.mark.parametrize(("words", "key", "fix"), [
@@ -163,7 +166,26 @@ SLURM = "dispatch=slurm dispatch.nodes="
     ("experiment=conf/experiment/gpt_tiny.yaml", "experiment=conf/", "mean experiment=gpt_tiny?"),
     ("experiment=gpt_tiny hooks=[]", "hooks.evaluation", "or remove the keys: ~hooks.evaluation."),
     ("hooks.logging.interval=often", "hooks.logging.interval='often'", "should be a whole"),
-    ("hooks.checkpointing.exit_delay=-1", "hooks.checkpointing.exit_delay=-1", "a number of at le"),
+    ("hooks.checkpointing.exit_delay=-1", "hooks.checkpointing.exit_delay=-1", "number from 0 to"),
+    ("hooks.checkpointing.exit_code=300", "hooks.checkpointing.exit_code=300", "number from 0 to"),
+    ("hooks.checkpointing.keep_steps=[0]", "hooks.checkpointing.keep_steps=[0]", "greater than 0"),
+    ("dispatch.grace=1e300", "dispatch.grace=1e+300", "greater than 0 and of at most 1000000000"),
+    (f"data.batch_size={10**23}", f"data.batch_size={10**23}", "more than 64 bits; use another"),
+    (f"{MEDIA}{10**9}", f"hooks.media.bins={10**9}", "of at most 10000"),
+    # parts
+    ("data=digits model=supervised model.module=null", "model.module=null", "should be a part"),
+    (f"{CUSTOM} data.dataset=null", "data.dataset=null", "should be a part with a _target_."),
+    (f"{CUSTOM} {OWN} data.val_datasets={{a:null}}", "data.val_datasets={a:null}",
+     "a mapping of names to parts or null."),
+    (
+        f"{CUSTOM} {OWN} data.collate_fn._target_=torch.utils.data.default_collate",
+        "data.collate_fn.batch",
+        "or +data.collate_fn._partial_=true for the function itself.",
+    ),
+    (
+        f"{CUSTOM} data=mixture data.sources={{a:null,b:{{_target_:torch.nn.ReLU}}}}",
+        "data.sources={a:null}", "should be a mapping of names to parts.",
+    ),
     (
         "hooks.checkpointing.exit_signals=[SIGKILL]", "hooks.checkpointing.exit_signals='SIGKILL'",
         "that a process can handle; e.g. hooks.checkpointing.exit_signals=[SIGUSR1].",
@@ -334,7 +356,7 @@ def test_lists_of_one_option_of_hooks_and_of_values_are_accepted():
     assert mistakes(["optimizer=[adamw]", "hooks=[default,ema]", "optimizer.betas=[0.8,0.9]"]) == []
 
 
-INFINITE = (float("inf"), float("-inf"), float("nan"))
+INFINITE = (float("inf"), float("-inf"), float("nan"), 2**63)
 SIGNATURES = {
     str(node["_target_"]): signature(str(node["_target_"]))
     for path in sorted((ROOT / "conf").glob("*/*.yaml"))
