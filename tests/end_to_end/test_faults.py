@@ -11,10 +11,6 @@ import pytest
 
 from launcher.checkpoint.durable_files import write_file
 from launcher.checkpoint.manifest import verify
-from launcher.checkpoint.retention import Retention
-from launcher.checkpoint.saver import SaveFailed, Saver
-from launcher.checkpoint.store import CheckpointStore
-from launcher.process.ranks import Ranks
 from support import python
 from support.paths import SUPPORT
 from support.runner import (
@@ -27,7 +23,6 @@ from support.runner import (
     steps,
     stop_at,
 )
-from support.stores import payload
 
 RUN = split(
     "model=mlp data=digits data.batch_size=60 trainer.max_steps=40 hooks.evaluation.interval=0"
@@ -150,25 +145,6 @@ def test_a_disk_without_room_is_noticed_before_the_first_byte(small_disk, monkey
     monkeypatch.setattr(os, "pwrite", lambda *_: pytest.fail("it wrote"))
     with pytest.raises(OSError, match="No space left"):
         write_file(small_disk / "x", [b"1"], size=100 << 20)
-
-
-def test_disk_full(tmp_path, small_disk):
-    """It fills up after the first checkpoint; when there is room again the next interval saves."""
-    store = CheckpointStore(small_disk / "checkpoints")
-    writer = Saver(store, Ranks(), Retention(keep_previous=0))
-    writer.save(payload(1, size=50_000), wait=True)
-    ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(3_800_000))
-    for wait in (True, False):
-        with pytest.raises(SaveFailed, match="No space left"):
-            writer.save(payload(2, size=50_000), wait)
-            writer.finish()
-    assert [entry.name for entry in sorted(store.root.iterdir())] == ["latest", "step-00000001"]
-    assert store.newest_valid() is not None
-    ballast.unlink()
-    writer.save(payload(3, size=50_000), wait=False)
-    writer.finish()
-    assert store.resolve_link("latest") == 3 and store.steps() == [3]
 
 
 def test_a_disk_that_is_full_at_the_start(small_disk):

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import signal
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import split
@@ -36,8 +35,8 @@ SEARCH = split(
     "hydra/sweeper=optuna optimizer.lr=tag(log,interval(1e-4,1e-1)) hpo.sampler=random"
     " hpo.pruner=none hpo.objective=train/loss hpo.n_trials=3"
 )
-SECONDS = 6.0
-"""Kills come within these seconds, in which the runs start, train and save."""
+LINES = 3 * 10
+"""Kills come before one of so many lines is logged, while the runs start, train and save."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,8 @@ def complete(case: Case, outputs: Path) -> dict[str, Any]:
 
 
 def kill_one(case: Case, outputs: Path, choose: random.Random) -> None:
-    process = start(case, outputs)
-    time.sleep(choose.uniform(0, SECONDS))
+    process, lines = start(case, outputs), choose.randrange(LINES)
+    wait_for(lambda: count_lines(outputs) >= lines or process.poll() is not None)
     children = [pid for pid in of_session(process.pid) if pid != process.pid]
     pid = choose.choice(children or [process.pid]) if case.victim == "child" else process.pid
     with contextlib.suppress(ProcessLookupError):
@@ -141,6 +140,10 @@ def submit(case: Case, outputs: Path, fixed: tuple[str, ...]) -> None:
             python.run("-m", "launcher.dispatch.freeze", *arguments, env=ENVIRONMENT, check=True)
     if not job.exists():
         write_runs(job, [RunFolder(path.parent) for path in sorted(outputs.glob("*/*/run.json"))])
+
+
+def count_lines(outputs: Path) -> int:
+    return sum(path.read_text().count("\n") for path in outputs.glob("*/*/metrics.jsonl"))
 
 
 def records(outputs: Path) -> list[dict[str, Any]]:

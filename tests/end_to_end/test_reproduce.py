@@ -8,6 +8,7 @@ from shlex import split
 
 from launcher.proof.diff import diff
 from launcher.rundir.folder import RunFolder
+from support.git import commit
 from support.runner import run_folder, start
 
 HOOK = """from launcher import BaseHook
@@ -35,12 +36,7 @@ def run(cwd: Path, *words: str) -> str:
 def test_the_code_of_a_run_with_uncommitted_changes_is_restored(tmp_path):
     (tmp_path / ".gitignore").write_text("outputs/\n")
     (tmp_path / "mine.py").write_text(HOOK)
-    for words in (
-        ["init", "-q"],
-        ["add", "."],
-        ["-c", "user.email=a@b", "-c", "user.name=a", "commit", "-qm", "1"],
-    ):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    commit(tmp_path)
     (tmp_path / "mine.py").write_text(HOOK.replace("0.5", "0.25"))
     run(tmp_path, "launcher", *RUN)
     (tmp_path / "mine.py").write_text(HOOK)

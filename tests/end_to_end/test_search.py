@@ -3,10 +3,8 @@ leaves."""
 
 import json
 import os
-import random
 import shutil
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 from shlex import split
@@ -18,7 +16,7 @@ import yaml
 from launcher.runs.stored_study import StoredStudy
 from launcher.runs.trials import Trial
 from support import python
-from support.runner import ENVIRONMENT, final_state, launch, metrics, metrics_of
+from support.runner import ENVIRONMENT, final_state, launch, metrics
 from support.waiting import wait_for
 
 FIXED = split(
@@ -114,42 +112,6 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     (outputs / str(winner.run)).rename(only / str(winner.run))
     assert metrics(only) == metrics(straight)
     assert final_state(only) == final_state(straight)
-
-
-@ON_LINUX
-def test_a_search_that_is_killed_at_random_moments_has_the_runs_of_an_undisturbed_one(tmp_path):
-    words = ("hpo.n_trials=2", "+hpo.sampler_options.n_startup_trials=1", "hpo.max_failures=9")
-    words += ("hpo.reduction_factor=9",)
-    outputs, undisturbed, moments = tmp_path / "a", tmp_path / "b", random.Random(3)
-    whole = start(undisturbed, *words)
-    for number in range(2):
-        killed = start(outputs, *words)
-        for line in killed.stdout:
-            if line.startswith(f"trial {number}: "):
-                break
-        time.sleep(moments.uniform(0, 3))
-        for pid in open_attempts(outputs)[: number == 1]:
-            os.kill(pid, signal.SIGKILL)
-            time.sleep(moments.uniform(0, 2))
-        os.kill(killed.pid, signal.SIGKILL)
-        killed.stdout.close()
-        killed.wait()
-    text, _ = start(outputs, *words).communicate(timeout=500)
-    assert "2 trials, " in text, text
-    assert (whole.communicate(timeout=500), whole.returncode)[1] == 0
-    trials, expected = (
-        [(trial.run, trial.sampled, trial.step) for trial in asked(folder)]
-        for folder in (outputs, undisturbed)
-    )
-    assert trials == expected
-    for run, _, _ in trials:
-        assert metrics_of(outputs / str(run)) == metrics_of(undisturbed / str(run))
-
-
-def open_attempts(outputs: Path) -> list[int]:
-    """The processes that work on a run."""
-    attempts = [json.loads(path.read_text())["attempts"] for path in outputs.glob("*/*/run.json")]
-    return [each[-1]["pid"] for each in attempts if each and each[-1]["outcome"] is None]
 
 
 @pytest.mark.parametrize(("act", "code"), [("terminate", 143), ("close", 128 + signal.SIGPIPE)])

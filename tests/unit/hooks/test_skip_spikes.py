@@ -68,36 +68,24 @@ def test_a_spike_is_skipped_counted_and_logged(tmp_path, judged, caplog):
     assert trainer.state.skipped_steps == 0, "these are the updates that are not finite"
 
 
-def test_the_first_steps_are_not_judged(tmp_path):
-    steps = Steps()
-    Slow([SkipSpikesHook(window=8, warmup=4), steps.hook()], 5, tmp_path, spiky(4)).train()
-    assert steps.unchanged() == []
+CASES = {
+    "the first steps are not judged": (spiky(4)[:5], []),
+    "a new level is accepted": ([GOOD] * 6 + [BIG] * 6, [7, 8]),
+    "a state whose last update is a spike is saved": (spiky(7)[:7], [7]),
+    "a loss that is not finite is no spike": ([GOOD] * 6 + [BAD, GOOD, BIG, GOOD], [7, 9]),
+}
 
 
-def test_a_new_level_is_accepted(tmp_path):
-    steps = Steps()
-    batches = [GOOD] * 6 + [BIG] * 6
-    Slow(
-        [SkipSpikesHook(window=8, warmup=4, max_in_row=2), steps.hook()], 12, tmp_path, batches
-    ).train()
-    assert steps.unchanged() == [7, 8]
-
-
-def test_a_state_whose_last_update_is_a_spike_is_saved(tmp_path):
-    steps = Steps()
-    hooks = [SkipSpikesHook(window=8, warmup=4), CheckpointingHook(100), steps.hook()]
-    Slow(hooks, 7, tmp_path, spiky(7)).train()
-    assert steps.unchanged() == [7]
-    assert (tmp_path / "checkpoints" / "step-00000007").exists()
-
-
-def test_non_finite_loss_is_not_a_spike(tmp_path):
-    batches = [GOOD] * 6 + [BAD, GOOD, BIG, GOOD]
-    steps, hook = Steps(), SkipSpikesHook(window=8, warmup=4)
-    trainer = Slow([hook, steps.hook()], 10, tmp_path, batches)
+@pytest.mark.parametrize("case", CASES)
+def test_the_updates_that_are_skipped(tmp_path, case):
+    batches, skipped = CASES[case]
+    steps, hook = Steps(), SkipSpikesHook(window=8, warmup=4, max_in_row=2)
+    hooks = [hook, CheckpointingHook(100), steps.hook()]
+    trainer = Slow(hooks, len(batches), tmp_path, batches)
     trainer.train()
-    assert steps.unchanged() == [7, 9]
-    assert trainer.state.skipped_steps == 1
+    assert steps.unchanged() == skipped
+    assert trainer.state.skipped_steps == sum(batch is BAD for batch in batches)
+    assert (tmp_path / "checkpoints" / f"step-{len(batches):08d}").exists()
 
 
 def test_the_window_survives_a_restart(tmp_path):

@@ -45,7 +45,7 @@ def test_abort_ends_the_process_with_its_stacks(tmp_path):
 
     def train() -> None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - pytest has put its own in its place
-        hook = WatchdogHook(factor=5, min_seconds=0.2, abort=True)
+        hook = WatchdogHook(factor=5, min_seconds=2, abort=True)
         Toy([hook, FunctionHook(on_batch=hang_here)], 6, tmp_path).train()
 
     code, output = in_terminal(train, 80)

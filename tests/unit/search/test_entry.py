@@ -72,19 +72,20 @@ def test_ranges_of_the_settings_on_the_command_line(typed):
     assert space == {"optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True)}
 
 
-def test_a_search_without_slurm_leaves_nothing(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["dispatch=slurm", "hpo.parallel=2"], 2, "dispatch=slurm: squeue does not answer"),
+        (["hpo.timeout=1e-9"], 1, "No trial has completed."),  # it is over before the first trial
+    ],
+)
+def test_a_search_without_a_trial_leaves_nothing(
+    tmp_path, monkeypatch, capsys, words, code, sentence
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
-    assert search(LR, "dispatch=slurm", "hpo.parallel=2") == 2
-    assert "dispatch=slurm: squeue does not answer" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_search_without_a_trial_leaves_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    name = "optimizer.lr=interval(0.1,0.2)"
-    assert search(name, "hpo.timeout=1e-9") == 1  # the time is over before the first trial
-    assert "No trial has completed." in capsys.readouterr().err
+    assert search(LR, *words) == code
+    assert sentence in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -309,31 +309,6 @@ def test_cancellation_recorded_by_runs_cancel_stays(slurm, folder):
     assert state(folder)[0] == "cancelled"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Unexpected message received for job 6",
-        "slurm_requeue error: Slurm backup controller in standby mode",
-        "Socket timed out on send/recv operation",
-    ],
-)
-def test_controller_that_dies_during_the_request_has_not_rejected_it(slurm, folder, text):
-    """It is asked again, as long as it takes."""
-    slurm.answer("preempted, with a grace")
-    slurm.reject(text)
-    asked: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        asked.append(seconds)
-        if len(asked) == 3:
-            (slurm.folder / "rejection").unlink()
-
-    policy = Requeue(folder, "6", Budget(), sleep=sleep)
-    assert policy.exit_after_signal(signals.SignalExit(TERM)).code == 143
-    assert slurm.calls.count("requeue 6") == 4
-    assert state(folder) == ("preempted", "preempted, requeued")
-
-
 def test_slurm_that_never_answers_leaves_a_preempted_run(slurm, folder, caplog):
     slurm.stop_answering()
     slept: list[float] = []
@@ -346,25 +321,35 @@ def test_slurm_that_never_answers_leaves_a_preempted_run(slurm, folder, caplog):
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("answer", "rejection", "reason"),
     [
-        ("preempted, with a grace", "preempted, requeued"),
-        ("killed by hand", "cause unknown, requeued"),
+        ("preempted, with a grace", "", "preempted, requeued"),
+        ("killed by hand", "", "cause unknown, requeued"),
+        *(
+            ("preempted, with a grace", text, "preempted, requeued")
+            for text in (
+                "Unexpected message received for job 6",
+                "slurm_requeue error: Slurm backup controller in standby mode",
+                "Socket timed out on send/recv operation",
+            )
+        ),
     ],
 )
-def test_slurm_that_answers_late_is_asked_again(slurm, folder, answer, reason):
+def test_slurm_that_answers_late_is_asked_again(slurm, folder, answer, rejection, reason):
+    """The asking ends when SLURM answers; a controller that dies has rejected nothing."""
     slurm.answer(answer)
-    slurm.stop_answering()
+    slurm.reject(rejection) if rejection else slurm.stop_answering()
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 3:
-            slurm.answer_again()
+            (slurm.folder / "rejection").unlink() if rejection else slurm.answer_again()
 
     policy = Requeue(folder, "6", Budget(), sleep=sleep)
     assert policy.exit_after_signal(signals.SignalExit(TERM)).code == 143
-    assert "requeue 6" in slurm.calls and state(folder) == ("preempted", reason)
+    assert slurm.calls.count("requeue 6") == (4 if rejection else 1)
+    assert state(folder) == ("preempted", reason)
 
 
 def test_a_late_signal_of_the_previous_start_requeues(slurm, folder):
@@ -464,16 +449,22 @@ def test_a_completed_run_does_not_ask(slurm, folder):
     assert slurm.calls == []
 
 
-@pytest.mark.parametrize(("signum", "requeues"), [(TERM, True), (INT, False)])
-def test_work_is_guarded(slurm, folder, signum, requeues):
+def stop_work(slurm: Any, folder: RunFolder, signum: int, answer: str, **budget: Any) -> None:
+    """Run work that a signal ends, and for which SLURM then has this answer."""
 
     def work() -> None:
-        slurm.answer("preempted, with a grace")
+        slurm.answer(answer)
         raise signals.SignalExit(signum)
 
     with pytest.raises(signals.SignalExit) as stop:
-        run_guarded(work, folder, Budget())
-    assert stop.value.code == 128 + signum and ("requeue 6" in slurm.calls) == requeues
+        run_guarded(work, folder, Budget(**budget))
+    assert stop.value.code == 128 + signum
+
+
+@pytest.mark.parametrize(("signum", "requeues"), [(TERM, True), (INT, False)])
+def test_work_is_guarded(slurm, folder, signum, requeues):
+    stop_work(slurm, folder, signum, "preempted, with a grace")
+    assert ("requeue 6" in slurm.calls) == requeues
 
 
 @pytest.mark.parametrize("answer", ["preempted, with a grace", "cancelled", "killed by hand"])
@@ -481,28 +472,16 @@ def test_a_trial_leaves_the_requeue_to_its_search(slurm, folder, monkeypatch, an
     """The same holds for a trial that the search has stopped, soon after a restart of the job: it
     may not requeue the job."""
     monkeypatch.setenv("LAUNCHER_PARENT", "1")
-
-    def work() -> None:
-        slurm.answer(answer)
-        raise signals.SignalExit(TERM)
-
-    with pytest.raises(signals.SignalExit):
-        run_guarded(work, folder, Budget())
+    stop_work(slurm, folder, TERM, answer)
     assert "requeue 6" not in slurm.calls
     assert state(folder)[0] == "preempted" and Journal(folder, "6").fruitless() == 0
 
 
 def test_a_search_is_requeued_without_end_and_leaves_no_record(slurm, tmp_path):
     study = RunFolder(tmp_path / "studies" / "digits").create()
-
-    def work() -> None:
-        slurm.answer("preempted, with a grace")
-        raise signals.SignalExit(TERM)
-
     for _ in range(5):
         slurm.answer("killed by hand")
-        with pytest.raises(signals.SignalExit):
-            run_guarded(work, study, Budget(max_fruitless_restarts=None))
+        stop_work(slurm, study, TERM, "preempted, with a grace", max_fruitless_restarts=None)
         assert "requeue 6" in slurm.calls
     assert [path.name for path in study.path.iterdir() if path.is_file()] == ["restarts.json"]
 

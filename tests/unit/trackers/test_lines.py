@@ -27,18 +27,6 @@ def folder(tmp_path):
     return RunFolder(tmp_path)
 
 
-def test_the_newest_line_waits_until_a_later_one_exists(folder):
-    lines = MetricsReader(folder, -1)
-    assert lines.read() == []
-    write(folder, 0, 10, 20)
-    assert steps(lines.read()) == [0, 10]
-    assert lines.read() == []
-    write(folder, 30)
-    assert steps(lines.read()) == [20]
-    assert steps(lines.read(final=True)) == [30]
-    assert lines.after == 30
-
-
 def test_half_a_line_waits_for_its_end_and_garbage_is_skipped(folder):
     write(folder, 0, 10)
     append(folder.metrics_path, b'{"step": 20, "ti')

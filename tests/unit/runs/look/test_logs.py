@@ -117,16 +117,14 @@ def test_without_a_log_of_its_own_it_is_what_slurm_wrote(make_run, runs, outputs
         assert runs("logs", "bbbb0002", *words) == (0, "slurmstepd: error: no such user\n", "")
 
 
-def test_a_run_that_failed_before_its_log_gives_its_reason(make_run, runs):
-    folder = make_run("gpt", "bbbb0002", state="failed")
-    RunRecord(folder).revise("failed", reason="model.dim=7: too small.")
+@pytest.mark.parametrize("state", ["failed", "preempted"])
+def test_a_run_without_a_log_gives_its_reason(make_run, runs, state):
+    folder = make_run("gpt", "bbbb0002", state=state)
+    if state == "failed":
+        RunRecord(folder).revise("failed", reason="model.dim=7: too small.")
+    else:
+        RunRecord(folder).queue()
+        note_job(folder, "/s/job-0.sh", job_id="7")
+    why = {"failed": "failed, model.dim=7: too small.", "preempted": "waits in the queue; -f"}
     code, output, error = runs("logs", "bbbb0002")
-    assert (code, output) == (2, "") and "failed, model.dim=7: too small." in error
-
-
-def test_a_run_that_waits_in_the_queue_has_no_log_yet(make_run, runs):
-    folder = make_run("gpt", "1a2b0000", state="preempted")
-    RunRecord(folder).queue()
-    note_job(folder, "/s/job-0.sh", job_id="7")
-    code, output, error = runs("logs", "1a2b0000")
-    assert (code, output) == (2, "") and "waits in the queue; -f" in error
+    assert (code, output) == (2, "") and why[state] in error

@@ -1,11 +1,10 @@
 """`runs reproduce`: what it prints for each thing that may be missing;
 tests/end_to_end/test_reproduce.py runs the commands."""
 
-import subprocess
-
 import pytest
 
 from launcher.rundir.reproduction import CODE, ENVIRONMENT
+from support import git
 
 
 @pytest.fixture
@@ -14,10 +13,8 @@ def commit(tmp_path, monkeypatch):
     (root := tmp_path / "my project").mkdir()
     monkeypatch.chdir(root)
     (root / "a.py").write_text("a = 1\n")
-    by = "-c user.email=a@b -c user.name=a commit -qm 1"
-    for words in ("init -q", "add .", by):
-        subprocess.run(["git", *words.split()], check=True)
-    return subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
+    git.commit(root)
+    return git.git(root, "rev-parse", "HEAD").decode().strip()
 
 
 def test_the_commands_have_absolute_quoted_paths(make_run, runs, tmp_path, commit):
