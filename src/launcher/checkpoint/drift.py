@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -12,7 +11,7 @@ from launcher.config.plain_yaml import load
 from launcher.config.run_config import read_tree
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.settings import AUTO
-from launcher.config.tree import get
+from launcher.config.tree import Node, get
 from launcher.rundir.imported_sources import digest_imported_sources, source_changes
 from launcher.rundir.provenance import MACHINE
 
@@ -31,7 +30,7 @@ SOURCES = "sources.json"
 
 def changes_since(
     checkpoint: Path,
-    config: Mapping[str, Any],
+    config: Node,
     code: Mapping[str, object],
     sources: Mapping[str, str],
     ignored: Collection[str] = (),

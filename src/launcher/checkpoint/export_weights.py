@@ -18,6 +18,7 @@ from launcher.errors import ConfigError
 from launcher.process.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.signing import is_own_text, sign_text
+from launcher.strategies.base import Tensors
 from launcher.strategies.weights import EXTRA, MODEL, TIED
 
 logger = logging.getLogger("launcher")
@@ -69,7 +70,7 @@ class Export:
         logger.info("%s: %d tensors of step %d.", target, count, stored.manifest.step)
         return stored.manifest.step, target
 
-    def _tensors(self, stored: StoredCheckpoint) -> dict[str, torch.Tensor]:
+    def _tensors(self, stored: StoredCheckpoint) -> Tensors:
         dtypes = {name: stored.dtype(name) for name in stored.names()}
         stored.use_weights(self.weights, f"{self.key}.weights")
         names = [name for name in stored.names() if name.startswith(MODEL)]

@@ -20,7 +20,7 @@ from launcher.checkpoint.writing import Writing, gather
 from launcher.errors import ConfigError
 from launcher.process.deadline import progress
 from launcher.process.ranks import Ranks, maximum, world_size
-from launcher.strategies.base import ShardSpec
+from launcher.strategies.base import ShardSpec, Tensors
 from launcher.strategies.sharded import is_sharded
 
 POLL = 1.0
@@ -214,7 +214,7 @@ class _Files:
         if ranks.is_main:
             states["state"] = payload.global_state
         for name, state in states.items():
-            tensors: dict[str, torch.Tensor] = {}
+            tensors: Tensors = {}
             # Encoded here and not in the thread, since training changes the trees meanwhile.
             self.trees[name] = encode(state, tensors)
             self.tensors[name] = tensors

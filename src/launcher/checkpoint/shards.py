@@ -26,7 +26,7 @@ from launcher.checkpoint.chunks import read_bytes
 from launcher.checkpoint.durable_files import FileEntry, nothing, write_file
 from launcher.checkpoint.header import DTYPES, OTHER_DTYPES_KEY, PARTS_KEY, TORCH, read_header
 from launcher.checkpoint.manifest import CorruptCheckpoint, checksum_problem
-from launcher.strategies.base import ShardSpec
+from launcher.strategies.base import Shape, ShardSpec
 from launcher.strategies.sharded import is_sharded
 
 READERS = 4
@@ -102,8 +102,8 @@ class _Shard:
     start: int
     """Position of its first byte in the file."""
     dtype: torch.dtype
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
+    shape: Shape
+    offset: Shape
     checksum: str | None = None
     """Checksum that is compared when it is read, or None if it is not known."""
 
@@ -128,7 +128,7 @@ class ShardReader:
         self._pool: ThreadPoolExecutor | None = None
         self._reads: list[Future[None]] = []
         self._shards: dict[str, list[_Shard]] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._shapes: dict[str, Shape] = {}
         for file in files:
             pieces = entries[file.name].pieces if entries is not None else ()
             header, base = read_header(file, pieces[0] if pieces else None)
@@ -155,7 +155,7 @@ class ShardReader:
     def names(self) -> list[str]:
         return list(self._shards)
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str) -> Shape:
         return self._shapes[name]
 
     def dtype(self, name: str) -> torch.dtype:
@@ -186,9 +186,7 @@ class ShardReader:
                 self._pool.shutdown(cancel_futures=True)
                 self._pool, self._reads = None, []
 
-    def read_into(
-        self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
-    ) -> None:
+    def read_into(self, name: str, target: torch.Tensor, offset: Shape | None = None) -> None:
         """Fill `target`, a box or range (see `ShardSpec`) of the full tensor.
 
         It starts at `offset`, which defaults to the origin.
@@ -199,7 +197,7 @@ class ShardReader:
         else:
             self._reads.append(self._pool.submit(self._read_into, name, target, offset))
 
-    def _read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...]) -> None:
+    def _read_into(self, name: str, target: torch.Tensor, offset: Shape) -> None:
         shape, shards = self._shapes[name], self._shards[name]
         if all(len(shard.offset) == len(offset) for shard in shards):
             filled = sum(self._read_overlap(shard, target, offset) for shard in shards)
@@ -236,7 +234,7 @@ class ShardReader:
         if digest is not None and digest.hexdigest() != checksum:
             raise CorruptCheckpoint(shard.file.parent.name, checksum_problem(shard.file.name))
 
-    def _read_overlap(self, shard: _Shard, target: torch.Tensor, offset: tuple[int, ...]) -> int:
+    def _read_overlap(self, shard: _Shard, target: torch.Tensor, offset: Shape) -> int:
         """Copy the overlap of a shard and the target; return its number of values."""
         if shard.shape == tuple(target.shape) and shard.offset == offset:
             self._read_whole(shard, target)

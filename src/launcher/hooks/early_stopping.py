@@ -2,10 +2,11 @@
 
 import copy
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from launcher.config.schema.matters_from import ALL_STEPS, Node, Pair, before_last_line
-from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.config.schema.matters_from import ALL_STEPS, Pair, before_last_line
+from launcher.config.tree import Node
+from launcher.hooks.base import BaseHook, Records, State, TrainerView
 from launcher.hooks.best import Best
 from launcher.types import NonNegativeFloat, PositiveInt
 
@@ -97,14 +98,14 @@ class EarlyStoppingHook(BaseHook):
     def on_after_train(self, trainer: TrainerView) -> None:
         self.best.check_end(trainer)
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         state_dict.update(self._state())
         if trainer.state.stop_reason == self._reason:
             # This is decided again in `on_ready`, since the next launch may have another patience,
             # or no early stopping.
             state_dict["training_state"]["stop_reason"] = None
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         # A fork has a patience of its own.
         if (saved := state_dict.get("early_stopping")) and not trainer.is_fork:
             self.best.load(saved["best"])

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from launcher.config.schema.metric_direction import without_noise
-from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.hooks.base import BaseHook, Records, State, TrainerView
 from launcher.hooks.best import Best
 
 
@@ -33,9 +33,9 @@ class MetricScheduleHook(BaseHook):
     def on_after_train(self, trainer: TrainerView) -> None:
         self.metric.check_end(trainer)
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         state_dict["metric_schedule"] = self.metric.state()
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         if saved := state_dict.get("metric_schedule"):
             self.metric.load(saved)

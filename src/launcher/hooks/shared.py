@@ -18,8 +18,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, Unsupporte
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
-from launcher.config.schema.matters_from import Node
-from launcher.config.tree import nest
+from launcher.config.tree import Node, nest
 from launcher.hooks.base import TrainerView
 from launcher.hooks.state import name_hooks
 from launcher.optim.common_steps import common_steps, comparable

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from launcher.config.tree import Node
 from launcher.errors import ConfigError
 from launcher.models import liger as liger_kernels
 from launcher.models import transformers_models
@@ -184,9 +185,9 @@ class HuggingFaceModel(Model):
     @classmethod
     def write_export(
         cls,
-        settings: Mapping[str, Any],
+        settings: Node,
         tensors: Mapping[str, Tensor],
-        extra: Mapping[str, Any],
+        extra: Node,
         folder: Path,
         max_shard_size: str,
     ) -> dict[str, object]:
@@ -230,7 +231,7 @@ class HuggingFaceModel(Model):
 def _build(
     task: str,
     pretrained: str | None,
-    config: Mapping[str, Any] | None,
+    config: Node | None,
     vocab_size: int | None,
     num_labels: int | None,
 ) -> Any:

@@ -6,10 +6,9 @@ At each rung a trial waits until it is among the best, and then its run resumes.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from launcher.config.schema import metric_direction
-from launcher.config.tree import get
+from launcher.config.tree import Tree, get
 from launcher.errors import ConfigError
 from launcher.runs.trials import Trial
 from launcher.search.study_settings import HALVING, Settings
@@ -17,7 +16,7 @@ from launcher.search.study_settings import HALVING, Settings
 MAX_RUNGS = 4
 
 
-def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
+def rungs_of(settings: Settings, config: Tree) -> list[int]:
     """The steps at which trials pause, in ascending order; none without halving."""
     if settings.pruner not in HALVING:
         return []
@@ -38,7 +37,7 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
     return rungs
 
 
-def interval_of(objective: str, config: dict[str, Any]) -> int:
+def interval_of(objective: str, config: Tree) -> int:
     """Steps between two values of a metric, or 1 if they are not known."""
     hook = "hooks.evaluation" if objective.startswith("val/") else "hooks.logging"
     interval = get(config, f"{hook}.interval")

@@ -1,6 +1,5 @@
 """The strategy of `BaseTrainer`: the user builds and wraps the parts."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
@@ -8,7 +7,14 @@ from torch import nn
 
 from launcher.optim.precision import Precision
 from launcher.process.ranks import Ranks, rank, world_size
-from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
+from launcher.strategies.base import (
+    NULL,
+    BuildModel,
+    BuildOptimizer,
+    ModelAndOptimizer,
+    Snapshot,
+    TensorReader,
+)
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
 from launcher.strategies.weights import MODEL, load_model_tensors, reject_misfits, unwrap
@@ -46,8 +52,8 @@ class ExternalStrategy(NativeStrategy):
         return self.device
 
     def prepare(
-        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        self, build_model: BuildModel, build_optimizer: BuildOptimizer
+    ) -> ModelAndOptimizer:
         return self.model, self.optimizer
 
     # The other `StateDictOptions` do not concern a checkpoint, which is sharded and written from

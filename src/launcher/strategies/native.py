@@ -15,7 +15,14 @@ from launcher.process import ranks
 from launcher.process.device import get_device
 from launcher.process.lanes import Lanes
 from launcher.process.ranks import Ranks
-from launcher.strategies.base import ShardSpec, Snapshot, Strategy, TensorReader
+from launcher.strategies.base import (
+    BuildModel,
+    ShardSpec,
+    Snapshot,
+    Strategy,
+    TensorReader,
+    Tensors,
+)
 from launcher.strategies.initial_weights import build
 from launcher.strategies.lane_sums import LaneSums, check_model, check_optimizer, sum_over_replicas
 from launcher.strategies.norms import by_mesh, row_norm, total_norm
@@ -55,7 +62,7 @@ class NativeStrategy(Strategy):
     def num_replicas(self) -> int:
         return 1
 
-    def make_model(self, build_model: Callable[[], nn.Module]) -> nn.Module:
+    def make_model(self, build_model: BuildModel) -> nn.Module:
         """Make the model on this rank's device, with the same weights on every rank."""
         model = build(build_model, self.device)
         if self.plan.recompute_every:
@@ -201,7 +208,7 @@ class NativeStrategy(Strategy):
         moments, rest = optimizer_snapshot(self.model, self.optimizer)
         live = {MODEL + name: tensor for name, tensor in model_tensors(self.model).items()}
         live |= {OPTIMIZER + name: tensor for name, tensor in moments.items()}
-        tensors: dict[str, torch.Tensor] = {}
+        tensors: Tensors = {}
         parts: dict[str, ShardSpec] = {}
         for name, tensor in live.items():
             if (shard := shard_to_write(tensor, self.ranks)) is not None:
@@ -224,7 +231,7 @@ class NativeStrategy(Strategy):
     def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
         return load_weights(self.model, saved, strict)
 
-    def full_weights(self) -> dict[str, torch.Tensor] | None:
+    def full_weights(self) -> Tensors | None:
         weights = {}
         for name, tensor in model_tensors(self.model).items():
             # They are gathered one at a time, since only rank 0 keeps them, in host memory.

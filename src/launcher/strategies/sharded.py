@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from launcher.process.ranks import Ranks
-from launcher.strategies.base import ShardSpec, TensorReader
+from launcher.strategies.base import Shape, ShardSpec, TensorReader
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,7 @@ def read_into(saved: TensorReader, name: str, target: torch.Tensor) -> None:
         saved.read_into(name, shard, _offset(target))
 
 
-def zeros_like_shard(
-    param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
+def zeros_like_shard(param: torch.Tensor, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Make zeros sharded like the parameter if they have its shape, else plain."""
     if shape == tuple(param.shape):
         return torch.zeros_like(param, dtype=dtype, requires_grad=False)
@@ -111,7 +109,7 @@ def copy_shard(target: torch.Tensor, source: torch.Tensor) -> None:
     shard.copy_(source)
 
 
-def _offset(tensor: Any) -> tuple[int, ...]:
+def _offset(tensor: Any) -> Shape:
     """Return the start of this rank's shard of a DTensor, which is cut as by `torch.chunk`."""
     offset, shape, mesh = [0] * tensor.ndim, list(tensor.shape), tensor.device_mesh
     for rank, ranks, placement in zip(

@@ -3,7 +3,7 @@
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
@@ -26,7 +26,7 @@ from launcher.config.schema.run_length import with_epochs
 from launcher.config.schema.validate import without_own_keys
 from launcher.config.schema.value_types import check_call
 from launcher.config.settings import RunSettings, TrainerSettings
-from launcher.config.tree import get
+from launcher.config.tree import Node, get
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
@@ -227,7 +227,7 @@ def step_plan(
     )
 
 
-def build_model(node: Mapping[str, Any]) -> nn.Module:
+def build_model(node: Node) -> nn.Module:
     model = instantiate(node, "model")
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -241,7 +241,7 @@ def build_model(node: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(node: Node, model: nn.Module) -> torch.optim.Optimizer:
     """Call the configured optimizer factory.
 
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
@@ -315,7 +315,7 @@ def in_steps(schedule: object, dataset: object, batch_size: int) -> object:
 
 
 def _build_optimizer(
-    node: Mapping[str, Any] | None, strategy: Strategy, model: nn.Module
+    node: Node | None, strategy: Strategy, model: nn.Module
 ) -> torch.optim.Optimizer:
     if node is None:
         return torch.optim.SGD(model.parameters(), lr=0.0)

@@ -6,7 +6,6 @@ Only this package imports DeepSpeed, and only when it is used, since that takes 
 import functools
 import logging
 import math
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,15 @@ from launcher.errors import ConfigError
 from launcher.optim.arguments import has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
-from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
+from launcher.strategies.base import (
+    NULL,
+    BuildModel,
+    BuildOptimizer,
+    ModelAndOptimizer,
+    Snapshot,
+    TensorReader,
+    Tensors,
+)
 from launcher.strategies.buffers import SharedBuffers
 from launcher.strategies.deepspeed import engine_setup
 from launcher.strategies.deepspeed.config import complete
@@ -166,8 +173,8 @@ class DeepSpeedStrategy(NativeStrategy):
             )
 
     def prepare(
-        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        self, build_model: BuildModel, build_optimizer: BuildOptimizer
+    ) -> ModelAndOptimizer:
         import deepspeed
 
         module = self.make_model(build_model)
@@ -287,7 +294,7 @@ class DeepSpeedStrategy(NativeStrategy):
     def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
         return load_weights(self.model, saved, strict, self.state.load_weights)
 
-    def full_weights(self) -> dict[str, torch.Tensor] | None:
+    def full_weights(self) -> Tensors | None:
         return self.state.full_weights()
 
     def _report_changes(self, before: dict[str, Any]) -> None:
