@@ -212,19 +212,11 @@ class CheckpointStore:
         if (step := self.resolve_link(BEST)) is not None:
             return step
         steps = self.steps()
-        bests = ((read_notes(self.path(step)) or {}).get("best") for step in reversed(steps))
-        return next(
-            (
-                best["step"]
-                for best in bests
-                if isinstance(best, dict) and best.get("step") in steps
-            ),
-            None,
-        )
+        bests = map(self._best_at, reversed(steps))
+        return next((step for step in bests if step in steps), None)
 
     def _best_at(self, step: int) -> int | None:
-        best: Any = (read_notes(self.path(step)) or {}).get("best")
-        return best["step"] if best else None
+        return (read_best(self.path(step)) or {}).get("step")
 
     def relink(self) -> None:
         """Rebuild links that are missing, wrong or, after `cp -rL`, folders."""
@@ -363,12 +355,18 @@ def _step_of_copy(folder: Path) -> int | None:
         return None
 
 
-def read_notes(folder: Path) -> dict[str, object] | None:
-    """Return the checkpointing hook's state in a checkpoint (`best`), or None if unreadable."""
+def read_best(folder: Path) -> dict[str, Any] | None:
+    """Return the best value that a checkpoint has stored, or None if it has none to read."""
     try:
         hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]
-        return next(
-            (state[NOTES] for state in hooks.values() if isinstance(state.get(NOTES), dict)), {}
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return dict(next(state[NOTES]["best"] for state in hooks.values() if NOTES in state))
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        StopIteration,
+        RecursionError,
+    ):
         return None

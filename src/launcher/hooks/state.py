@@ -12,7 +12,7 @@ import torch
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, overrides
 from launcher.strategies.base import Shape, ShardSpec, Tensors
-from launcher.strategies.sharded import ShardedLike, shard_to_write
+from launcher.strategies.sharded import ShardedLike, shards_to_write
 from launcher.strategies.weights import model_tensors
 
 
@@ -113,15 +113,7 @@ def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
 
 def hook_shards(trainer: TrainerView) -> tuple[Tensors, dict[str, ShardSpec]]:
     """Return the shards of `hook_tensors` that this rank writes, and their positions."""
-    tensors: Tensors = {}
-    parts: dict[str, ShardSpec] = {}
-    for name, companion in hook_tensors(trainer).items():
-        shard = shard_to_write(companion.like, trainer.strategy.ranks, companion.values)
-        if shard is not None:
-            tensors[name], part = shard
-            if part is not None:
-                parts[name] = part
-    return tensors, parts
+    return shards_to_write(hook_tensors(trainer), trainer.strategy.ranks)
 
 
 class InMemory:

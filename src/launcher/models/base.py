@@ -100,6 +100,18 @@ def outputs(model: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> Re
     return {} if model.training else {"logits": logits, "targets": targets}
 
 
+def class_records(model: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> Records:
+    """Return the records of classes: logits [..., classes], targets [...]."""
+    return {"accuracy": accuracy(logits, targets)} | outputs(model, logits, targets)
+
+
+def binary_records(model: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> Records:
+    """Return the records of yes or no: logits and targets of one shape."""
+    is_true = targets > 0.5
+    correct = ((logits.detach() > 0) == is_true).float()
+    return {"accuracy": correct.mean()} | outputs(model, logits, is_true.long())
+
+
 def accuracy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Compute the share of targets [...] that equal the arg-max of logits [..., classes]."""
     counted = target != IGNORED

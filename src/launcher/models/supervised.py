@@ -9,7 +9,14 @@ from torch import Tensor, nn
 from launcher.config.messages import describe_type
 from launcher.config.schema.value_types import check_call
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy, count_targets, outputs
+from launcher.models.base import (
+    Model,
+    Records,
+    binary_records,
+    class_records,
+    count_targets,
+    outputs,
+)
 from launcher.models.losses import CLASS_LOSSES, class_loss, elementwise
 from launcher.types import NonNegativeFloat, PositiveFloat, UnitInterval
 
@@ -107,7 +114,7 @@ class Supervised(Model):
         loss = class_loss(
             logits, target.reshape(-1), weights, self.label_smoothing, self.focal_gamma
         )
-        return loss, {"accuracy": accuracy(output, target)} | outputs(self, output, target)
+        return loss, class_records(self, output, target)
 
     def _elementwise_loss(self, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
         if output.shape != target.shape and output.shape == (*target.shape, 1):
@@ -120,8 +127,7 @@ class Supervised(Model):
         loss = elementwise(self.loss, self.huber_delta)(output.float(), target.float())
         if self.loss != "bce":
             return loss, outputs(self, output, target.float())
-        correct = ((output.detach() > 0) == (target > 0.5)).float()
-        return loss, {"accuracy": correct.mean()} | outputs(self, output, (target > 0.5).long())
+        return loss, binary_records(self, output, target)
 
     def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor | int | None:
         """Return the number of targets, or None for a loss by path, which may be any mean."""

@@ -38,7 +38,7 @@ def job_value(config: Tree, metric: str) -> float:
 def curve_of(history: History, metric: str) -> Curve:
     """Return a metric by step, without the evaluation before the first step."""
     curve = history.curve(metric)
-    points = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0]
+    points = [(x, y) for x, y in curve.points() if x > 0]
     return Curve([x for x, _ in points], [y for _, y in points])
 
 
@@ -46,7 +46,7 @@ def value(
     curve: Curve, which: Which, mode: Literal["min", "max"], until: float = math.inf
 ) -> float:
     """Return the best finite value of a curve up to a step, or its last; NaN without any."""
-    values = [y for x, y in zip(curve.x, curve.y, strict=True) if x <= until]
+    values = [y for x, y in curve.points() if x <= until]
     if which == "last":
         return values[-1] if values else math.nan
     index = best_index(values, mode)

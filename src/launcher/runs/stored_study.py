@@ -114,14 +114,13 @@ class StoredStudy:
         import optuna
 
         for trial, state, result in zip(self.trials, states, values, strict=True):
-            curve = trial.curve
             study.add_trial(
                 optuna.trial.create_trial(
                     state=optuna.trial.TrialState[state],
                     params=trial.params,
                     distributions=trial.distributions,
                     value=result if state == "COMPLETE" else None,
-                    intermediate_values=dict(zip(map(int, curve.x), curve.y, strict=True)),
+                    intermediate_values={int(x): y for x, y in trial.curve.points()},
                     user_attrs={"run": trial.run},
                 )
             )

@@ -120,7 +120,7 @@ class Trial:
         history = History.of(run.folder)
         self.curve = curve_of(history, goal.objective)
         self.latest, self.logged = None, tuple(history.metrics)
-        self.reason = run.attempts[-1].get("reason") if run.attempts else None
+        self.reason = run.attempt.get("reason")
 
     def status(self, goal: Goal) -> Status:
         if self.rejection is not None:

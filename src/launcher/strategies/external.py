@@ -33,17 +33,14 @@ class ExternalStrategy(NativeStrategy):
         plan: StepPlan,
         precision: Precision,
         device: torch.device,
-        state_dict_options: object = None,
+        state_dict_options: object,
     ):
         self.ranks = Ranks(rank(), world_size(), 0)
         self.plan, self.precision, self.device = plan, precision, device
         self.attach(model, optimizer, scaler)
-        self._no_sync = None if plan.sync_every_micro_batch else getattr(model, "no_sync", None)
-        self._set_sync = (
-            None
-            if plan.sync_every_micro_batch
-            else getattr(model, "set_requires_gradient_sync", None)
-        )
+        wrapper = None if plan.sync_every_micro_batch else model
+        self._no_sync = getattr(wrapper, "no_sync", None)
+        self._set_sync = getattr(wrapper, "set_requires_gradient_sync", None)
         self._syncs = True
         self._strict = getattr(state_dict_options, "strict", True)
         self._ignores_frozen = getattr(state_dict_options, "ignore_frozen_params", False)

@@ -158,10 +158,8 @@ def compile_options(
     if setting is False:
         return None
     options: dict[str, Any] = {} if setting is True else dict(setting)
-    backend, backends = (
-        options.get("backend", "inductor"),
-        torch.compiler.list_backends(exclude_tags=()),
-    )
+    backend = options.get("backend", "inductor")
+    backends = torch.compiler.list_backends(exclude_tags=())
     if backend not in backends:
         raise ConfigError(
             f"trainer.compile.backend={backend}: should be one of {', '.join(backends)}."
@@ -189,12 +187,10 @@ def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision]:
     ranks, plain, settings = Ranks.from_env(), config.plain, config.trainer
     precision: Precision = instantiate(plain["precision"], "precision")
     plan = step_plan(settings, plain["data"]["batch_size"], ranks.world_size, precision)
-    plan = replace(plan, seed=config.seed)
+    plan = replace(plan, seed=config.seed, lanes=settings.lanes)
     strategy: Strategy = instantiate(plain["strategy"], "strategy")
-    if settings.lanes is not None:
-        if not vars(type(strategy)).get("supports_lanes"):
-            raise ConfigError(str(support_issue(settings.lanes, strategy.name)))
-        plan = replace(plan, lanes=settings.lanes)
+    if settings.lanes is not None and not vars(type(strategy)).get("supports_lanes"):
+        raise ConfigError(str(support_issue(settings.lanes, strategy.name)))
     strategy.setup(plan, precision, config.device)
     if settings.lanes is not None and strategy.device.type == "cpu":
         # Kernels divide their sums among threads, whose number would otherwise depend on the ranks.
@@ -323,7 +319,7 @@ def _build_optimizer(
         return build_optimizer(node, model)
 
 
-def schedule_metric(metric: str, mode: Any = "auto") -> Best:
+def schedule_metric(metric: str, mode: Any) -> Best:
     return Best(metric, mode, keys=("scheduler.metric", "scheduler.mode"))
 
 

@@ -26,6 +26,10 @@ def add_arguments(parser: Parser) -> None:
     parser.flag("--all", "every run that is queued or running")
 
 
+def warn(run: StoredRun, text: str) -> None:
+    print(f"{run.label}: {text}", file=sys.stderr)
+
+
 def run(arguments: argparse.Namespace) -> int:
     chosen = choose_runs(arguments)
     with_job = [run for run in chosen if run.job is not None]
@@ -80,7 +84,7 @@ def cancel_jobs(runs: Sequence[StoredRun]) -> bool:
     is_recorded = True
     for run in runs:
         if (message := rejected.get(str(run.job_id))) is not None:
-            print(f"{run.label}: SLURM job {run.job_id}: {message}", file=sys.stderr)
+            warn(run, f"SLURM job {run.job_id}: {message}")
             continue
         # A live run records its end itself, after its save. A suspended run cannot do so.
         if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
@@ -98,10 +102,10 @@ def withdraw_notes(runs: Sequence[StoredRun]) -> None:
 def cancel_part(run: StoredRun, is_noted: bool) -> bool:
     """Cancel a run whose job continues with its other runs: the job reads the note."""
     if not is_noted:
-        print(
-            f"{run.label}: its folder cannot be written, so SLURM job {run.job_id}, which has"
-            " other runs, continues it; cancel it as the owner of the folder",
-            file=sys.stderr,
+        warn(
+            run,
+            f"its folder cannot be written, so SLURM job {run.job_id}, which has other runs,"
+            " continues it; cancel it as the owner of the folder",
         )
         return False
     is_recorded = is_held(run.folder) or record_cancellation(run, run.job_id)
@@ -116,10 +120,7 @@ def record_cancellation(run: StoredRun, job: str | None) -> bool:
             "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job
         )
     except OSError as error:
-        print(
-            f"{run.label}: run.json cannot be written ({error.strerror}): its state stays",
-            file=sys.stderr,
-        )
+        warn(run, f"run.json cannot be written ({error.strerror}): its state stays")
         return False
     return True
 
@@ -139,7 +140,7 @@ def stop(run: StoredRun) -> bool:
         return True
     except PermissionError:
         fault = "belongs to another user"
-    print(f"{run.label}: process {holder.pid} {fault}", file=sys.stderr)
+    warn(run, f"process {holder.pid} {fault}")
     return False
 
 
@@ -147,7 +148,7 @@ def reject_running(run: StoredRun) -> bool:
     fix = f"is running on {run.node}; stop it there"
     if run.had_job and not run.queue_known:
         fix = "SLURM does not answer; cancel it again later"
-    print(f"{run.label}: {fix}", file=sys.stderr)
+    warn(run, fix)
     return False
 
 

@@ -22,7 +22,7 @@ from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.rundir.folder import RunFolder, run_name
 from launcher.rundir.signing import is_own_record
-from launcher.runs.act.cancel import choose_runs, record_cancellation
+from launcher.runs.act.cancel import choose_runs, record_cancellation, warn
 from launcher.runs.act.repeat_command import add_trust
 from launcher.runs.filters import FILTER_HELP
 from launcher.runs.stored_run import StoredRun
@@ -73,10 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
             warn(run, f"was not submitted with dispatch=slurm; resume it with: {command}")
     submit(submitted, changes, arguments.dry_run, arguments.trust)
     return int(len(submitted) < len(due) or bool(completing) or not all(recorded))
-
-
-def warn(run: StoredRun, text: str) -> None:
-    print(f"{run.label}: {text}", file=sys.stderr)
 
 
 def report_cancelled(run: StoredRun, dry_run: bool) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.checkpoint.find_checkpoint import checkpoint_path, damage_error, missing_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint, verify
-from launcher.checkpoint.store import BEST, CheckpointStore, read_notes
+from launcher.checkpoint.store import BEST, CheckpointStore, read_best
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import name_abandoned
@@ -134,7 +134,7 @@ def set_images_aside(images: Path, step: int) -> None:
 
 def best_of(store: CheckpointStore, step: int) -> BestData | None:
     """Return the best value of the run up to a step, as its checkpoint has stored it."""
-    best = (read_notes(store.path(step)) or {}).get("best")
-    if not isinstance(best, dict) or not {"metric", "value"} <= best.keys() or not best["value"]:
+    best = read_best(store.path(step))
+    if best is None or not {"metric", "value"} <= best.keys() or not best["value"]:
         return None
     return {"metric": str(best["metric"]), "value": float(best["value"]), "step": best["step"]}

@@ -73,7 +73,7 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
 
 def last_end(run: StoredRun) -> str:
     """Describe how the newest attempt ended, if its reason is known, or return ""."""
-    last = run.attempts[-1] if run.attempts else {}
+    last = run.attempt
     return f"{last.get('outcome')}, {last['reason']}" if last.get("reason") else ""
 
 

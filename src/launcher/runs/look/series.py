@@ -57,7 +57,7 @@ def band(curves: Sequence[Curve], log: bool = False) -> Band:
     tables = [
         {
             x: math.log(y) if log else y
-            for x, y in zip(curve.x, curve.y, strict=True)
+            for x, y in curve.points()
             if math.isfinite(y) and (y > 0 or not log)
         }
         for curve in curves

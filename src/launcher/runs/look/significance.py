@@ -164,8 +164,8 @@ def measure_arms(
     check_metrics(runs, [metric])
     curves = {}
     for run in runs:
-        curve = run.history.curve(metric)
-        curves[run.label] = dict(zip(map(int, curve.x), curve.y, strict=True))
+        points = run.history.curve(metric).points()
+        curves[run.label] = {int(x): y for x, y in points}
     if step is None:
         step = max(last for curve in curves.values() for last in curve)
     unfit = [name for name, curve in curves.items() if not math.isfinite(curve.get(step, math.nan))]
