@@ -11,8 +11,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.process.ranks import Ranks
-from launcher.proof.diff import checkpoint_differences, diff
-from launcher.proof.line_diff import line_differences, lines_of
+from launcher.proof.diff import checkpoint_differences, diff, line_differences, lines_of
 from launcher.rundir.folder import RunFolder
 
 A, B = torch.arange(6.0).reshape(2, 3), torch.zeros(2, dtype=torch.bfloat16)

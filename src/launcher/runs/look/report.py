@@ -1,9 +1,12 @@
 """Write a report of runs, or of a hyperparameter search, as one HTML file."""
 
 import argparse
+import base64
 import html
 import json
 import math
+import mimetypes
+import os
 import re
 import time
 from collections import Counter
@@ -18,13 +21,13 @@ from launcher.config.schema.metric_direction import Mode, best_index, mode_of, s
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import replace_file
+from launcher.rundir.history import read_rows
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.format import seconds_of
 from launcher.runs.look.differences import differences
 from launcher.runs.look.phase_times import DEVICES, describe_time, time_of_run, total_time
-from launcher.runs.look.report_media import media_of
 from launcher.runs.look.run_groups import OVER_HELP, group_runs
 from launcher.runs.look.series import LOSS, unknown_metric
 from launcher.runs.look.show import fork_source, shares
@@ -36,6 +39,9 @@ from launcher.runs.trials import Trial
 MAX_CURVE_POINTS, MIN_CURVE_POINTS, MAX_TOTAL_POINTS = 600, 150, 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
 MAX_METRICS = 8
+MAX_RUNS_WITH_MEDIA = 24
+MAX_IMAGE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 16 << 20
+"""Bytes of an image, and of all images."""
 AXES = ("step", "time", "samples")
 NOT_SHARED = ("run", "paths", "dispatch", "tracker", "job", "hydra", "device")
 """Keys of how a run was started."""
@@ -281,3 +287,47 @@ def round_value(value: float) -> float | None:
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else float(f"{value:.6g}")
+
+
+def media_of(runs: Sequence[StoredRun]) -> dict[str, Any]:
+    """Return by key the newest image or histogram of each run, and how many were too large."""
+    items: dict[str, list[dict[str, Any]]] = {}
+    left_out, total = 0, 0
+    for run in runs[:MAX_RUNS_WITH_MEDIA]:
+        newest: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in read_rows(run.folder.path / "media.jsonl"):
+            if row.get("kind") in ("image", "histogram") and isinstance(row.get("key"), str):
+                newest[row["kind"], row["key"]] = row
+        for (medium, key), row in newest.items():
+            content = _histogram(row) if medium == "histogram" else _image(run, row)
+            size = len(content.get("image", "")) if content is not None else 0
+            if content is None or total + size > MAX_TOTAL_BYTES:
+                left_out += 1
+                continue
+            total += size
+            item = {"run": run.label, "step": row.get("step"), **content}
+            items.setdefault(f"{key} ({medium})", []).append(item)
+    return {"keys": items, "left_out": left_out}
+
+
+def _histogram(row: dict[str, object]) -> dict[str, Any] | None:
+    counts, edges = row.get("counts"), row.get("edges")
+    is_one = isinstance(counts, list) and isinstance(edges, list) and len(edges) == len(counts) + 1
+    return {"counts": counts, "edges": edges} if is_one else None
+
+
+def _image(run: StoredRun, row: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a data URL, or None if it is gone, too large, outside, or unsafe on a page."""
+    path = run.folder.path / str(row.get("path"))
+    mime = mimetypes.guess_type(path.name)[0] or ""
+    try:
+        # `Path.resolve` raises a RuntimeError for a link to itself.
+        is_inside = Path(os.path.realpath(path)).is_relative_to(run.folder.path.resolve())
+        if not is_inside or mime not in ("image/png", "image/jpeg", "image/webp", "image/gif"):
+            return None
+        if path.stat().st_size > MAX_IMAGE_BYTES:
+            return None
+        text = base64.b64encode(path.read_bytes()).decode()
+    except OSError:
+        return None
+    return {"image": f"data:{mime};base64,{text}"}

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
-from launcher.config.schema.deepspeed_file import KEY, read_file
+from launcher.config.schema.deepspeed_file import BF16, FP16, KEY, read_file
 from launcher.errors import ConfigError
 from launcher.optim.arguments import has_own_state_dict
 from launcher.optim.precision import Precision
@@ -31,7 +31,6 @@ from launcher.strategies.base import (
 )
 from launcher.strategies.buffers import SharedBuffers
 from launcher.strategies.deepspeed import engine_setup
-from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.engine_state import EngineState
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
@@ -327,3 +326,26 @@ def autocast_within(module: nn.Module, precision: Precision, device: torch.devic
             return forward(*args, **kwargs)
 
     module.forward = within
+
+
+def complete(
+    config: dict[str, Any], plan: StepPlan, precision: Precision, world_size: int
+) -> dict[str, Any]:
+    micro_batch_size, grad_accum_steps = plan.micro_batch_size or 1, plan.grad_accum_steps
+    formats = {key: {"enabled": False} for key in (FP16, BF16)}
+    if precision.name in formats:
+        formats[precision.name] = {**config.get(precision.name, {}), "enabled": True}
+    # Otherwise DeepSpeed would update with gradients that are not finite.
+    if formats[BF16]["enabled"]:
+        formats[BF16]["check_grad_overflow"] = True
+    return {
+        "steps_per_print": None,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        **config,
+        **formats,
+        "train_batch_size": micro_batch_size * grad_accum_steps * world_size,
+        "train_micro_batch_size_per_gpu": micro_batch_size,
+        "gradient_accumulation_steps": grad_accum_steps,
+        "gradient_clipping": plan.max_grad_norm or 0.0,
+    }
