@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from launcher.config.messages import plural
 from launcher.errors import TrainingError
 from launcher.optim.arguments import has_own_state_dict
 from launcher.optim.combined import MuonAdamW
@@ -197,7 +198,7 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[Group]) -> None:
     stored = [entry["optimizer"] for entry in groups]
     if current != stored:
         now, before = (
-            f"{'+'.join(dict.fromkeys(names))}, {_groups(len(names))}"
+            f"{'+'.join(dict.fromkeys(names))}, {plural(len(names), 'group')}"
             for names in (current, stored)
         )
         raise TrainingError(f"The optimizer is {now}; the checkpoint was written with {before}.")
@@ -206,10 +207,6 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[Group]) -> None:
 def _kinds(optimizer: torch.optim.Optimizer) -> list[str]:
     """Return the class of each group's optimizer."""
     return [type(optimizer).__name__] * len(optimizer.param_groups)
-
-
-def _groups(count: int) -> str:
-    return "1 group" if count == 1 else f"{count} groups"
 
 
 def _read(
