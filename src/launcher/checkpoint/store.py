@@ -13,7 +13,7 @@ from launcher.checkpoint.durable_files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.retention import Retention
 from launcher.errors import ConfigError
-from launcher.process.files import fsync_folder
+from launcher.process.files import first_unused, fsync_folder
 from launcher.rundir.folder import STEP, checkpoint_steps, step_name
 
 LATEST, BEST = "latest", "best"
@@ -339,10 +339,7 @@ class CheckpointStore:
 
     def _rename_aside(self, folder: Path, prefix: str) -> Path:
         name = prefix + folder.name.removeprefix(CORRUPT).split(".")[0]
-        target, n = self.root / name, 1
-        while target.exists():
-            n += 1
-            target = self.root / f"{name}.{n}"
+        target = first_unused(folder, lambda number: f"{name}{number}")
         os.rename(folder, target)
         fsync_folder(self.root)
         return target
