@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -220,6 +220,9 @@ class StoredRun(RunOnDisk):
         keys = self.settings.get("run.identity_exclude")
         named = [str(key) for key in keys] if isinstance(keys, list) else []
         return named + sorted(without_effect(self.settings.get("trainer.lanes")))
+
+
+StoredRuns = Sequence[StoredRun]
 
 
 def count_states(runs: Iterable[StoredRun]) -> str:

@@ -6,7 +6,6 @@ Each saves first and can be resumed.
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.errors import ConfigError
@@ -15,7 +14,7 @@ from launcher.rundir.holder import find_local_holder, is_held, signal_holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 from launcher.slurm import scheduler
 from launcher.slurm.cancel_marker import remove_cancel_note, write_cancel_note
 from launcher.slurm.shared_job import others_of
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(not all(done))
 
 
-def has_other_runs(run: StoredRun, chosen: Sequence[StoredRun]) -> bool:
+def has_other_runs(run: StoredRun, chosen: StoredRuns) -> bool:
     """Return whether the run's job has other runs that are not to be cancelled."""
     paths = {other.folder.path.absolute() for other in chosen}
     others = () if run.note is None else others_of(run.folder, run.note)
@@ -72,7 +71,7 @@ def note_cancellation(run: StoredRun, job: str) -> bool:
     return True
 
 
-def cancel_jobs(runs: Sequence[StoredRun]) -> bool:
+def cancel_jobs(runs: StoredRuns) -> bool:
     """Cancel the jobs of runs; return False if one could not be cancelled, or not recorded."""
     try:
         rejected = scheduler.cancel([run.job.id for run in runs if run.job is not None])
@@ -93,7 +92,7 @@ def cancel_jobs(runs: Sequence[StoredRun]) -> bool:
     return is_recorded and not rejected
 
 
-def withdraw_notes(runs: Sequence[StoredRun]) -> None:
+def withdraw_notes(runs: StoredRuns) -> None:
     for run in runs:
         with suppress(OSError):
             remove_cancel_note(run.folder)

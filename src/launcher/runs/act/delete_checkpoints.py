@@ -27,7 +27,7 @@ from launcher.runs.found_checkpoints import (
     cells,
     verify_checkpoints,
 )
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 
 AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -57,9 +57,7 @@ def parse_keep(text: str) -> list[str]:
     return names
 
 
-def delete(
-    runs: Sequence[StoredRun], everything: Sequence[StoredRun], arguments: argparse.Namespace
-) -> int:
+def delete(runs: StoredRuns, everything: StoredRuns, arguments: argparse.Namespace) -> int:
     """Print what would be deleted, or delete it; forks of `runs` are among `everything`."""
     sources = starting_points(everything, arguments.outputs)
     rows, deleted, reasons, failed = [], [], Counter[str](), False
@@ -155,7 +153,7 @@ def total(deleted: Sequence[FoundCheckpoint], is_done: bool) -> str:
 
 
 # -------------------------------------------------------------------------------- what is protected
-def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
+def starting_points(runs: StoredRuns, outputs: Path) -> set[str]:
     """Return the folders of runs from which others start: as forks, or by `run.init_from`."""
     labels: set[str] = set()
     folders: set[Path] = set()

@@ -3,7 +3,7 @@
 import argparse
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from launcher.config.messages import plural
 from launcher.errors import ConfigError
@@ -18,7 +18,7 @@ from launcher.runs.found_checkpoints import cells, verify_checkpoints
 from launcher.runs.look.compare import commit
 from launcher.runs.look.differences import is_group
 from launcher.runs.look.phase_times import describe_time, time_of_run
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 
 LEFT_OUT = ("pid", "host", "ranks", "job", "took", "started")
 """Columns of attempts that a narrow terminal does without, in this order."""
@@ -137,7 +137,7 @@ def add_note_arguments(parser: Parser) -> None:
     parser.argument("--unlabel", "LABEL", "remove a label", action="append", default=[])
 
 
-def write_notes(runs: Sequence[StoredRun], arguments: argparse.Namespace) -> None:
+def write_notes(runs: StoredRuns, arguments: argparse.Namespace) -> None:
     for label in (*arguments.label, *arguments.unlabel):
         if re.fullmatch(r"[\w.-]+", label) is None:
             raise ConfigError(f"--label '{label}': should be letters, digits and . _ -.")
