@@ -87,11 +87,7 @@ def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
                 [trial for trial in trials if trial.bracket == bracket], rung, settings
             )
             for trial in ranking[: len(ranking) // settings.reduction_factor]:
-                if (
-                    trial.target == rung
-                    and trial.status(settings) == "paused"
-                    and is_finite(trial, rung, settings)
-                ):
+                if trial.target == rung and trial.status == "paused" and is_finite(trial, rung):
                     return trial
     return None
 
@@ -101,24 +97,20 @@ def find_best_paused(
 ) -> Trial | None:
     """Return the best trial of the highest rung if it is paused: it trains to completion."""
     for rung in reversed(rungs):
-        ranking = [
-            trial
-            for trial in rank_trials(trials, rung, settings)
-            if is_finite(trial, rung, settings)
-        ]
+        ranking = [trial for trial in rank_trials(trials, rung, settings) if is_finite(trial, rung)]
         if ranking:
-            return ranking[0] if ranking[0].status(settings) == "paused" else None
+            return ranking[0] if ranking[0].status == "paused" else None
     return None
 
 
 def rank_trials(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial]:
     """The trials that have reached a rung, the best one first."""
-    arrived = [trial for trial in trials if trial.value_at(rung, settings) is not None]
+    arrived = [trial for trial in trials if trial.value_at(rung) is not None]
     return metric_direction.sort_best_first(
-        arrived, lambda trial: trial.value_at(rung, settings), settings.mode
+        arrived, lambda trial: trial.value_at(rung), settings.mode
     )
 
 
-def is_finite(trial: Trial, rung: int, settings: Settings) -> bool:
-    value = trial.value_at(rung, settings)
+def is_finite(trial: Trial, rung: int) -> bool:
+    value = trial.value_at(rung)
     return value is not None and math.isfinite(value)

@@ -200,7 +200,7 @@ def describe_trial(trial: Trial, study: StoredStudy) -> Data:
         "number": trial.number,
         "state": study.state(trial),
         "run": None if trial.stored is None else trial.stored.id,
-        "value": round_value(trial.value(study.goal)),
+        "value": round_value(trial.value),
         "params": trial.params,
     }
 
