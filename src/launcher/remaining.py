@@ -161,10 +161,10 @@ def _why_done(config: Node, folder: RunFolder, run: RunOnDisk) -> Done | None:
     last, newest = config["trainer"]["max_steps"], folder.newest_step()
     # Its checkpoints may have been deleted since.
     has_saved = run.record.get("checkpoint") is not None
-    if run.record.get("state") == "completed" and has_saved and not _asks_for_more(config, run):
+    if run.recorded_state == "completed" and has_saved and not _asks_for_more(config, run):
         return Done("completed", run.step, last)
     pause_at = config["trainer"].get("pause_at")
-    is_paused = run.record.get("state") == "paused" and pause_at is not None
+    is_paused = run.recorded_state == "paused" and pause_at is not None
     if is_paused and pause_at <= newest == run.step:
         return Done("paused", run.step, last)
     # Then an extension of the run was stopped, and the command is an earlier one.
@@ -207,7 +207,7 @@ def with_known_steps(config: Node, run: RunOnDisk) -> Node:
         return config
     epochs = config["trainer"]["max_epochs"]
     earlier = run.settings.get("trainer.max_epochs")
-    if run.record.get("state") == "completed" and earlier is not None and epochs <= earlier:
+    if run.recorded_state == "completed" and earlier is not None and epochs <= earlier:
         full = with_steps(config, run.max_steps)
         if not _is_changed({**full, "trainer": {**full["trainer"], "max_epochs": earlier}}, run):
             return full

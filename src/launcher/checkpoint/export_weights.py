@@ -7,14 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import torch
-
 from launcher.checkpoint.shards import ShardReader, write_tensors
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import target_object
 from launcher.config.run_config import read_tree, resolve_node
 from launcher.errors import ConfigError
+from launcher.optim.precision import DTYPES
 from launcher.process.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.signing import is_own_text, sign_text
@@ -24,7 +23,6 @@ from launcher.strategies.weights import EXTRA, MODEL, TIED
 logger = logging.getLogger("launcher")
 
 WEIGHTS = "model.safetensors"
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Source:
     def tidy(self) -> None:
         """Delete the checkpoints that a completed run has kept for runs which have started."""
         leaves = nest(self.record["config"])["run"].get("leaves") or {}
-        if not leaves or RunOnDisk.read(self.run).record.get("state") != "completed":
+        if not leaves or RunOnDisk.read(self.run).recorded_state != "completed":
             return
         settings = next(iter(_settings(self.identity, CHECKPOINTING)), {})
         keys = ("keep_previous", "keep_interval", "keep_steps")

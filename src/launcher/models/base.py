@@ -91,7 +91,7 @@ def count_targets(target: torch.Tensor) -> torch.Tensor:
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Compute the mean over targets [...] that are not `IGNORED`, or 0; logits [..., classes]."""
-    total = F.cross_entropy(logits, target, reduction="sum")
+    total = F.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="sum")
     return total / count_targets(target).clamp(min=1)
 
 

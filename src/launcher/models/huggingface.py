@@ -121,10 +121,8 @@ class HuggingFaceModel(Model):
         if self.task != "causal_lm":
             return self._own_loss({self.model.main_input_name: input, "labels": target})
         logits = self.logits(input)
-        loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
-        if self.training:
-            return loss, {}
-        return loss, class_records(self, logits, target)
+        loss = cross_entropy(logits.float(), target)
+        return loss, {} if self.training else class_records(self, logits, target)
 
     def _own_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Records]:
         labels = self._labels(batch)

@@ -87,7 +87,7 @@ class MLP(Model):
         """
         input, target = next_tokens(batch)
         logits = self.logits(input)
-        loss = cross_entropy(logits.flatten(0, -2).float(), target.flatten())
+        loss = cross_entropy(logits.float(), target)
         return loss, class_records(self, logits, target)
 
     def num_targets(self, batch: TokenBatch) -> Tensor:

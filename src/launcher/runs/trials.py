@@ -118,7 +118,7 @@ class Trial:
 
     def look_at(self, run: StoredRun) -> None:
         self.stored = run
-        self.state, self.step = run.record.get("state"), int(run.record.get("step") or 0)
+        self.state, self.step = run.recorded_state, run.step
         history = History.of(run.folder)
         self.curve = curve_of(history, self.goal.objective)
         self.value, self.logged = self.value_until(), tuple(history.metrics)

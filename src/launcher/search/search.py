@@ -110,7 +110,7 @@ class Search:
     def forget_unless_begun(self) -> None:
         """Remove the runs that this search has made and that were not started."""
         for folder in self.new_runs:
-            if RunOnDisk.read(folder).record.get("state") is None:
+            if RunOnDisk.read(folder).recorded_state is None:
                 shutil.rmtree(folder.path)
                 remove_empty(folder.path.parent)
         self.trials = [

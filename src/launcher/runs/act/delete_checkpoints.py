@@ -17,7 +17,7 @@ from launcher.config.messages import hint, plural
 from launcher.errors import ConfigError
 from launcher.process.byte_sizes import size
 from launcher.process.text_table import TextTable
-from launcher.rundir.folder import checkpoint_of, find_folders, is_copy, run_name
+from launcher.rundir.folder import checkpoint_of, find_folders, run_name
 from launcher.rundir.holder import is_held
 from launcher.rundir.lock import RunLock
 from launcher.runs.format import duration
@@ -182,7 +182,6 @@ def _runs_of(start: str, outputs: Path) -> list[Path]:
 def protect(run: StoredRun, older: float, sources: Collection[str]) -> None:
     """Raise `Untouched` unless a run may be cleaned. `older` is in seconds."""
     places = [path for path in (run.path, run.folder.checkpoints) if os.path.exists(path)]
-    is_copied = is_copy(run.folder.path, run.record.get("folder"))
     is_uncertain = run.had_job and not run.queue_known and run.state != "completed"
     reasons = {
         "a process is on it": is_held(run.folder),
@@ -193,7 +192,7 @@ def protect(run: StoredRun, older: float, sources: Collection[str]) -> None:
         "it has a tag (run.tag)": run.settings.get("run.tag") is not None,
         "another run starts from it": os.path.realpath(run.path) in sources,
         "it is a copy, and its checkpoints are the original's": (
-            run.folder.checkpoints.is_symlink() and is_copied
+            run.folder.checkpoints.is_symlink() and run.is_copied
         ),
         f"it is younger than {duration(older)}": (
             run.updated is None or time.time() - run.updated < older

@@ -13,7 +13,7 @@ from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import name_abandoned
-from launcher.rundir.folder import RunFolder, is_copy
+from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import BestData
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = run.folder
     store = CheckpointStore(folder.checkpoints, names=run.names)
     folder.check_links()
-    if folder.checkpoints.is_symlink() and is_copy(folder.path, run.record.get("folder")):
+    if folder.checkpoints.is_symlink() and run.is_copied:
         raise ConfigError(f"'{run.label}': is a copy, and its checkpoints are the original's.")
     step = step_to_keep(store, arguments.step)
     ask_queue([run])

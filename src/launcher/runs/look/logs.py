@@ -63,7 +63,7 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
     if jobs and (slurm or rank == 0):
         return jobs[-1]
     names = sorted(log.name for log in run.folder.logs.glob("*.log"))
-    if not names and run.record.get("state") == "queued":
+    if not names and run.recorded_state == "queued":
         raise ConfigError(
             f"{run.label}: has no log yet, since it waits in the queue; -f waits for it."
         )
