@@ -53,12 +53,12 @@ class Run:
     @property
     def id(self) -> str:
         """`run.id`, the name of its folder."""
-        return str(self.config["run"]["id"])
+        return self._config.run.id
 
     @property
     def name(self) -> str:
         """The value of `run.name`."""
-        return str(self.config["run"]["name"])
+        return self._config.run.name
 
     @property
     def folder(self) -> Path:
@@ -73,7 +73,7 @@ class Run:
     @property
     def step(self) -> int:
         """The newest step that its record has."""
-        return int(self._stored.record.get("step") or 0)
+        return self._stored.step
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from launcher.checkpoint.drift import changes_since, read_fingerprint, read_sources
 from launcher.checkpoint.find_checkpoint import checkpoint_path, has_checkpoints, has_no_checkpoint
@@ -19,7 +19,7 @@ from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import RunConfig, resolve_node
 from launcher.config.schema.checks import has_checkpointing
 from launcher.config.schema.run_length import with_steps
-from launcher.config.tree import get, nest
+from launcher.config.tree import Node, get, nest
 from launcher.errors import ConfigError
 from launcher.rundir.data_files import check_fingerprint, state_of_files
 from launcher.rundir.folder import RunFolder
@@ -89,7 +89,7 @@ class Train:
 
 
 def remaining(
-    config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob] | None = None
+    config: Node, folder: RunFolder, queue: Mapping[str, QueuedJob] | None = None
 ) -> Done | Held | Queued | Train:
     """Return what is left to do of a run.
 
@@ -154,24 +154,24 @@ def _advice(run: RunConfig, stored: RunOnDisk, done: Done) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------------------------------- done
-def _why_done(config: Mapping[str, Any], folder: RunFolder, run: RunOnDisk) -> Done | None:
+def _why_done(config: Node, folder: RunFolder, run: RunOnDisk) -> Done | None:
     """Return why a run has nothing left to do, or None, as for a run without a checkpoint."""
     if mode(config) == "never":
         return None
     last, newest = config["trainer"]["max_steps"], folder.newest_step()
     # Its checkpoints may have been deleted since.
     has_saved = run.record.get("checkpoint") is not None
-    if run.record.get("state") == "completed" and has_saved and not _asks_for_more(config, run):
+    if run.recorded_state == "completed" and has_saved and not _asks_for_more(config, run):
         return Done("completed", run.step, last)
     pause_at = config["trainer"].get("pause_at")
-    is_paused = run.record.get("state") == "paused" and pause_at is not None
+    is_paused = run.recorded_state == "paused" and pause_at is not None
     if is_paused and pause_at <= newest == run.step:
         return Done("paused", run.step, last)
     # Then an extension of the run was stopped, and the command is an earlier one.
     return Done("past", newest, last) if newest > last else None
 
 
-def _asks_for_more(config: Mapping[str, Any], run: RunOnDisk) -> bool:
+def _asks_for_more(config: Node, run: RunOnDisk) -> bool:
     """Return whether the command requests something new of a completed run.
 
     It may be more steps, an evaluation of the test set or an export, or, if the run stopped early,
@@ -185,19 +185,19 @@ def _asks_for_more(config: Mapping[str, Any], run: RunOnDisk) -> bool:
     return bool(run.step < max_steps and _is_changed(config, run))
 
 
-def _is_changed(config: Mapping[str, Any], run: RunOnDisk) -> bool:
+def _is_changed(config: Node, run: RunOnDisk) -> bool:
     """Return whether the newest attempt's configuration, as far as it counts, was another one."""
     before, now = run.settings, command_record(config, None)["config"]
     return bool(before) and not is_same(nest(before), nest(now))
 
 
-def _counts_epochs(config: Mapping[str, Any]) -> bool:
+def _counts_epochs(config: Node) -> bool:
     """Return whether the number of steps depends on data that have not been read."""
     trainer = config["trainer"]
     return trainer.get("max_epochs") is not None and trainer["max_steps"] is None
 
 
-def with_known_steps(config: Mapping[str, Any], run: RunOnDisk) -> Mapping[str, Any]:
+def with_known_steps(config: Node, run: RunOnDisk) -> Node:
     """Return the configuration with the number of steps, if `trainer.max_epochs` is set.
 
     The number depends on the data, which are not read here. It is the number of the newest attempt
@@ -207,7 +207,7 @@ def with_known_steps(config: Mapping[str, Any], run: RunOnDisk) -> Mapping[str, 
         return config
     epochs = config["trainer"]["max_epochs"]
     earlier = run.settings.get("trainer.max_epochs")
-    if run.record.get("state") == "completed" and earlier is not None and epochs <= earlier:
+    if run.recorded_state == "completed" and earlier is not None and epochs <= earlier:
         full = with_steps(config, run.max_steps)
         if not _is_changed({**full, "trainer": {**full["trainer"], "max_epochs": earlier}}, run):
             return full
@@ -215,9 +215,7 @@ def with_known_steps(config: Mapping[str, Any], run: RunOnDisk) -> Mapping[str, 
 
 
 # ----------------------------------------------------------------------------------- queue, resume
-def find_queued(
-    config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob]
-) -> Queued | None:
+def find_queued(config: Node, folder: RunFolder, queue: Mapping[str, QueuedJob]) -> Queued | None:
     """Find the newest job of a folder in SLURM's queue."""
     note = Submission.read(folder)
     if note is None or (note.is_shared and not is_open(folder, note.script)):
@@ -226,7 +224,7 @@ def find_queued(
     return None if job is None else Queued(job, _differences(config, folder))
 
 
-def _differences(config: Mapping[str, Any], folder: RunFolder) -> str:
+def _differences(config: Node, folder: RunFolder) -> str:
     try:
         before, _ = read_frozen(folder)
     except (OSError, ValueError, KeyError):
@@ -241,12 +239,12 @@ def _differences(config: Mapping[str, Any], folder: RunFolder) -> str:
     )
 
 
-def mode(config: Mapping[str, Any]) -> str:
+def mode(config: Node) -> str:
     """Return `run.resume`, which is for the first start of a submission."""
     return "auto" if is_restart() else str(config["run"]["resume"])
 
 
-def _check_resume(config: Mapping[str, Any], folder: RunFolder) -> None:
+def _check_resume(config: Node, folder: RunFolder) -> None:
     """Check that training would accept `run.resume`, and resume the checkpoints that there are."""
     store, resume = CheckpointStore(folder.checkpoints), mode(config)
     if not has_checkpointing(config) and (step := folder.newest_step()):
@@ -270,7 +268,7 @@ def _code() -> dict[str, object]:
     return code_state(also=VERSIONED)
 
 
-def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
+def changes(config: Node, folder: RunFolder) -> list[str]:
     """List changes that may change the numbers, since the newest checkpoint of a run."""
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
@@ -282,13 +280,13 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     return changes_since(newest, config, _code(), imported)
 
 
-def data_that_counts(config: Mapping[str, Any]) -> dict[str, object]:
+def data_that_counts(config: Node) -> dict[str, object]:
     """Return the settings of the data, without those that cannot change a run's numbers."""
     excluded = config["run"]["identity_exclude"]
     return {key: value for key, value in config["data"].items() if f"data.{key}" not in excluded}
 
 
-def _check_data(config: Mapping[str, Any], folder: RunFolder, run: RunOnDisk) -> None:
+def _check_data(config: Node, folder: RunFolder, run: RunOnDisk) -> None:
     """Reject changed training data, as a resume does. They are read only if a file has changed."""
     before, now = run.record.get("data_files"), state_of_files(data_that_counts(config))
     newest = checkpoint_path(folder.checkpoints, "latest")

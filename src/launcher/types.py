@@ -23,4 +23,6 @@ NonEmptyText = Annotated[str, MinLen(1)]
 """A path or a URL. An unset variable of the shell leaves an empty one."""
 UnitInterval = Annotated[float, Ge(0), Lt(1)]
 ParameterKind = Literal["norms", "biases", "embeddings"]
+Patterns = str | list[str]
+"""A path or glob of files, or several."""
 NumWorkers = Annotated[int, Ge(0), Le(1024)]

@@ -31,8 +31,8 @@ def study_on_disk(outputs: Path, paused: bool = False) -> Path:
             "state": "paused" if is_open else "completed",
             "step": steps[-1],
             "trials": [
-                Trial(number, params, SPACE, target=10 if is_open else None).as_data(
-                    folder.name, goal
+                Trial(goal, number, params, SPACE, target=10 if is_open else None).as_data(
+                    folder.name
                 )
             ],
         }
@@ -40,8 +40,8 @@ def study_on_disk(outputs: Path, paused: bool = False) -> Path:
         rows = [{"step": step, "time": 1.8e9, "val/loss": loss + 1 / step} for step in steps]
         run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / INVALID).mkdir()
-    invalid = Trial(len(VALUES), {"optimizer.lr": 0.02, "model.width": "8"}, SPACE, rejection="no")
-    (folder / INVALID / "trial-0006.json").write_text(
-        json.dumps(invalid.as_data(folder.name, goal))
+    invalid = Trial(
+        goal, len(VALUES), {"optimizer.lr": 0.02, "model.width": "8"}, SPACE, rejection="no"
     )
+    (folder / INVALID / "trial-0006.json").write_text(json.dumps(invalid.as_data(folder.name)))
     return folder

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -12,7 +11,7 @@ from launcher.config.plain_yaml import load
 from launcher.config.run_config import read_tree
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.settings import AUTO
-from launcher.config.tree import get
+from launcher.config.tree import Node, get
 from launcher.rundir.imported_sources import digest_imported_sources, source_changes
 from launcher.rundir.provenance import MACHINE
 
@@ -31,7 +30,7 @@ SOURCES = "sources.json"
 
 def changes_since(
     checkpoint: Path,
-    config: Mapping[str, Any],
+    config: Node,
     code: Mapping[str, object],
     sources: Mapping[str, str],
     ignored: Collection[str] = (),
@@ -82,15 +81,13 @@ def environment_changes(checkpoint: Path, texts: Mapping[str, str]) -> list[str]
         checkpoint: the folder of the checkpoint.
         texts: the small files of the current attempt's checkpoints.
     """
-    config, code, machine = (
-        yaml.safe_load(texts[name]) for name in ("config.yaml", "code.yaml", MACHINE)
-    )
+    config, code, machine = (load(texts[name]) for name in ("config.yaml", "code.yaml", MACHINE))
     ignored = {*config, *(load((checkpoint / "config.yaml").read_bytes()) or {})}
     # A library that only the other process has imported does not count.
-    before = yaml.safe_load((checkpoint / "code.yaml").read_bytes())
+    before = load((checkpoint / "code.yaml").read_bytes())
     code["versions"] = before["versions"] | code["versions"]
     messages = changes_since(checkpoint, config, code, digest_imported_sources(), ignored)
-    return messages + describe(diff(yaml.safe_load((checkpoint / MACHINE).read_bytes()), machine))
+    return messages + describe(diff(load((checkpoint / MACHINE).read_bytes()), machine))
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:

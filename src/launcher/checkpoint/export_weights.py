@@ -7,23 +7,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import torch
-
 from launcher.checkpoint.shards import ShardReader, write_tensors
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import target_object
 from launcher.config.run_config import read_tree, resolve_node
 from launcher.errors import ConfigError
+from launcher.optim.precision import DTYPES
 from launcher.process.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.signing import is_own_text, sign_text
+from launcher.strategies.base import Tensors
 from launcher.strategies.weights import EXTRA, MODEL, TIED
 
 logger = logging.getLogger("launcher")
 
 WEIGHTS = "model.safetensors"
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Export:
         logger.info("%s: %d tensors of step %d.", target, count, stored.manifest.step)
         return stored.manifest.step, target
 
-    def _tensors(self, stored: StoredCheckpoint) -> dict[str, torch.Tensor]:
+    def _tensors(self, stored: StoredCheckpoint) -> Tensors:
         dtypes = {name: stored.dtype(name) for name in stored.names()}
         stored.use_weights(self.weights, f"{self.key}.weights")
         names = [name for name in stored.names() if name.startswith(MODEL)]

@@ -26,9 +26,7 @@ class Retention:
             self.keep_interval and step % self.keep_interval == 0
         )
 
-    def to_remove(
-        self, steps: Iterable[int], newest: int, protected: Collection[int] = ()
-    ) -> list[int]:
+    def to_remove(self, steps: Iterable[int], newest: int, protected: Collection[int]) -> list[int]:
         """Return which steps before `newest`, once that is durable, are to be deleted.
 
         `protected` steps, such as the best, are never deleted.

@@ -1,7 +1,10 @@
 """Save a checkpoint in a thread: each rank writes its files, then rank 0 commits."""
 
+import pickle
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,83 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.shards import why_not_stored, write_tensors
 from launcher.checkpoint.state_tree import encode
 from launcher.checkpoint.store import CheckpointStore
-from launcher.checkpoint.writing import Writing, gather
 from launcher.errors import ConfigError
 from launcher.process.deadline import progress
 from launcher.process.ranks import Ranks, maximum, world_size
-from launcher.strategies.base import ShardSpec
+from launcher.strategies.base import ShardSpec, Tensors
 from launcher.strategies.sharded import is_sharded
+
+
+class Abandoned(Exception):
+    """Raised in a writer that was abandoned and wakes up again."""
+
+
+class Writing:
+    """A save in progress, as the training thread sees it."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread
+        self.error: BaseException | None = None
+        self._given_up = False
+        self._at = time.monotonic()
+        self._waits = False
+
+    def idle(self) -> float:
+        """Return the seconds since this rank's writer last made progress."""
+        return 0.0 if self._waits else time.monotonic() - self._at
+
+    def advance(self) -> None:
+        """Report progress, or raise `Abandoned`, since a later save may be complete."""
+        if self._given_up:
+            raise Abandoned("this save was abandoned")
+        self._at = time.monotonic()
+
+    def give_up(self, patience: float) -> None:
+        self._given_up = True
+        self.error = TimeoutError(
+            f"its writer has hung for {patience:g} s and is abandoned; from now on training waits"
+            " for each save"
+        )
+
+    @contextmanager
+    def waiting_for_others(self) -> Iterator[None]:
+        """Mark this rank as waiting, so that it does not count as hanging."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            # In this order: training's thread may look in between, and would see a hanging writer.
+            self._at = time.monotonic()
+            self._waits = False
+
+
+def gather(value: object, group: object, writing: Writing) -> list[Any]:
+    """Return every rank's value, in rank order, or raise `Abandoned`.
+
+    A blocking collective cannot be interrupted, and crashes a process that exits during it. This
+    one is polled, so that an abandoned writer can leave it.
+    """
+    mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    # The collective needs equal shapes, so the sizes come first.
+    sizes = _gather(torch.tensor([mine.numel()]), group, writing)
+    room = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+    room[: mine.numel()] = mine
+    answers = _gather(room, group, writing)
+    return [
+        pickle.loads(row[: int(n)].numpy().tobytes()) for row, n in zip(answers, sizes, strict=True)
+    ]
+
+
+def _gather(tensor: torch.Tensor, group: Any, writing: Writing) -> list[torch.Tensor]:
+    rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    work = dist.all_gather(rows, tensor, group=group, async_op=True)
+    assert work is not None
+    while not work.is_completed():
+        writing.advance()
+        time.sleep(0.002)
+    work.wait()
+    return rows
+
 
 POLL = 1.0
 """Seconds between two checks of a writer while waiting for it."""
@@ -129,8 +203,8 @@ class Saver:
             return
         state = ALIVE
         while state == ALIVE:
-            writing.join(POLL)
-            if not writing.is_alive():
+            writing.thread.join(POLL)
+            if not writing.thread.is_alive():
                 state = DONE
             elif writing.idle() > self.patience:
                 state = HUNG
@@ -214,7 +288,7 @@ class _Files:
         if ranks.is_main:
             states["state"] = payload.global_state
         for name, state in states.items():
-            tensors: dict[str, torch.Tensor] = {}
+            tensors: Tensors = {}
             # Encoded here and not in the thread, since training changes the trees meanwhile.
             self.trees[name] = encode(state, tensors)
             self.tensors[name] = tensors

@@ -21,16 +21,65 @@ from typing import Any, Self
 
 import torch
 import xxhash
+from safetensors import SafetensorError, safe_open
 
 from launcher.checkpoint.chunks import read_bytes
 from launcher.checkpoint.durable_files import FileEntry, nothing, write_file
-from launcher.checkpoint.header import DTYPES, OTHER_DTYPES_KEY, PARTS_KEY, TORCH, read_header
 from launcher.checkpoint.manifest import CorruptCheckpoint, checksum_problem
-from launcher.strategies.base import ShardSpec
+from launcher.strategies.base import Shape, ShardSpec
 from launcher.strategies.sharded import is_sharded
 
 READERS = 4
 """Number of reading threads, enough to keep a disk busy while other bytes are hashed."""
+
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
+PARTS_KEY = "launcher.parts"
+OTHER_DTYPES_KEY = "launcher.dtypes"
+"""Dtypes that safetensors does not have, stored as bytes with one more dimension."""
+
+
+def read_header(path: Path, piece: tuple[int, str] | None = None) -> tuple[dict[str, Any], int]:
+    """Read the header of a safetensors file and the position at which its data start.
+
+    Args:
+        path: the file.
+        piece: length and checksum of the header. If they are not known, safetensors checks the
+            header and the length of the file.
+    Raises:
+        CorruptCheckpoint: it does not have the checksum, or is not the header of such a file.
+    """
+    with open(path, "rb") as file:
+        if piece is None:
+            _check_format(path)
+        size = piece[0] if piece else 8 + int.from_bytes(file.read(8), "little")
+        file.seek(0)
+        content = file.read(size)
+    if piece is not None and xxhash.xxh3_128_hexdigest(content) != piece[1]:
+        raise CorruptCheckpoint(path.parent.name, checksum_problem(path.name))
+    header: dict[str, Any] = json.loads(content[8:])
+    for name, entry in header.items():
+        if name != "__metadata__" and entry["dtype"] not in TORCH:
+            raise CorruptCheckpoint(
+                f"{path.name}: {name} has the dtype {entry['dtype']}, which is not supported"
+            )
+    return header, size
+
+
+def _check_format(path: Path) -> None:
+    try:
+        with safe_open(path, "pt"):
+            pass
+    except SafetensorError as error:
+        raise CorruptCheckpoint(
+            f"{path.name} is not a complete safetensors file: {error}"
+        ) from error
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
@@ -102,8 +151,8 @@ class _Shard:
     start: int
     """Position of its first byte in the file."""
     dtype: torch.dtype
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
+    shape: Shape
+    offset: Shape
     checksum: str | None = None
     """Checksum that is compared when it is read, or None if it is not known."""
 
@@ -128,7 +177,7 @@ class ShardReader:
         self._pool: ThreadPoolExecutor | None = None
         self._reads: list[Future[None]] = []
         self._shards: dict[str, list[_Shard]] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._shapes: dict[str, Shape] = {}
         for file in files:
             pieces = entries[file.name].pieces if entries is not None else ()
             header, base = read_header(file, pieces[0] if pieces else None)
@@ -155,7 +204,7 @@ class ShardReader:
     def names(self) -> list[str]:
         return list(self._shards)
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str) -> Shape:
         return self._shapes[name]
 
     def dtype(self, name: str) -> torch.dtype:
@@ -186,9 +235,7 @@ class ShardReader:
                 self._pool.shutdown(cancel_futures=True)
                 self._pool, self._reads = None, []
 
-    def read_into(
-        self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
-    ) -> None:
+    def read_into(self, name: str, target: torch.Tensor, offset: Shape | None = None) -> None:
         """Fill `target`, a box or range (see `ShardSpec`) of the full tensor.
 
         It starts at `offset`, which defaults to the origin.
@@ -199,7 +246,7 @@ class ShardReader:
         else:
             self._reads.append(self._pool.submit(self._read_into, name, target, offset))
 
-    def _read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...]) -> None:
+    def _read_into(self, name: str, target: torch.Tensor, offset: Shape) -> None:
         shape, shards = self._shapes[name], self._shards[name]
         if all(len(shard.offset) == len(offset) for shard in shards):
             filled = sum(self._read_overlap(shard, target, offset) for shard in shards)
@@ -236,7 +283,7 @@ class ShardReader:
         if digest is not None and digest.hexdigest() != checksum:
             raise CorruptCheckpoint(shard.file.parent.name, checksum_problem(shard.file.name))
 
-    def _read_overlap(self, shard: _Shard, target: torch.Tensor, offset: tuple[int, ...]) -> int:
+    def _read_overlap(self, shard: _Shard, target: torch.Tensor, offset: Shape) -> int:
         """Copy the overlap of a shard and the target; return its number of values."""
         if shard.shape == tuple(target.shape) and shard.offset == offset:
             self._read_whole(shard, target)

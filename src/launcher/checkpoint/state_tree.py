@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from launcher.strategies.base import Tensors
+
 MARK = "$"
 
 
-def encode(obj: object, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
+def encode(obj: object, tensors: Tensors, path: str = "") -> Any:
     """Return the JSON form of `obj`; its tensors go into `tensors` under their path.
 
     Raises:
@@ -57,7 +59,7 @@ def encode(obj: object, tensors: dict[str, torch.Tensor], path: str = "") -> Any
 
 
 def _key(key: object, path: str) -> Any:
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: Tensors = {}
     data = encode(key, tensors, path)
     if tensors:
         raise TypeError(
@@ -67,7 +69,7 @@ def _key(key: object, path: str) -> Any:
     return data
 
 
-def _add(tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor) -> str:
+def _add(tensors: Tensors, path: str, tensor: torch.Tensor) -> str:
     """Store a tensor; return its key. `{"a/b": x, "a": {"b": y}}` has one path twice."""
     key = path or "value"
     while key in tensors:

@@ -13,7 +13,7 @@ from launcher.checkpoint.durable_files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.retention import Retention
 from launcher.errors import ConfigError
-from launcher.process.files import fsync_folder
+from launcher.process.files import first_unused, fsync_folder
 from launcher.rundir.folder import STEP, checkpoint_steps, step_name
 
 LATEST, BEST = "latest", "best"
@@ -212,19 +212,11 @@ class CheckpointStore:
         if (step := self.resolve_link(BEST)) is not None:
             return step
         steps = self.steps()
-        bests = ((read_notes(self.path(step)) or {}).get("best") for step in reversed(steps))
-        return next(
-            (
-                best["step"]
-                for best in bests
-                if isinstance(best, dict) and best.get("step") in steps
-            ),
-            None,
-        )
+        bests = map(self._best_at, reversed(steps))
+        return next((step for step in bests if step in steps), None)
 
     def _best_at(self, step: int) -> int | None:
-        best: Any = (read_notes(self.path(step)) or {}).get("best")
-        return best["step"] if best else None
+        return (read_best(self.path(step)) or {}).get("step")
 
     def relink(self) -> None:
         """Rebuild links that are missing, wrong or, after `cp -rL`, folders."""
@@ -347,10 +339,7 @@ class CheckpointStore:
 
     def _rename_aside(self, folder: Path, prefix: str) -> Path:
         name = prefix + folder.name.removeprefix(CORRUPT).split(".")[0]
-        target, n = self.root / name, 1
-        while target.exists():
-            n += 1
-            target = self.root / f"{name}.{n}"
+        target = first_unused(folder, lambda number: f"{name}{number}")
         os.rename(folder, target)
         fsync_folder(self.root)
         return target
@@ -363,12 +352,18 @@ def _step_of_copy(folder: Path) -> int | None:
         return None
 
 
-def read_notes(folder: Path) -> dict[str, object] | None:
-    """Return the checkpointing hook's state in a checkpoint (`best`), or None if unreadable."""
+def read_best(folder: Path) -> dict[str, Any] | None:
+    """Return the best value that a checkpoint has stored, or None if it has none to read."""
     try:
         hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]
-        return next(
-            (state[NOTES] for state in hooks.values() if isinstance(state.get(NOTES), dict)), {}
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return dict(next(state[NOTES]["best"] for state in hooks.values() if NOTES in state))
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        StopIteration,
+        RecursionError,
+    ):
         return None

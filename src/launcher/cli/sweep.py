@@ -206,7 +206,7 @@ def _is_done(is_complete: Callable[[RunConfig], object], job: Job) -> bool:
     if (
         not is_own
         or get(job.config.hydra, "callbacks")
-        or StoredRun.read(job.config.folder.path).record.get("state") != "completed"
+        or StoredRun.read(job.config.folder.path).recorded_state != "completed"
     ):
         return False
     try:

@@ -47,7 +47,7 @@ class Processes(Pool):
         if code == 0:
             return JobResult(self.value(number))
         stored = StoredRun.read(job.config.folder.path)
-        recorded = stored.failure if stored.record.get("state") == "failed" else None
+        recorded = stored.failure if stored.recorded_state == "failed" else None
         error: BaseException = SystemExit(code)
         if code == REJECTED:
             error.add_note(recorded or self.why(number, code))
@@ -185,8 +185,7 @@ def reason(job: Job, result: JobResult) -> str:
         return f"failed: {type(error).__name__}: {first_line(str(error))}"
     if notes := getattr(error, "__notes__", None):
         return f"rejected: {notes[0]}"
-    attempts = StoredRun.read(job.config.folder.path).attempts
-    recorded = attempts[-1].get("reason") if attempts else None
+    recorded = StoredRun.read(job.config.folder.path).attempt.get("reason")
     return f"failed: {first_line(recorded)}" if recorded else f"failed with exit code {error.code}"
 
 

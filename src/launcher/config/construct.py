@@ -16,7 +16,7 @@ from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
 from launcher.config.secrets import escape
-from launcher.config.tree import map_leaves, nest
+from launcher.config.tree import Node, map_leaves, nest
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 """A setting of Hydra since 1.4: its own list of allowed targets is not used, since
@@ -31,7 +31,7 @@ def without_hydra_whitelist() -> AbstractContextManager[object]:
     return context
 
 
-def instantiate(node: Mapping[str, Any] | None, path: str = "", **changes: object) -> Any:
+def instantiate(node: Node | None, path: str = "", **changes: object) -> Any:
     """Build a resolved node, inner nodes first, with some settings changed. None stays None.
 
     Classes get plain containers, unless the node has a `_convert_`. Messages have the `path`.

@@ -1,15 +1,17 @@
 """A configuration's values as plain containers and as settings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from omegaconf import Container, OmegaConf
 
+from launcher.config.tree import Node, Tree
+
 T = TypeVar("T")
 
 
-def to_plain(config: object) -> dict[str, Any]:
+def to_plain(config: object) -> Tree:
     """A node as plain containers, interpolations as written."""
     tree = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
     assert isinstance(tree, dict)
@@ -25,7 +27,7 @@ def resolve_at(config: Any, keys: Iterable[object]) -> object:
     )
 
 
-def settings_of(cls: type[T], node: Mapping[str, Any]) -> T:
+def settings_of(cls: type[T], node: Node) -> T:
     """Convert a valid node to a class of `launcher.config.settings`.
 
     Keys that an earlier version has not stored have their defaults, and users may add keys to

@@ -20,7 +20,7 @@ from launcher.config.compose.overrides import normalize, parse
 from launcher.config.containers import to_plain
 from launcher.config.messages import reason, show
 from launcher.config.options import main_folder
-from launcher.config.tree import is_interpolation, nest, walk
+from launcher.config.tree import Tree, is_interpolation, nest, walk
 from launcher.errors import ConfigError
 from launcher.rundir import signing
 
@@ -41,7 +41,7 @@ def read_config(
     built: Iterable[str] | None = None,
     trusting: str = "--trust",
     left_out: Iterable[str] = (),
-) -> dict[str, Any]:
+) -> Tree:
     """Read the stored configuration of a checkpoint or an export, whose code may be run.
 
     Args:

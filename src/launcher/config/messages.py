@@ -69,6 +69,10 @@ def _format(value: object, text: Callable[[str], str]) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def describe_type(value: object) -> str:
     """Describe the type of a value for a message: "a Tensor"."""
     if value is None:

@@ -21,7 +21,7 @@ from launcher.config.options import TRAIN_JOB
 from launcher.config.schema.validate import check_hydra, check_tree
 from launcher.config.secrets import config_to_store
 from launcher.config.settings import RunSettings, TrainerSettings
-from launcher.config.tree import get, of_the_run
+from launcher.config.tree import Node, Tree, get, of_the_run
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import RecordData
@@ -32,17 +32,17 @@ from launcher.rundir.run_on_disk import RunOnDisk
 class RunConfig:
     """A checked configuration. Classes and jobs read it as plain containers."""
 
-    plain: dict[str, Any]
+    plain: Tree
     """The configuration, resolved, without Hydra's node."""
-    written: dict[str, Any]
+    written: Tree
     """The same with interpolations as they are written."""
-    hydra: dict[str, Any] | None = None
+    hydra: Tree | None = None
     """Hydra's node, interpolations as they are written, or None if no command composed it."""
     continued: RunOnDisk | None = None
     """The run of an equivalent configuration, under whose id this one continues."""
 
     @cached_property
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> Tree:
         """The configuration as a run stores it; see `config_to_store`."""
         return config_to_store(self.written, self.plain)
 
@@ -81,7 +81,7 @@ class RunConfig:
         return bool(self.plain["job"]["_target_"] == TRAIN_JOB)
 
     @property
-    def of_the_run(self) -> dict[str, Any]:
+    def of_the_run(self) -> Tree:
         """The configuration as it is stored, without the nodes that a run does not depend on."""
         return of_the_run(self.stored)
 
@@ -96,7 +96,7 @@ class RunConfig:
         return [str(word) for word in get(self.hydra, "overrides.task") or ()]
 
     @property
-    def choices(self) -> dict[str, Any]:
+    def choices(self) -> Tree:
         """The chosen option of each group."""
         return dict(get(self.hydra, "runtime.choices") or {})
 
@@ -117,7 +117,7 @@ class RunConfig:
         """The command as run.json stores it."""
         return command_record(self.stored, self.hydra)
 
-    def with_trees(self, change: Callable[[dict[str, Any]], Mapping[str, object]]) -> "RunConfig":
+    def with_trees(self, change: Callable[[Tree], Mapping[str, object]]) -> "RunConfig":
         """Return a copy whose trees are changed."""
         return replace(self, plain=dict(change(self.plain)), written=dict(change(self.written)))
 
@@ -130,7 +130,7 @@ class RunConfig:
         save_job(file, self.stored, self.hydra)
 
 
-def replace_values(tree: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, Any]:
+def replace_values(tree: Node, values: Mapping[str, object]) -> Tree:
     """Return a copy of a tree with other values; the nodes that stay are shared."""
     copy = dict(tree)
     for path, value in values.items():
@@ -179,7 +179,7 @@ def check(config: DictConfig, runs: RunIndex | None = None) -> RunConfig:
 
 
 def _name(
-    config: DictConfig, written: dict[str, Any], plain: dict[str, Any], runs: RunIndex | None
+    config: DictConfig, written: Tree, plain: Tree, runs: RunIndex | None
 ) -> RunOnDisk | None:
     """Set the name, id, identity and folder of a run; return an equivalent run on disk."""
     try:
@@ -204,14 +204,14 @@ def _name(
     return existing
 
 
-def read_tree(source: Path | str) -> dict[str, Any]:
+def read_tree(source: Path | str) -> Tree:
     """Read the configuration in a file of a run, or in its text, as it is stored."""
     return to_plain(
         OmegaConf.load(source) if isinstance(source, Path) else OmegaConf.create(source)
     )
 
 
-def resolve_node(stored: Mapping[str, Any], key: str) -> Any:
+def resolve_node(stored: Node, key: str) -> Any:
     """Return one node of a stored configuration, resolved."""
     config: Any = OmegaConf.create(dict(stored))
     try:
@@ -222,7 +222,7 @@ def resolve_node(stored: Mapping[str, Any], key: str) -> Any:
         raise ConfigError(*map(str, resolver.all_issues())) from error
 
 
-def save_job(file: Path, stored: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> None:
+def save_job(file: Path, stored: Node, hydra: Node | None) -> None:
     """Write a configuration as it is stored, for `load_job` in another process."""
     OmegaConf.save(OmegaConf.create({"config": dict(stored), "hydra": hydra}), file)
 
@@ -233,7 +233,7 @@ def load_job(file: Path) -> RunConfig:
     return from_stored(job["config"], job["hydra"])
 
 
-def from_stored(tree: Mapping[str, Any], hydra: Mapping[str, Any] | None = None) -> RunConfig:
+def from_stored(tree: Node, hydra: Node | None = None) -> RunConfig:
     """Return a configuration that was checked before it was stored, with Hydra's node."""
     config = OmegaConf.create(dict(tree) if hydra is None else {**tree, "hydra": hydra})
     HydraConfig.instance().cfg = None if hydra is None else config  # type: ignore[assignment]

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from launcher.config.identity.difference import is_within
 from launcher.config.messages import ConfigIssue
-from launcher.config.tree import REFERENCE, get, is_interpolation, items, join, walk
+from launcher.config.tree import REFERENCE, Node, Tree, get, is_interpolation, items, join, walk
 from launcher.rundir.secret_patterns import holds_secret, is_secret
 
 VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
@@ -33,7 +33,7 @@ RESOLVED_KEYS = (
 that listings read."""
 
 
-def config_to_store(written: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
+def config_to_store(written: Node, plain: Node) -> Tree:
     """Return a configuration as it is stored, from which OmegaConf resolves the values of `plain`.
 
     Args:
@@ -68,11 +68,11 @@ def config_to_store(written: Mapping[str, Any], plain: Mapping[str, Any]) -> dic
             return interpolation
         return escape(value) if isinstance(value, str) else value
 
-    tree: dict[str, Any] = value_to_store("", written, plain)
+    tree: Tree = value_to_store("", written, plain)
     return tree
 
 
-def _as_written(plain: Mapping[str, Any]) -> tuple[str, ...]:
+def _as_written(plain: Node) -> tuple[str, ...]:
     excluded = get(plain, "run.identity_exclude")
     return (*UNRESOLVED_GROUPS, *(map(str, excluded) if isinstance(excluded, list) else ()))
 
@@ -82,7 +82,7 @@ def _is_in(path: str, parts: Collection[str]) -> bool:
     return is_within(path, parts) and not is_within(path, RESOLVED_KEYS)
 
 
-def _inline(match: re.Match[str], plain: Mapping[str, Any]) -> str:
+def _inline(match: re.Match[str], plain: Node) -> str:
     value = get(plain, match[1])
     return match[0] if value is None or isinstance(value, Mapping | list) else str(value)
 
@@ -92,9 +92,7 @@ def escape(text: str) -> str:
     return OPENING.sub(r"\1\1\\${", text)
 
 
-def secret_issues(
-    written: Mapping[str, Any], plain: Mapping[str, Any], stored: Mapping[str, Any]
-) -> Iterator[ConfigIssue]:
+def secret_issues(written: Node, plain: Node, stored: Node) -> Iterator[ConfigIssue]:
     """Find secrets that would be stored with the run; see `config_to_store`."""
     for name, text in items(written, "hydra.job.env_set"):
         if _is_text(text) and not is_interpolation(text) and holds_secret(name, text):
@@ -122,7 +120,7 @@ def _issue(path: str, way: str) -> ConfigIssue:
     return ConfigIssue(path, None, f"a secret would be stored with the run; {way}")
 
 
-def _way_out(path: str, plain: Mapping[str, Any]) -> str:
+def _way_out(path: str, plain: Node) -> str:
     """Say how to give a secret to the part that needs it."""
     variable = _variable(_name(path))
     if _is_in(path, _as_written(plain)):

@@ -4,6 +4,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+Node = Mapping[str, Any]
+"""A node of a configuration, or all of it."""
+Tree = dict[str, Any]
+"""The same where it is changed, or combined with others."""
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 """An interpolation of another key."""
 
@@ -71,7 +75,7 @@ def flat(tree: Mapping[str, object], path: str = "") -> dict[str, object]:
 
     A mapping is a value if it is empty or has a key with a dot.
     """
-    values: dict[str, Any] = {}
+    values: Tree = {}
     for key, value in tree.items():
         here = f"{path}.{key}" if path else str(key)
         if isinstance(value, Mapping) and value and not any("." in str(name) for name in value):
@@ -81,9 +85,9 @@ def flat(tree: Mapping[str, object], path: str = "") -> dict[str, object]:
     return values
 
 
-def nest(values: Mapping[str, object]) -> dict[str, Any]:
+def nest(values: Mapping[str, object]) -> Tree:
     """The reverse of `flat`."""
-    tree: dict[str, Any] = {}
+    tree: Tree = {}
     for path, value in values.items():
         *parents, name = path.split(".")
         node = tree

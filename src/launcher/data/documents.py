@@ -19,7 +19,7 @@ from launcher.data.token_store import TokenStore, make_once, write_store
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.files import expand
-from launcher.types import NonEmptyText, PositiveInt, UnitInterval
+from launcher.types import NonEmptyText, Patterns, PositiveInt, UnitInterval
 
 logger = logging.getLogger("launcher")
 VERSION = 1
@@ -50,10 +50,10 @@ class DocumentData(DataSource):
         cache: folder for the tokens.
     """
 
-    files: str | list[str]
-    val_files: str | list[str] | None = None
+    files: Patterns
+    val_files: Patterns | None = None
     val_fraction: UnitInterval = 0.05
-    predict: str | list[str] | None = None
+    predict: Patterns | None = None
     tokenizer: str
     seq_len: PositiveInt = 128
     pack: bool = True

@@ -100,8 +100,8 @@ def batches_of(
     ranges: Iterable[tuple[int, int]],
     num_workers: int,
     device: torch.device,
-    collate: Collate | None = None,
-    seed_samples: bool = False,
+    collate: Collate | None,
+    seed_samples: bool,
 ) -> Iterator[Any]:
     """Yield a batch for each range [start, stop) of indices. Close it to end its workers."""
     requests = (_request(start, stop, seed_samples) for start, stop in ranges)

@@ -11,13 +11,20 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any
+from typing import Any, TypeVar
 
-from launcher.data.randomness import StreamGenerators
 from launcher.data.sample_errors import collate_samples
 from launcher.data.sampler import mix
 from launcher.errors import ConfigError
-from launcher.process.rng import seed_host
+from launcher.process.rng import (
+    HostState,
+    call_isolated,
+    host_of,
+    host_state,
+    host_tree,
+    restore_host,
+    seed_host,
+)
 
 Collate = Callable[[list[object]], object]
 
@@ -83,6 +90,43 @@ def fingerprint(dataset: object) -> str | None:
         return str(identifier)
     size = length(dataset)
     return None if size is None else f"{size} samples"
+
+
+T = TypeVar("T")
+
+
+class StreamGenerators:
+    """The CPU generators of a stream's code: its own, or with `is_seeded` False the global ones.
+
+    Its own continue from one `run` to the next, and the global ones are left as they were.
+    """
+
+    def __init__(self, is_seeded: bool):
+        self.is_seeded = is_seeded
+        self._saved: HostState | None = None
+
+    def run(self, function: Callable[[], T]) -> T:
+        def inside() -> T:
+            result = self._begin(function)
+            self._saved = host_state()
+            return result
+
+        return call_isolated(inside) if self.is_seeded else function()
+
+    def peek(self, function: Callable[[], T]) -> T:
+        """Call a function as `run` does, without advancing the stream's own generators."""
+        return call_isolated(lambda: self._begin(function)) if self.is_seeded else function()
+
+    def state(self) -> Any:
+        return None if self._saved is None else host_tree(self._saved)
+
+    def load_state(self, state: Any) -> None:
+        self._saved = None if state is None or not self.is_seeded else host_of(state)
+
+    def _begin(self, function: Callable[[], T]) -> T:
+        if self._saved is not None:
+            restore_host(self._saved)
+        return function()
 
 
 class StreamSamples:

@@ -9,7 +9,8 @@ from math import isfinite
 from typing import Any, ClassVar, Literal
 
 from launcher.config.construct import target_object
-from launcher.config.schema.matters_from import ALL_STEPS, Node, Pair
+from launcher.config.schema.matters_from import ALL_STEPS, Pair
+from launcher.config.tree import Node
 from launcher.data.base import DataSource
 from launcher.data.custom import make
 from launcher.data.mixture_dataset import Mixture

@@ -18,7 +18,7 @@ from launcher.data.encoding import IGNORED
 from launcher.data.file_patterns import check_files, find_files
 from launcher.data.record_readers import check_columns
 from launcher.errors import ConfigError
-from launcher.types import PositiveInt, UnitInterval
+from launcher.types import Patterns, PositiveInt, UnitInterval
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,14 +34,14 @@ class TableData(DataSource):
         predict: the same as files, for job=predict; the target may be missing.
     """
 
-    files: str | list[str]
+    files: Patterns
     target: str
     features: list[str]
     num_features: PositiveInt | None = None
     num_classes: PositiveInt | None = None
-    val_files: str | list[str] | None = None
+    val_files: Patterns | None = None
     val_fraction: UnitInterval = 0.1
-    predict: str | list[str] | None = None
+    predict: Patterns | None = None
 
     def check(self) -> None:
         if not self.features or self.target in self.features:
@@ -75,7 +75,7 @@ class TableData(DataSource):
         chosen = (np.diff(np.floor(np.arange(len(whole) + 1) * share)) > 0) == held_out
         return TableDataset(whole.inputs[chosen], whole.targets[chosen])
 
-    def _read(self, key: str, patterns: str | list[str], needs_target: bool = True) -> TableDataset:
+    def _read(self, key: str, patterns: Patterns, needs_target: bool = True) -> TableDataset:
         files = find_files(key, patterns)
         rows = [row for path in files for row in self._rows(key, path, needs_target)]
         if not rows:

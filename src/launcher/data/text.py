@@ -13,7 +13,7 @@ import xxhash
 from launcher.data.base import DataSource
 from launcher.data.file_patterns import check_files, find_files, hold_out
 from launcher.data.windows import TokenWindows
-from launcher.types import PositiveInt, UnitInterval
+from launcher.types import Patterns, PositiveInt, UnitInterval
 
 STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/[a-z]*.py"
 """The top-level modules of Python's standard library, about 4 MB of source."""
@@ -37,11 +37,11 @@ class TextData(DataSource):
     """
 
     seq_len: PositiveInt = 128
-    files: str | list[str] | None = None
+    files: Patterns | None = None
     val_fraction: UnitInterval = 0.05
     val_samples: PositiveInt | None = None
     vocab_size: Literal[256] = 256
-    predict: str | list[str] | None = None
+    predict: Patterns | None = None
 
     def check(self) -> None:
         check_files(self)

@@ -13,7 +13,7 @@ from launcher.data.base import DataSource
 from launcher.data.file_patterns import check_files, find_files
 from launcher.data.windows import TokenWindows
 from launcher.errors import ConfigError
-from launcher.types import PositiveInt
+from launcher.types import Patterns, PositiveInt
 
 
 @dataclass(kw_only=True, eq=False)
@@ -32,12 +32,12 @@ class TokenData(DataSource):
         predict: the same as files, for job=predict.
     """
 
-    files: str | list[str]
+    files: Patterns
     vocab_size: PositiveInt
-    val_files: str | list[str] | None = None
+    val_files: Patterns | None = None
     seq_len: PositiveInt = 128
     dtype: Literal["uint16", "uint32"] = "uint16"
-    predict: str | list[str] | None = None
+    predict: Patterns | None = None
 
     def check(self) -> None:
         check_files(self)
@@ -51,7 +51,7 @@ class TokenData(DataSource):
     def predict_dataset(self) -> TokenWindows | None:
         return None if self.predict is None else self._windows("predict", self.predict)
 
-    def _windows(self, name: str, patterns: str | list[str]) -> TokenWindows:
+    def _windows(self, name: str, patterns: Patterns) -> TokenWindows:
         files = find_files(f"data.{name}", patterns)
         windows = MappedWindows(files, self.seq_len, self.vocab_size, self.dtype, f"data.{name}")
         return windows.check(f"data.{name}")

@@ -20,6 +20,7 @@ from launcher.data.iterable import explain_lost_state, has_state, is_stream, len
 from launcher.process.ranks import world_size
 from launcher.process.rng import call_isolated, host_state, host_tree, restore_rng
 
+State = dict[str, Any]
 NAMES = ("sampler", "batch_sampler")
 COMPARED_ITEMS = 64
 """Items of an order that are compared to find a state that is not stored."""
@@ -88,7 +89,7 @@ class PlainLoader:
                 type(self._order.inner).__name__,
             )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         state = {"consumed": self.consumed, "order": self._order.state, **self._extent()}
         if self._keeps_state():
             # The copy is not changed by the next batch.
@@ -96,7 +97,7 @@ class PlainLoader:
             state["dataset"] = pickle.loads(copied)
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue at `state`'s position, or at its epoch's start if the loader has changed."""
         if "consumed" not in state or state["order"] is None:
             return
@@ -138,11 +139,11 @@ class ResumableSampler:
     def __init__(self, loader: DataLoader[object]):
         self.inner: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         self.loader = loader
-        self.state: dict[str, Any] | None = None
+        self.state: State | None = None
         self.position: int | None = None
         self._initial = own_numbers(loader)
 
-    def begin_at(self, state: dict[str, object], position: int) -> None:
+    def begin_at(self, state: State, position: int) -> None:
         self.state, self.position = state, position
 
     def __iter__(self) -> Iterator[object]:
@@ -186,7 +187,7 @@ class ResumableSampler:
         next(islice(rest, position, position), None)
         return rest
 
-    def _note_state(self) -> dict[str, object]:
+    def _note_state(self) -> State:
         state = own_state(self.loader)
         # A sampler may count its epochs. Unchanged numbers may come from a configuration.
         numbers = {key: n for key, n in state["numbers"].items() if self._initial.get(key) != n}
@@ -317,7 +318,7 @@ def _copy_order(loader: DataLoader[object]) -> ResumableSampler:
     return ResumableSampler(copies)
 
 
-def own_state(loader: object) -> dict[str, Any]:
+def own_state(loader: object) -> State:
     """Copy what a loader and its samplers keep: generators, numbers, and states of samplers."""
     return {
         "own": {name: _get_state(value) for name, value in own_generators(loader).items()},
@@ -329,7 +330,7 @@ def own_state(loader: object) -> dict[str, Any]:
     }
 
 
-def restore_own(loader: object, state: dict[str, Any]) -> None:
+def restore_own(loader: object, state: State) -> None:
     """Restore what `own_state` has returned, where the loader still has it."""
     owners, generators = samplers(loader), own_generators(loader)
     for path, number in state["numbers"].items():

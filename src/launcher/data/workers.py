@@ -54,9 +54,6 @@ class Failure:
         except Exception:
             self.error = pickle.dumps(other)
 
-    def reraise(self) -> None:
-        raise pickle.loads(self.error) from WorkerTraceback(self.traceback)
-
 
 class GuardedFetch:
     """`fetch[request]`, with errors returned as a `Failure`."""
@@ -96,7 +93,7 @@ class WorkerBatches:
         source: Any,
         requests: Iterable[object] | None,
         num_workers: int,
-        pin_memory: bool = False,
+        pin_memory: bool,
     ):
         loader: DataLoader[object] = DataLoader(
             GuardedStream(source) if requests is None else GuardedFetch(source),  # type: ignore[arg-type]
@@ -119,7 +116,7 @@ class WorkerBatches:
     def __next__(self) -> object:
         batch = next(self._iterator)
         if isinstance(batch, Failure):
-            batch.reraise()
+            raise pickle.loads(batch.error) from WorkerTraceback(batch.traceback)
         return batch
 
     def close(self) -> None:

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, MutableMapping
 
 from launcher.errors import ConfigError
+from launcher.process.gpus import visible_devices
 from launcher.process.rendezvous_port import MEETING, port_of
-from launcher.process.visible_gpus import visible_devices
 
 
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:

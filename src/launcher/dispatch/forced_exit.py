@@ -3,9 +3,8 @@
 import math
 import os
 import time
-from collections.abc import Mapping
-from typing import Any
 
+from launcher.config.tree import Node
 from launcher.process import deadline
 from launcher.rundir.provenance import slurm_job_id
 from launcher.slurm import scheduler
@@ -16,7 +15,7 @@ SIGNAL_LEAD_SECONDS = 60.0
 """SLURM may send the signal before a time limit up to this many seconds early."""
 
 
-def arm(dispatch: Mapping[str, Any]) -> None:
+def arm(dispatch: Node) -> None:
     """Exit by force if a signal has come and no progress was made for `grace` seconds.
 
     In SLURM jobs the time is `signal_delay`, and rank 0 also exits shortly before SLURM would kill

@@ -10,8 +10,7 @@ from typing import Any
 
 from launcher.config.run_config import RunConfig
 from launcher.process.child import ENTRY, describe_end, last_lines, start_child
-from launcher.process.gpus import count_gpus
-from launcher.process.visible_gpus import VISIBLE, visible_devices
+from launcher.process.gpus import VISIBLE, count_gpus, visible_devices
 
 PAUSE = 0.05
 """Seconds between two checks of processes that must end."""

@@ -9,13 +9,12 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.config.construct import target_object
 from launcher.config.options import TRAIN_JOB
 from launcher.config.run_config import resolve_node
-from launcher.config.tree import get, of_the_run
+from launcher.config.tree import Node, get, of_the_run
 from launcher.remaining import Done, Held, Queued, find_queued, remaining
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.scheduler import QueuedJob
@@ -24,7 +23,7 @@ JOBS = ".jobs"
 OWN_JOBS = "launcher.jobs."
 
 
-def trains(config: Mapping[str, Any]) -> bool:
+def trains(config: Node) -> bool:
     """Return whether the job trains.
 
     `job=train` does, and a user's subclass of it. A job that cannot be imported here counts as one
@@ -40,7 +39,7 @@ def trains(config: Mapping[str, Any]) -> bool:
         return True
 
 
-def folder_of(config: Mapping[str, Any]) -> RunFolder:
+def folder_of(config: Node) -> RunFolder:
     """Return the folder with the record of a job whose configuration is resolved."""
     run = Path(config["run"]["dir"]).absolute()
     if trains(config):
@@ -51,9 +50,7 @@ def folder_of(config: Mapping[str, Any]) -> RunFolder:
     return RunFolder(run / JOBS / f"{config['job']['_target_'].split('.')[-2]}-{digest}")
 
 
-def why_skipped(
-    config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob]
-) -> str | None:
+def why_skipped(config: Node, folder: RunFolder, queue: Mapping[str, QueuedJob]) -> str | None:
     """Return why a job is not submitted: it has nothing to do, is running or queued; or None.
 
     Args:

@@ -4,14 +4,14 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from launcher.config.compose.hydra_job import hydra_job
 from launcher.config.explain import explain, report
 from launcher.config.run_config import from_stored
 from launcher.config.schema.node_range import ranks_per_node
+from launcher.config.tree import Node
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import join_ranks
 from launcher.dispatch.local import spawn
@@ -105,7 +105,7 @@ def _work(folder: RunFolder) -> object:
         )
 
 
-def ranks_of(dispatch: Mapping[str, Any]) -> int:
+def ranks_of(dispatch: Node) -> int:
     """Return the number of ranks of one of several runs of a job."""
     return ranks_per_node(
         dispatch["tasks_per_node"], dispatch["gpus_per_node"], dispatch["runs_per_job"]

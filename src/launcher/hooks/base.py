@@ -24,6 +24,9 @@ from launcher.strategies.sharded import ShardedLike
 
 Records = dict[str, Any]
 """Nested dicts of numbers or 0-d tensors."""
+LossAndRecords = tuple[torch.Tensor | None, Records]
+State = dict[str, Any]
+"""Values by name, of which a checkpoint stores numbers, strings, tensors and containers."""
 
 
 COUNTERS = "step", "skipped_steps", "skipped_in_row", "epoch"
@@ -58,7 +61,7 @@ class TrainState:
     def stop(self, reason: str) -> None:
         self.stop_reason = reason
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> State:
         """Return the part of the state that a checkpoint stores."""
         metrics = {
             key: to_number(value)
@@ -70,7 +73,7 @@ class TrainState:
         counters = {key: getattr(self, key) for key in (*COUNTERS, "stop_reason", "max_steps")}
         return counters | {"metrics": metrics}
 
-    def load_counters(self, saved: dict[str, Any]) -> None:
+    def load_counters(self, saved: State) -> None:
         for key in COUNTERS:
             setattr(self, key, saved[key])
         self.metrics = dict(saved["metrics"])
@@ -184,14 +187,14 @@ class TrainerView(Protocol):
     def is_paused(self) -> bool:
         """Return whether `pause_at` ends training at this boundary, before its last step."""
 
-    def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
-    def call_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
+    def forward(self, input: Any) -> LossAndRecords: ...
+    def call_forward(self, input: Any) -> LossAndRecords: ...
     def num_targets(self, input: Any) -> torch.Tensor | int | None: ...
     def stop_at_this_boundary(self) -> None: ...
     def update_was_skipped(self) -> bool: ...
-    def training_state(self) -> dict[str, Any]: ...
-    def load_training_state(self, saved: dict[str, Any]) -> None: ...
-    def restore_schedule(self, saved: dict[str, Any]) -> None: ...
+    def training_state(self) -> State: ...
+    def load_training_state(self, saved: State) -> None: ...
+    def restore_schedule(self, saved: State) -> None: ...
     def log(self, records: Records, dry_run: bool = False) -> None: ...
     def log_images(self, records: Records, dry_run: bool = False) -> None: ...
     def log_histograms(self, records: Records, dry_run: bool = False) -> None: ...
@@ -320,14 +323,14 @@ class BaseHook:
         Called in `on_restore`, and again if the checkpoint is damaged and an older one is read.
         """
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         """Add the state that a resume needs: numbers, strings, tensors and containers.
 
         `state_dict` has the keys `model` (the model's tensors by name) and `training_state`
         (counters, scheduler, scaler, position in the data).
         """
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         """Restore the state of `on_state_dict`; `model` and `training_state` are there too.
 
         Called after every hook's `on_before_train`, unless this hook was not in the run that saved.

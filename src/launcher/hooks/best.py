@@ -126,19 +126,19 @@ def _has_evaluated(names: list[str]) -> bool:
     return any(name.startswith("val/") for name in names)
 
 
-def check_keeps_best(best: Best | None, key: str) -> None:
-    """Check that a run keeps its best checkpoint, which the key chooses."""
+def check_keeps_best(best: Best | None, key: str) -> Best:
+    """Return the best value of a run, which must keep its best checkpoint: the key chooses it."""
     if best is None:
         raise ConfigError(
             f"{key}=best: hooks.checkpointing.best_metric=null keeps no best checkpoint; set it, or"
             f" use {key}=last."
         )
+    return best
 
 
 def best_step(best: Best | None, key: str) -> int:
     """Return the step of the best checkpoint, once training has ended."""
-    check_keeps_best(best, key)
-    assert best is not None
+    best = check_keeps_best(best, key)
     if best.value is None:
         raise ConfigError(
             f"{key}=best: there is no best checkpoint, since {best.metric} had no finite value; use"

@@ -15,9 +15,10 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.schema.checks import parse_signal, signal_issue
-from launcher.config.schema.matters_from import Node, before_last_line, never
+from launcher.config.schema.matters_from import before_last_line, never
+from launcher.config.tree import Node
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.hooks.base import BaseHook, Records, State, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
 from launcher.hooks.records import show
@@ -154,7 +155,7 @@ class CheckpointingHook(BaseHook):
             for message in source_changes(read_sources(checkpoint), current):
                 trainer.logger.warning("Changed since the checkpoint: %s", message)
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         saved = state_dict.get("checkpointing", {}).get("best")
         # A fork's checkpoint has the best value of another run.
         if self.best is None or not saved or self.resuming.choice.is_fork:
@@ -317,7 +318,7 @@ class CheckpointingHook(BaseHook):
             is_best=self._improved,
         )
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         state_dict.update(_notes(self.best))
 
     def state_after(self, lines: Iterable[Node]) -> dict[str, object]:

@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from launcher.config.schema.matters_from import ALL_STEPS, Node, Pair, before_last_line
-from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.config.schema.matters_from import ALL_STEPS, Pair, before_last_line
+from launcher.config.tree import Node
+from launcher.hooks.base import Records, State, TrainerView
 from launcher.hooks.best import Best
+from launcher.hooks.metric_schedule import SteeredByMetric
 from launcher.types import NonNegativeFloat, PositiveInt
 
 KEYS = "hooks.early_stopping.metric", "hooks.early_stopping.mode"
@@ -23,7 +25,7 @@ def before_a_stop(one: Node | None, other: Node | None, pair: Pair) -> int:
     return min([before_last_line(one, other, pair), *(stop - 1 for stop in stops)])
 
 
-class EarlyStoppingHook(BaseHook):
+class EarlyStoppingHook(SteeredByMetric):
     """Ends training when a metric has not improved for some time.
 
     Args:
@@ -35,8 +37,6 @@ class EarlyStoppingHook(BaseHook):
             value.
     """
 
-    needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
-    steered_by: ClassVar = ("metric",)
     matters_from: ClassVar = {"*": before_a_stop}
 
     def __init__(
@@ -91,20 +91,14 @@ class EarlyStoppingHook(BaseHook):
     def on_ready(self, trainer: TrainerView) -> None:
         self._stop_if_due(trainer)
 
-    def on_before_step(self, trainer: TrainerView) -> None:
-        self.best.check(trainer)
-
-    def on_after_train(self, trainer: TrainerView) -> None:
-        self.best.check_end(trainer)
-
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         state_dict.update(self._state())
         if trainer.state.stop_reason == self._reason:
             # This is decided again in `on_ready`, since the next launch may have another patience,
             # or no early stopping.
             state_dict["training_state"]["stop_reason"] = None
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         # A fork has a patience of its own.
         if (saved := state_dict.get("early_stopping")) and not trainer.is_fork:
             self.best.load(saved["best"])

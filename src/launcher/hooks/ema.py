@@ -1,17 +1,18 @@
 """Exponential moving averages of the weights."""
 
 from collections.abc import Sequence, Set
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from launcher.config.schema.matters_from import Node, Pair
+from launcher.config.schema.matters_from import Pair
+from launcher.config.tree import Node
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook, State, TrainerView
 from launcher.hooks.state import reject_flat_buffers
 from launcher.process.device import parse_device
-from launcher.strategies.base import TensorReader
+from launcher.strategies.base import TensorReader, Tensors
 from launcher.strategies.sharded import ShardedLike, is_sharded, local
 from launcher.strategies.weights import model_tensors, unwrap
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
@@ -20,12 +21,11 @@ from launcher.types import Fraction, NonNegativeInt, PositiveInt
 def before_an_average(one: Node, other: Node, pair: Pair) -> int:
     """Return the first steps in which both averages are the initial weights, or a copy."""
     first = []
-    for start, interval in (
-        (node.get("start"), int(node.get("interval", 1))) for node in (one, other)
-    ):
-        copies = (
-            0 if start == "initial" else max(1, (start if type(start) is int else 0) // interval)
-        )
+    for node in (one, other):
+        start, interval = node.get("start"), int(node.get("interval", 1))
+        copies = 0 if start == "initial" else 1
+        if type(start) is int:
+            copies = max(1, start // interval)
         first.append((copies + 1) * interval)
     return min(first) - 1
 
@@ -85,7 +85,7 @@ class EmaHook(BaseHook):
         self.evaluate = evaluate
         self._updates = self._updated_at = 0
         self._model: torch.nn.Module
-        self._weights: dict[str, torch.Tensor] = {}
+        self._weights: Tensors = {}
         self._averages: dict[float, list[torch.Tensor]] = {}
         self._restored: set[str] = set()
         self._kept: list[torch.Tensor] = []
@@ -212,17 +212,17 @@ class EmaHook(BaseHook):
                 ", ".join(missing),
             )
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         state_dict[self.name] = {"updates": self._updates, "updated_at": self._updated_at}
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         saved = state_dict.get(self.name, {})
         self._updates, self._updated_at = saved.get("updates", 0), saved.get("updated_at", 0)
 
 
 def tensors_to_average(
     model: torch.nn.Module, use_buffers: bool, chosen: Set[str] = frozenset()
-) -> dict[str, torch.Tensor]:
+) -> Tensors:
     """Return the chosen floating-point parameters by name, or the trainable ones if none is chosen.
 
     With `use_buffers`, the persistent buffers are among them.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, RunContext, TrainerView
+from launcher.hooks.base import BaseHook, RunContext, State, TrainerView
 from launcher.hooks.best import best_step, check_keeps_best
 from launcher.hooks.interval import Interval
 from launcher.hooks.metrics import Metrics, split_tables
@@ -206,10 +206,10 @@ class EvaluationHook(BaseHook):
                 + ". This state is not saved. Lower the learning rate or check the data."
             )
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         state_dict["evaluation"] = {"done_at": self._done_at}
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         self._done_at = state_dict.get("evaluation", {}).get("done_at", -1)
 
 

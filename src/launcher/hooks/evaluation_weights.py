@@ -8,6 +8,7 @@ from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.ema import EmaHook
 from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.state import reject_flat_buffers
+from launcher.strategies.base import Tensors
 from launcher.strategies.sharded import ShardedLike, local
 from launcher.strategies.weights import model_tensors, unwrap
 
@@ -21,7 +22,7 @@ class EvaluationWeightsHook(BaseHook):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._kept: dict[str, torch.Tensor] = {}
+        self._kept: Tensors = {}
         # There is no state yet, so no weight changes.
         optimizer.train()  # type: ignore[attr-defined]
 
@@ -67,7 +68,7 @@ def switches_weights(optimizer: torch.optim.Optimizer) -> bool:
     return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
 
 
-def _find_updated(trainer: TrainerView) -> dict[str, torch.Tensor]:
+def _find_updated(trainer: TrainerView) -> Tensors:
     """Return the optimizer's parameters, by name."""
     ids = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
     parameters = dict(unwrap(trainer.model).named_parameters())

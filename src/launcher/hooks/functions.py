@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from importlib import import_module
+from pkgutil import resolve_name
 
 from launcher.errors import ConfigError
 from launcher.hooks.base import EVENTS, BaseHook
@@ -38,9 +38,8 @@ class FunctionHook(BaseHook):
 
 
 def _import(event: str, path: str) -> Callable[..., None]:
-    module, _, name = path.rpartition(".")
     try:
-        function: Callable[..., None] = getattr(import_module(module), name)
+        function: Callable[..., None] = resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{event}={path}: there is no such function ({error}).") from error
     return function

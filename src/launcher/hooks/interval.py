@@ -4,6 +4,7 @@ from fractions import Fraction
 from typing import Any
 
 from launcher.config.schema.run_length import number_of_epochs
+from launcher.data.iterable import length
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
 
@@ -65,12 +66,6 @@ class IntervalHook(BaseHook):
 def steps_per_epoch(trainer: Any) -> Fraction | None:
     """Return the optimizer steps in a pass over training data with a length, a fraction."""
     loader = trainer.data_loader
-    try:
-        batches = (
-            loader.batches_per_epoch
-            if hasattr(loader, "batches_per_epoch")
-            else Fraction(len(loader))
-        )
-    except (TypeError, NotImplementedError):
-        return None
-    return batches / trainer.gradient_accumulation_steps if batches else None
+    own = hasattr(loader, "batches_per_epoch")
+    batches = loader.batches_per_epoch if own else length(loader)
+    return Fraction(batches) / trainer.gradient_accumulation_steps if batches else None

@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.config.messages import describe_type
 from launcher.errors import ConfigError
-from launcher.hooks.base import Records, TrainerView
+from launcher.hooks.base import Records, State, TrainerView
 from launcher.hooks.line_file import LineFileHook, Row
 from launcher.hooks.records import flatten, to_number
 from launcher.process import ranks
@@ -81,11 +81,11 @@ class JsonlHook(LineFileHook):
                 line["epoch"] = trainer.state.epoch
         return line
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         super().on_state_dict(trainer, state_dict)
         state_dict[self.key]["lines"] = {"count": self._count, "run": self._run()}
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         super().on_load_state_dict(trainer, state_dict)
         self._saved = state_dict.get(self.key, {}).get("lines", {})
         shared = trainer.context.shared

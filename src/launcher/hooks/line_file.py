@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import orjson
 
 from launcher.errors import TrainingError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook, State, TrainerView
 from launcher.process import ranks
 from launcher.process.files import fsync_file
 from launcher.rundir.step_lines import drop_lines_after
@@ -68,11 +68,11 @@ class LineFileHook(BaseHook):
                 " has them: once the file can be written, the same command adds them."
             )
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         self.sync(self.path)
         state_dict[self.key] = {"rows": [dict(row) for row in self.rows]}
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         # A fork leaves out rows of the run that it starts from.
         self.rows = [
             row

@@ -1,8 +1,6 @@
 """Logs means over each interval by `trainer.log`, which hands them to every tracker."""
 
-from typing import Any
-
-from launcher.hooks.base import TrainerView
+from launcher.hooks.base import State, TrainerView
 from launcher.hooks.stats import Stats, StatsHook
 from launcher.types import PositiveInt
 
@@ -32,9 +30,9 @@ class LoggingHook(StatsHook):
             )
         trainer.log({"train": stats.records | stats.numbers | {"lr": stats.learning_rates}})
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         state_dict["logging"] = self.state(trainer)
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         if "logging" in state_dict:
             self.load_state(state_dict["logging"])

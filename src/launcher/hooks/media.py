@@ -14,7 +14,7 @@ import torch
 from annotated_types import Gt, Le
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import Records, TrainerView
+from launcher.hooks.base import Records, State, TrainerView
 from launcher.hooks.line_file import LineFileHook, Row
 from launcher.hooks.records import flatten
 from launcher.process import ranks
@@ -90,7 +90,7 @@ class MediaHook(LineFileHook):
             else:
                 self._add(trainer, "text", key, {"text": value})
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         images = self._folder / self.image_folder
         if images.is_dir():
             self.sync(self.path, images)

@@ -1,41 +1,46 @@
-"""Steps a scheduler that follows a metric (`torch.optim.lr_scheduler.ReduceLROnPlateau`)."""
+"""Hooks that a metric steers, such as a scheduler's (`ReduceLROnPlateau`)."""
 
 from typing import Any, ClassVar
 
 from launcher.config.schema.metric_direction import without_noise
-from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.hooks.base import BaseHook, Records, State, TrainerView
 from launcher.hooks.best import Best
 
 
-class MetricScheduleHook(BaseHook):
+class SteeredByMetric(BaseHook):
+    """A hook that a logged metric steers, which is an error if it is never logged."""
+
+    needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
+    steered_by: ClassVar = ("metric",)
+    best: Best
+
+    def on_before_step(self, trainer: TrainerView) -> None:
+        self.best.check(trainer)
+
+    def on_after_train(self, trainer: TrainerView) -> None:
+        self.best.check_end(trainer)
+
+
+class MetricScheduleHook(SteeredByMetric):
     """Calls the scheduler's `step` with rank 0's value of a metric, each time that it is logged.
 
     A value that differs from the best one by rounding only is passed as the best one.
     """
 
-    needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
-    steered_by: ClassVar = ("metric",)
-
     def __init__(self, metric: Best):
-        self.metric = metric
+        self.best = metric
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        if not dry_run and self.metric.observe(records):
+        if not dry_run and self.best.observe(records):
             scheduler: Any = trainer.lr_scheduler
-            latest, best = self.metric.latest, self.metric.value
+            latest, best = self.best.latest, self.best.value
             assert latest is not None
-            self.metric.update(trainer.step)
-            scheduler.step(without_noise(latest, best, self.metric.mode))
+            self.best.update(trainer.step)
+            scheduler.step(without_noise(latest, best, self.best.mode))
 
-    def on_before_step(self, trainer: TrainerView) -> None:
-        self.metric.check(trainer)
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
+        state_dict["metric_schedule"] = self.best.state()
 
-    def on_after_train(self, trainer: TrainerView) -> None:
-        self.metric.check_end(trainer)
-
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        state_dict["metric_schedule"] = self.metric.state()
-
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         if saved := state_dict.get("metric_schedule"):
-            self.metric.load(saved)
+            self.best.load(saved)

@@ -10,7 +10,8 @@ from launcher.hooks.base import TrainerView
 from launcher.hooks.records import format_records, show
 from launcher.hooks.stats import Stats, StatsHook
 from launcher.process import ranks
-from launcher.rundir.logs import console, file_only, is_live_terminal
+from launcher.process.text_table import is_live_terminal
+from launcher.rundir.logs import console, file_only
 from launcher.types import PositiveInt
 
 MARGIN = 4

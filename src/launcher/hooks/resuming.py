@@ -52,22 +52,17 @@ class CheckpointRestorer:
         self,
         store: CheckpointStore,
         load: str | int | Path | None,
-        fork: Fork | None = None,
-        config: str | None = None,
-        shared: SharedStart | None = None,
+        fork: Fork | None,
+        config: str | None,
+        shared: SharedStart | None,
     ):
         self.store, self.load, self.fork, self.shared = store, load, fork, shared
         self.config = config
         self.choice = ResumeChoice()
-
-    @property
-    def _key(self) -> str:
-        """The name of the setting that chooses a checkpoint: a program has no configuration."""
-        return "load" if self.config is None else "run.resume"
-
-    @property
-    def _another(self) -> str:
-        return "another workspace" if self.config is None else "run.tag=<word>"
+        # In messages: a setting that chooses a checkpoint, and a way to train another run.
+        self._key, self._another = "run.resume", "run.tag=<word>"
+        if config is None:
+            self._key, self._another = "load", "another workspace"
 
     def restore(self, trainer: TrainerView) -> Path | None:
         """Load the checkpoint that the run resumes from, and return it, or None at step 0."""
@@ -152,7 +147,7 @@ class CheckpointRestorer:
         return False
 
     def _advice(self, path: Path) -> str:
-        if self.config is not None and not self._is_same(StoredCheckpoint(path)):
+        if not self._is_same(StoredCheckpoint(path)):
             return (
                 "Use the configuration that it was trained with, or start another run, perhaps from"
                 " its weights (run.init_from=...)."

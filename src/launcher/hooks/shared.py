@@ -18,8 +18,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, Unsupporte
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
-from launcher.config.schema.matters_from import Node
-from launcher.config.tree import nest
+from launcher.config.tree import Node, nest
 from launcher.hooks.base import TrainerView
 from launcher.hooks.state import name_hooks
 from launcher.optim.common_steps import common_steps, comparable
@@ -70,7 +69,7 @@ class Source:
     def tidy(self) -> None:
         """Delete the checkpoints that a completed run has kept for runs which have started."""
         leaves = nest(self.record["config"])["run"].get("leaves") or {}
-        if not leaves or RunOnDisk.read(self.run).record.get("state") != "completed":
+        if not leaves or RunOnDisk.read(self.run).recorded_state != "completed":
             return
         settings = next(iter(_settings(self.identity, CHECKPOINTING)), {})
         keys = ("keep_previous", "keep_interval", "keep_steps")

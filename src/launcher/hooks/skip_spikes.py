@@ -1,12 +1,11 @@
 """Skips updates whose loss or gradient norm is an outlier."""
 
 from functools import partial
-from typing import Any
 
 import torch
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import TrainerView
+from launcher.hooks.base import State, TrainerView
 from launcher.hooks.interval import IntervalHook
 from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
@@ -119,13 +118,13 @@ class SkipSpikesHook(IntervalHook):
             )
         self._reported = skipped
 
-    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         counters = torch.stack([self._accepted, self._in_row, self._skipped, self._last])
         values = self._values.clone()
         saved = {"values": values, "counters": counters, "reported": self._reported}
         state_dict["skip_spikes"] = saved
 
-    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         saved = state_dict.get("skip_spikes")
         if saved is None or saved["values"].shape != self._values.shape:
             return

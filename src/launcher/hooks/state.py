@@ -11,8 +11,8 @@ import torch
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, overrides
-from launcher.strategies.base import ShardSpec
-from launcher.strategies.sharded import ShardedLike, shard_to_write
+from launcher.strategies.base import Shape, ShardSpec, Tensors
+from launcher.strategies.sharded import ShardedLike, shards_to_write
 from launcher.strategies.weights import model_tensors
 
 
@@ -111,29 +111,21 @@ def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
     return tensors
 
 
-def hook_shards(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec]]:
+def hook_shards(trainer: TrainerView) -> tuple[Tensors, dict[str, ShardSpec]]:
     """Return the shards of `hook_tensors` that this rank writes, and their positions."""
-    tensors: dict[str, torch.Tensor] = {}
-    parts: dict[str, ShardSpec] = {}
-    for name, companion in hook_tensors(trainer).items():
-        shard = shard_to_write(companion.like, trainer.strategy.ranks, companion.values)
-        if shard is not None:
-            tensors[name], part = shard
-            if part is not None:
-                parts[name] = part
-    return tensors, parts
+    return shards_to_write(hook_tensors(trainer), trainer.strategy.ranks)
 
 
 class InMemory:
     """Full tensors by name, as hooks read them from a checkpoint."""
 
-    def __init__(self, tensors: dict[str, torch.Tensor]):
+    def __init__(self, tensors: Tensors):
         self.path, self.meta, self._tensors = Path(), dict[str, Any](), tensors
 
     def names(self) -> list[str]:
         return list(self._tensors)
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str) -> Shape:
         return tuple(self._tensors[name].shape)
 
     def dtype(self, name: str) -> torch.dtype:
@@ -145,9 +137,7 @@ class InMemory:
     def concurrent_reads(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def read_into(
-        self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
-    ) -> None:
+    def read_into(self, name: str, target: torch.Tensor, offset: Shape | None = None) -> None:
         starts = offset or (0,) * target.dim()
         box = tuple(slice(start, start + n) for start, n in zip(starts, target.shape, strict=True))
         target.copy_(self._tensors[name][box])

@@ -148,7 +148,9 @@ def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
         "losses": numbers[: len(losses)],
         "norms": numbers[len(losses) :],
         "records": [
-            to_numbers(_mean_records(info["records"])) for info in steps if any(info["records"])
+            to_numbers(records[0] if len(records) == 1 else key_average(records))
+            for records in [info["records"] for info in steps]
+            if any(records)
         ],
         "times": [(info["step_time"], sum(info["data_time"])) for info in steps],
         "rates": [[float(rate) for rate in info.get("lr", ())] for info in steps[-1:]],
@@ -160,10 +162,6 @@ def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
 def _count_unexplained(losses: list[float], norms: list[float]) -> int:
     pairs = zip_longest(losses, norms, fillvalue=0.0)
     return sum(not math.isfinite(loss) and math.isfinite(norm) for loss, norm in pairs)
-
-
-def _mean_records(records: list[Records]) -> Records:
-    return records[0] if len(records) == 1 else key_average(records)
 
 
 def _to_floats(values: list[Any]) -> list[float]:

@@ -18,6 +18,7 @@ from launcher.data.user_dataloader import keep_loader_state
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.jobs.dry_run import trial_trainer
+from launcher.optim.schedulers import set_rate
 from launcher.process import ranks
 from launcher.process.files import replace_file
 from launcher.process.rng import isolated_rng
@@ -108,10 +109,7 @@ class _RangeTest(BaseHook):
         rate = self.start * self.factor ** (trainer.step - 1)
         self.result.lrs.append(rate)
         for group, ratio in zip(trainer.optimizer.param_groups, self._ratios, strict=True):
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(rate * ratio)
-            else:
-                group["lr"] = rate * ratio
+            set_rate(group, rate * ratio)
 
     def on_after_step(self, trainer: TrainerView) -> None:
         losses = self.result.losses

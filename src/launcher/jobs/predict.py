@@ -165,8 +165,8 @@ def _new_samples(trainer: Trainer) -> tuple[object, int]:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    is_half = tensor.dtype in (torch.bfloat16, torch.float16)
-    tensor = tensor.float() if is_half else tensor.detach()
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        tensor = tensor.float()
     return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 

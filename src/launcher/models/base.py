@@ -91,13 +91,25 @@ def count_targets(target: torch.Tensor) -> torch.Tensor:
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Compute the mean over targets [...] that are not `IGNORED`, or 0; logits [..., classes]."""
-    total = F.cross_entropy(logits, target, reduction="sum")
+    total = F.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="sum")
     return total / count_targets(target).clamp(min=1)
 
 
 def outputs(model: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> Records:
     """Return the records for evaluation metrics, which are empty in training."""
     return {} if model.training else {"logits": logits, "targets": targets}
+
+
+def class_records(model: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> Records:
+    """Return the records of classes: logits [..., classes], targets [...]."""
+    return {"accuracy": accuracy(logits, targets)} | outputs(model, logits, targets)
+
+
+def binary_records(model: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> Records:
+    """Return the records of yes or no: logits and targets of one shape."""
+    is_true = targets > 0.5
+    correct = ((logits.detach() > 0) == is_true).float()
+    return {"accuracy": correct.mean()} | outputs(model, logits, is_true.long())
 
 
 def accuracy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

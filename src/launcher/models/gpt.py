@@ -11,7 +11,7 @@ from launcher.models.base import (
     Model,
     Records,
     TokenBatch,
-    accuracy,
+    class_records,
     count_targets,
     cross_entropy,
     next_tokens,
@@ -126,10 +126,8 @@ class GPT(Model):
                 return loss, records
             return loss, records | outputs(self, self._scores(x), target)
         logits = self._scores(x)
-        loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
-        if self.training:
-            return loss, {}
-        return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
+        loss = cross_entropy(logits.float(), target)
+        return loss, {} if self.training else class_records(self, logits, target)
 
     def _loss_by_chunks(self, x: Tensor, target: Tensor) -> tuple[Tensor, Records]:
         size = self.logits_chunk

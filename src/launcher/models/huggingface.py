@@ -8,10 +8,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from launcher.config.tree import Node
 from launcher.errors import ConfigError
 from launcher.models import liger as liger_kernels
 from launcher.models import transformers_models
-from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
+from launcher.models.base import (
+    Model,
+    Records,
+    binary_records,
+    class_records,
+    count_targets,
+    cross_entropy,
+    outputs,
+)
 from launcher.models.lora import FrozenWeights, Lora
 from launcher.models.supervised import longest_list
 from launcher.types import PositiveInt
@@ -118,10 +127,8 @@ class HuggingFaceModel(Model):
         if self.task != "causal_lm":
             return self._own_loss({self.model.main_input_name: input, "labels": target})
         logits = self.logits(input)
-        loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
-        if self.training:
-            return loss, {}
-        return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
+        loss = cross_entropy(logits.float(), target)
+        return loss, {} if self.training else class_records(self, logits, target)
 
     def _own_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Records]:
         labels = self._labels(batch)
@@ -136,10 +143,9 @@ class HuggingFaceModel(Model):
         if self.task == "causal_lm":
             logits, target = logits[:, :-1], labels[:, 1:]
         if not target.is_floating_point():
-            return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
+            return loss, class_records(self, logits, target)
         if self.model.config.problem_type == "multi_label_classification":
-            correct = ((logits.detach() > 0) == (target > 0.5)).float()
-            return loss, {"accuracy": correct.mean()} | outputs(self, logits, (target > 0.5).long())
+            return loss, binary_records(self, logits, target)
         return loss, outputs(self, logits.squeeze(-1), target)
 
     def _loss_without_logits(self, input: Tensor, target: Tensor) -> Tensor:
@@ -187,9 +193,9 @@ class HuggingFaceModel(Model):
     @classmethod
     def write_export(
         cls,
-        settings: Mapping[str, Any],
+        settings: Node,
         tensors: Mapping[str, Tensor],
-        extra: Mapping[str, Any],
+        extra: Node,
         folder: Path,
         max_shard_size: str,
     ) -> dict[str, object]:
@@ -233,7 +239,7 @@ class HuggingFaceModel(Model):
 def _build(
     task: str,
     pretrained: str | None,
-    config: Mapping[str, Any] | None,
+    config: Node | None,
     vocab_size: int | None,
     num_labels: int | None,
 ) -> Any:

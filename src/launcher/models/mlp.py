@@ -9,11 +9,10 @@ from launcher.models.base import (
     Model,
     Records,
     TokenBatch,
-    accuracy,
+    class_records,
     count_targets,
     cross_entropy,
     next_tokens,
-    outputs,
 )
 from launcher.types import PositiveInt, UnitInterval
 
@@ -88,8 +87,8 @@ class MLP(Model):
         """
         input, target = next_tokens(batch)
         logits = self.logits(input)
-        loss = cross_entropy(logits.flatten(0, -2).float(), target.flatten())
-        return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
+        loss = cross_entropy(logits.float(), target)
+        return loss, class_records(self, logits, target)
 
     def num_targets(self, batch: TokenBatch) -> Tensor:
         return count_targets(next_tokens(batch)[1])

@@ -1,19 +1,78 @@
 """Any module that maps inputs to predictions, with a loss by name or by path."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from launcher.config.messages import describe_type
 from launcher.config.schema.value_types import check_call
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy, count_targets, outputs
-from launcher.models.losses import CLASS_LOSSES, class_loss, elementwise
+from launcher.models.base import (
+    IGNORED,
+    Model,
+    Records,
+    binary_records,
+    class_records,
+    count_targets,
+    outputs,
+)
 from launcher.types import NonNegativeFloat, PositiveFloat, UnitInterval
 
 Name = Literal["cross_entropy", "focal", "bce", "mse", "l1", "huber"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Maps predictions and targets to a 0-d mean."""
+CLASS_LOSSES = ("cross_entropy", "focal")
+"""Losses of class scores [..., classes] and targets [...] int64."""
+
+
+def elementwise(name: str, huber_delta: float) -> Loss:
+    """Return the loss of this name, a mean over all elements of two tensors of one shape."""
+    functions: dict[str, Loss] = {
+        "bce": F.binary_cross_entropy_with_logits,
+        "mse": F.mse_loss,
+        "l1": F.l1_loss,
+        "huber": lambda output, target: F.huber_loss(output, target, delta=huber_delta),
+    }
+    return functions[name]
+
+
+def class_loss(
+    logits: Tensor,
+    target: Tensor,
+    weights: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    gamma: float = 0.0,
+) -> Tensor:
+    """Compute the mean loss over the targets that are not `IGNORED`, or 0 if there are none.
+
+    The mean divides by the number of targets, not by the sum of their weights. So each target
+    counts the same however a batch is divided into micro-batches and ranks. The focal loss is
+    `(1 - p)^gamma * -log(p)`, where p is the probability of the target.
+
+    Args:
+        logits: [N, classes].
+        target: [N] int64.
+        weights: [classes], factors of the targets' losses by their class.
+        label_smoothing: share of each target that is spread over all classes.
+        gamma: exponent of the focal loss, which cannot be combined with `label_smoothing`.
+    """
+    count = count_targets(target).clamp(min=1)
+    if not gamma:
+        total = F.cross_entropy(
+            logits, target, weights, reduction="sum", label_smoothing=label_smoothing
+        )
+        return total / count
+    losses = F.cross_entropy(logits, target, reduction="none")
+    # The gradient of x^gamma at 0 is infinite for gamma < 1.
+    missed = (-torch.expm1(-losses)).clamp(min=torch.finfo(losses.dtype).tiny)
+    losses = missed**gamma * losses
+    if weights is not None:
+        losses = losses * weights[target.clamp(min=0)]
+    return losses.masked_fill(target == IGNORED, 0.0).sum() / count
 
 
 class Supervised(Model):
@@ -107,7 +166,7 @@ class Supervised(Model):
         loss = class_loss(
             logits, target.reshape(-1), weights, self.label_smoothing, self.focal_gamma
         )
-        return loss, {"accuracy": accuracy(output, target)} | outputs(self, output, target)
+        return loss, class_records(self, output, target)
 
     def _elementwise_loss(self, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
         if output.shape != target.shape and output.shape == (*target.shape, 1):
@@ -120,8 +179,7 @@ class Supervised(Model):
         loss = elementwise(self.loss, self.huber_delta)(output.float(), target.float())
         if self.loss != "bce":
             return loss, outputs(self, output, target.float())
-        correct = ((output.detach() > 0) == (target > 0.5)).float()
-        return loss, {"accuracy": correct.mean()} | outputs(self, output, (target > 0.5).long())
+        return loss, binary_records(self, output, target)
 
     def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor | int | None:
         """Return the number of targets, or None for a loss by path, which may be any mean."""

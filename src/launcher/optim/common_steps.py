@@ -8,10 +8,10 @@ from launcher.config.construct import target_object
 from launcher.config.identity.difference import diff
 from launcher.config.identity.equivalence import canonical
 from launcher.config.identity.record_entry import for_json
-from launcher.config.schema.matters_from import Node, Pair, Rule, is_ours
+from launcher.config.schema.matters_from import Pair, Rule, is_ours
 from launcher.config.schema.run_length import with_steps
 from launcher.config.settings import TrainerSettings
-from launcher.config.tree import get, join
+from launcher.config.tree import Node, get, join
 from launcher.optim import schedulers
 
 OWNERS: dict[str, Any] = {"trainer": TrainerSettings, "scheduler": schedulers}

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from launcher.config.construct import target_object
-from launcher.config.schema.matters_from import Node, Pair, before_last_line
+from launcher.config.schema.matters_from import Pair, before_last_line
 from launcher.config.schema.metric_direction import direction, is_better, without_noise
-from launcher.config.tree import walk
+from launcher.config.tree import Node, walk
 
 STEP_SCHEDULES = ("launcher.optim.schedulers.", "torch.optim.lr_scheduler.")
 """The schedules that depend on the step or a metric alone. Another one could be any code."""

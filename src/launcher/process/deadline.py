@@ -190,7 +190,11 @@ def force_exit(reason: str) -> NoReturn:
     reporter = threading.Thread(target=_report, args=(reason,), daemon=True)
     reporter.start()
     reporter.join(REPORT_TIMEOUT)
-    # These are data workers.
+    end_process()
+
+
+def end_process() -> NoReturn:
+    """End this process and its data workers at once, from any thread."""
     for child in multiprocessing.active_children():
         child.kill()
     os._exit(CODE)

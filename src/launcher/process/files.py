@@ -103,15 +103,16 @@ def parse_json(data: bytes) -> Any:
 
 def find_unused_name(path: Path) -> Path:
     """Return an unused name next to `path` for a damaged file."""
-    return _first_unused(path, lambda number: f"{path.name}.damaged{number}")
+    return first_unused(path, lambda number: f"{path.name}.damaged{number}")
 
 
 def name_abandoned(path: Path) -> Path:
     """Return an unused `abandoned-<name>` next to `path`, for what a rollback sets aside."""
-    return _first_unused(path, lambda number: f"abandoned-{path.stem}{number}{path.suffix}")
+    return first_unused(path, lambda number: f"abandoned-{path.stem}{number}{path.suffix}")
 
 
-def _first_unused(path: Path, name: Callable[[str], str]) -> Path:
+def first_unused(path: Path, name: Callable[[str], str]) -> Path:
+    """Return the first unused of the names for "", ".2", ".3" and so on, next to `path`."""
     numbered = map(name, chain([""], (f".{number}" for number in count(2))))
     return next(place for place in map(path.with_name, numbered) if not os.path.lexists(place))
 

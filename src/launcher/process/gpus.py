@@ -1,4 +1,4 @@
-"""Number of GPUs that a process on this machine would see, counted without importing torch."""
+"""The GPUs that a process on this machine would see, without importing torch."""
 
 import os
 import subprocess
@@ -6,9 +6,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.process.visible_gpus import VISIBLE, visible_devices
-
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 COUNT_CODE = "import torch; print(torch.cuda.device_count())"
+
+
+def visible_devices(
+    env: Mapping[str, str] = os.environ, variable: str = VISIBLE
+) -> list[str] | None:
+    """Return the numbers or names of the visible GPUs, or None if the variable is not set."""
+    value = env.get(variable)
+    return None if value is None else [name for each in value.split(",") if (name := each.strip())]
 
 
 def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) -> int:

@@ -202,11 +202,16 @@ def broadcast(value: T) -> T:
 
 def maximum(value: int) -> int:
     """Return the largest of all ranks' numbers."""
+    return maxima([value])[0]
+
+
+def maxima(values: list[int]) -> list[int]:
+    """Return the largest of all ranks' numbers at each place."""
     if world_size() == 1:
-        return value
-    number = torch.tensor(value)
-    dist.all_reduce(number, op=dist.ReduceOp.MAX, group=_host_group())
-    return int(number)
+        return values
+    numbers = torch.tensor(values)
+    dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=_host_group())
+    return numbers.tolist()
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
@@ -221,15 +226,6 @@ def gather_tensors(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor
     received = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     dist.all_gather(received, tensor, group=group)
     return received
-
-
-def any_rank(flags: list[bool]) -> list[bool]:
-    """Return for each flag whether it is set on any rank."""
-    if world_size() == 1:
-        return flags
-    numbers = torch.tensor(flags, dtype=torch.uint8)
-    dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=_host_group())
-    return [bool(number) for number in numbers.tolist()]
 
 
 def on_main(act: Callable[[], T]) -> T:

@@ -107,13 +107,14 @@ def headings_that_fit(
     return [*widths]
 
 
+def is_live_terminal() -> bool:
+    """Return whether standard output is a terminal that can redraw a line; TERM=dumb cannot."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
 def is_colored() -> bool:
     """Return whether standard output is a terminal that shows colours."""
-    return (
-        sys.stdout.isatty()
-        and not os.environ.get("NO_COLOR")
-        and os.environ.get("TERM") not in ("dumb", "unknown")
-    )
+    return is_live_terminal() and not os.environ.get("NO_COLOR")
 
 
 def terminal_width() -> int | None:

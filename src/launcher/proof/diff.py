@@ -13,7 +13,6 @@ import torch
 
 from launcher.checkpoint.shards import as_bytes
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.proof.line_diff import line_differences, lines_of
 from launcher.proof.scratch_run import Traced
 from launcher.rundir.folder import RunFolder, step_name
 from launcher.rundir.history import is_measured, read_rows
@@ -72,6 +71,31 @@ class Diff:
             yield from (f"{place}, {text}" for text in texts[:MAX_SHOWN_VALUES])
             if len(texts) > MAX_SHOWN_VALUES:
                 yield f"{place}, and {len(texts) - MAX_SHOWN_VALUES} more"
+
+
+Lines = Mapping[int, Mapping[str, object]]
+"""The line of each step: its values by name."""
+
+
+def lines_of(folder: RunFolder, start: int, end: int) -> dict[int, dict[str, object]]:
+    """Return the newest line of each step after `start`, without times."""
+    return {
+        step: {k: v for k, v in row.items() if k != "attempt" and not is_measured(k)}
+        for row in read_rows(folder.metrics_path)
+        if isinstance(step := row.get("step"), int) and (start < step <= end or start == step == 0)
+    }
+
+
+def line_differences(before: Lines, after: Lines, names: tuple[str, str]) -> Iterator[str]:
+    """Describe the differences by step. Two NaN are equal, and 0.0 is not equal to -0.0."""
+    for step in sorted({*before, *after}):
+        if step not in before or step not in after:
+            yield f"step {step}: only {names[step in after]} has a line of metrics.jsonl"
+            continue
+        for key in {**before[step], **after[step]}:
+            old, new = before[step].get(key), after[step].get(key)
+            if repr(old) != repr(new):
+                yield f"step {step}: {key} {new!r} instead of {old!r}"
 
 
 def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple[str, str]) -> Diff:

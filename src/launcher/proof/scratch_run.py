@@ -5,12 +5,12 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.config.tree import Node
 from launcher.errors import ConfigError
 from launcher.process.child import ENTRY, describe_end, last_lines, start_child
 from launcher.process.files import expand
@@ -56,8 +56,8 @@ class ScratchRun(Traced):
     def __init__(
         self,
         root: Path,
-        config: Mapping[str, Any],
-        hydra: Mapping[str, Any] | None,
+        config: Node,
+        hydra: Node | None,
         ranks: object,
         label: str,
         is_traced: bool = False,
@@ -127,7 +127,7 @@ class ScratchRun(Traced):
         return replace_values(self.config, values)
 
 
-def starts_of(config: Mapping[str, Any]) -> dict[str, str]:
+def starts_of(config: Node) -> dict[str, str]:
     """Return the paths of what a run starts from, which the copy would not find by an id."""
     outputs, run, paths = expand(config["paths"]["outputs"]), config["run"], dict[str, str]()
     fork, weights = run.get("fork_from"), run.get("init_from")

@@ -33,6 +33,9 @@ class Curve:
     x: list[float] = field(default_factory=list)
     y: list[float] = field(default_factory=list)
 
+    def points(self) -> Iterable[tuple[float, float]]:
+        return zip(self.x, self.y, strict=True)
+
     def smooth(self, weight: float, log: bool) -> "Curve":
         """Compute an exponential moving average of finite values, corrected for its start.
 
@@ -42,7 +45,7 @@ class Curve:
         """
         mean = total = 0.0
         result = Curve()
-        for x, y in zip(self.x, self.y, strict=True):
+        for x, y in self.points():
             if math.isfinite(y) and (y > 0 or not log):
                 mean, total = (
                     weight * mean + (1 - weight) * (math.log(y) if log else y),

@@ -93,11 +93,6 @@ def _is_unread(stream: TextIO) -> bool:
     return any(flags & (select.POLLERR | select.POLLHUP) for _, flags in poll.poll(0))
 
 
-def is_live_terminal() -> bool:
-    """Return whether standard output is a terminal that can redraw a line; TERM=dumb cannot."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
-
-
 def announce_imports(what: str = "Loading torch") -> None:
     """Print a line on a terminal before imports that take seconds, unless they are done."""
     if "torch" not in sys.modules and sys.stdout.isatty() and os.environ.get("RANK", "0") == "0":

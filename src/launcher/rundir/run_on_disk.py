@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from launcher.errors import ConfigError
-from launcher.rundir.folder import RunFolder, run_name
+from launcher.rundir.folder import RunFolder, is_copy, run_name
 from launcher.rundir.record_format import (
     IDENTITY_VERSION,
     AttemptData,
@@ -61,6 +61,15 @@ class RunOnDisk:
     def names(self) -> list[str]:
         """The names of a run: by its folder, and by its record if the folder was renamed."""
         return list(dict.fromkeys([run_name(self.folder.path), self.label]))
+
+    @property
+    def recorded_state(self) -> str | None:
+        return self.record.get("state")
+
+    @property
+    def is_copied(self) -> bool:
+        """Return whether its folder is a copy of another one that still exists."""
+        return is_copy(self.folder.path, self.record.get("folder"))
 
     @property
     def step(self) -> int:

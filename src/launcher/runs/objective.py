@@ -2,12 +2,12 @@
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from launcher.config.compose.grid import GRID
 from launcher.config.messages import hint
 from launcher.config.schema.metric_direction import best_index, mode_of
-from launcher.config.tree import get
+from launcher.config.tree import Tree, get
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import Curve, History
@@ -17,7 +17,7 @@ OWN_SWEEPERS = (GRID, "optuna")
 Which = Literal["best", "last"]
 
 
-def objective_of(config: dict[str, Any], sweeper: str | None) -> str | None:
+def objective_of(config: Tree, sweeper: str | None) -> str | None:
     """Return the metric whose value a job returns, or None if it returns all of its metrics."""
     if (metric := get(config, "job.objective")) is not None:
         return str(metric)
@@ -25,7 +25,7 @@ def objective_of(config: dict[str, Any], sweeper: str | None) -> str | None:
     return None if sweeper in (None, *OWN_SWEEPERS) or monitored is None else str(monitored)
 
 
-def job_value(config: dict[str, Any], metric: str) -> float:
+def job_value(config: Tree, metric: str) -> float:
     history = History.of(RunFolder(Path(config["run"]["dir"])))
     curve = curve_of(history, metric)
     if not curve.y:
@@ -38,7 +38,7 @@ def job_value(config: dict[str, Any], metric: str) -> float:
 def curve_of(history: History, metric: str) -> Curve:
     """Return a metric by step, without the evaluation before the first step."""
     curve = history.curve(metric)
-    points = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0]
+    points = [(x, y) for x, y in curve.points() if x > 0]
     return Curve([x for x, _ in points], [y for _, y in points])
 
 
@@ -46,7 +46,7 @@ def value(
     curve: Curve, which: Which, mode: Literal["min", "max"], until: float = math.inf
 ) -> float:
     """Return the best finite value of a curve up to a step, or its last; NaN without any."""
-    values = [y for x, y in zip(curve.x, curve.y, strict=True) if x <= until]
+    values = [y for x, y in curve.points() if x <= until]
     if which == "last":
         return values[-1] if values else math.nan
     index = best_index(values, mode)

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,6 @@ from launcher.config.messages import to_override_text
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.metric_direction import Mode, mode_of
 from launcher.config.tree import nest
-from launcher.rundir.folder import is_copy
 from launcher.rundir.history import History
 from launcher.rundir.holder import ENDED_SILENCE, SILENCE, is_held
 from launcher.rundir.metrics_summary import LoggedValue, curve_and_newest
@@ -69,7 +68,7 @@ class StoredRun(RunOnDisk):
             return "damaged"
         if self.was_cancelled:
             return "cancelled"
-        state = str(self.record.get("state") or "new")
+        state = self.recorded_state or "new"
         has_ended = self.queue_known and self.job is None and self.last_job_id is not None
         silence = ENDED_SILENCE if has_ended else SILENCE
         if state == "running" and not is_held(self.folder, silence):
@@ -92,9 +91,7 @@ class StoredRun(RunOnDisk):
     @property
     def last_job_id(self) -> str | None:
         """The SLURM job of its newest attempt, or None for a copy of an uncompleted run."""
-        if self.record.get("state") != "completed" and is_copy(
-            self.folder.path, self.record.get("folder")
-        ):
+        if self.recorded_state != "completed" and self.is_copied:
             return None
         last = self.attempt.get("slurm_job_id")
         return str(last) if last else None
@@ -102,7 +99,7 @@ class StoredRun(RunOnDisk):
     @property
     def open_job_id(self) -> str | None:
         """The SLURM job that run.json waits for: the submitted or the newest attempt's."""
-        if self.record.get("state") == "queued":
+        if self.recorded_state == "queued":
             return self.note.job_id if self.note is not None else None
         return self.last_job_id
 
@@ -220,6 +217,9 @@ class StoredRun(RunOnDisk):
         keys = self.settings.get("run.identity_exclude")
         named = [str(key) for key in keys] if isinstance(keys, list) else []
         return named + sorted(without_effect(self.settings.get("trainer.lanes")))
+
+
+StoredRuns = Sequence[StoredRun]
 
 
 def count_states(runs: Iterable[StoredRun]) -> str:

@@ -11,7 +11,6 @@ from launcher.config.compose.session import first_line
 from launcher.config.schema.metric_direction import is_better
 from launcher.errors import ConfigError
 from launcher.process.files import expand
-from launcher.runs.objective import value
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.trials import STUDIES, Goal, Trial, find_trials
 
@@ -56,7 +55,7 @@ class StoredStudy:
 
     def state(self, trial: Trial) -> str:
         """The state of a trial, or of its run if the trial has not ended."""
-        status = trial.status(self.goal)
+        status = trial.status
         return status if status != "open" or trial.stored is None else trial.stored.state
 
     @property
@@ -69,8 +68,8 @@ class StoredStudy:
         """Return the best value up to each completed trial."""
         best: list[float] = []
         for trial in self.trials:
-            is_completed = trial.status(self.goal) == "completed"
-            latest = trial.value(self.goal) if is_completed else math.nan
+            is_completed = trial.status == "completed"
+            latest = trial.value if is_completed else math.nan
             before = best[-1] if best else math.nan
             previous = before if math.isfinite(before) else None
             best.append(latest if is_better(latest, previous, self.goal.mode) else before)
@@ -80,7 +79,7 @@ class StoredStudy:
     def common_step(self) -> int | None:
         """Return the last step of all trials with values, or None if all are completed."""
         begun = [trial for trial in self.trials if trial.curve.x]
-        if all(trial.status(self.goal) == "completed" for trial in begun):
+        if all(trial.status == "completed" for trial in begun):
             return None
         return int(min(trial.curve.x[-1] for trial in begun))
 
@@ -105,8 +104,8 @@ class StoredStudy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.set_metric_names([self.goal.objective])
-        states = [STATES.get(trial.status(self.goal), "RUNNING") for trial in self.trials]
-        self._add_trials(study, states, [trial.value(self.goal) for trial in self.trials])
+        states = [STATES.get(trial.status, "RUNNING") for trial in self.trials]
+        self._add_trials(study, states, [trial.value for trial in self.trials])
 
     def _add_trials(
         self, study: "optuna.Study", states: Sequence[str], values: Sequence[float]
@@ -114,14 +113,13 @@ class StoredStudy:
         import optuna
 
         for trial, state, result in zip(self.trials, states, values, strict=True):
-            curve = trial.curve
             study.add_trial(
                 optuna.trial.create_trial(
                     state=optuna.trial.TrialState[state],
                     params=trial.params,
                     distributions=trial.distributions,
                     value=result if state == "COMPLETE" else None,
-                    intermediate_values=dict(zip(map(int, curve.x), curve.y, strict=True)),
+                    intermediate_values={int(x): y for x, y in trial.curve.points()},
                     user_attrs={"run": trial.run},
                 )
             )
@@ -134,9 +132,7 @@ class StoredStudy:
         import optuna
 
         until = math.inf if self.common_step is None else self.common_step
-        values = [
-            value(trial.curve, self.goal.value, self.goal.mode, until) for trial in self.trials
-        ]
+        values = [trial.value_until(until) for trial in self.trials]
         states = ["COMPLETE" if math.isfinite(each) else "FAIL" for each in values]
         study = optuna.create_study(direction=self.goal.direction)
         self._add_trials(study, states, values)

@@ -50,13 +50,14 @@ class Goal:
 class Trial:
     """One point of the search space, and the run that trains it.
 
-    The fields up to `failures` are in the run's record, the others are read from the run.
+    The fields from `number` to `failures` are in the record of the run, the later ones are read.
     `sampled` has Optuna's values, which are not rounded; `attributes` are notes of its sampler. The
     trial pauses at `target` until it is promoted. At `pruned` it was stopped because others were
     better, and `cancelled` counts as that. Without a `run` the configuration is invalid
     (`rejection`).
     """
 
+    goal: Goal
     number: int
     sampled: dict[str, Any]
     distributions: "dict[str, BaseDistribution]" = field(default_factory=dict)
@@ -76,7 +77,8 @@ class Trial:
     reason: str | None = None
     logged: tuple[str, ...] = ()
     stored: StoredRun | None = None
-    latest: float | None = None
+    value: float = math.nan
+    """The objective's value so far, or NaN without one."""
 
     @classmethod
     def of(cls, data: TrialData, run: StoredRun | None, goal: Goal) -> "Trial":
@@ -87,17 +89,17 @@ class Trial:
         }
         # A record of an earlier version lacks some.
         values = {name: recorded[name] for name in RECORDED_FIELDS if name in recorded}
-        trial = cls(**values | {"distributions": distributions})
+        trial = cls(goal, **values | {"distributions": distributions})
         if run is not None:
             trial.run = run_name(run.folder.path)
-            trial.look_at(run, goal)
+            trial.look_at(run)
         return trial
 
-    def as_data(self, study: str, goal: Goal) -> TrialData:
+    def as_data(self, study: str) -> TrialData:
         """Return what is recorded."""
         data: Any = {name: getattr(self, name) for name in RECORDED_FIELDS}
-        data |= {"study": study, "distributions": as_json(self.distributions), "value": goal.value}
-        data |= {"objective": goal.objective, "direction": goal.direction}
+        data |= {"study": study, "distributions": as_json(self.distributions)}
+        data |= {key: getattr(self.goal, key) for key in ("objective", "direction", "value")}
         recorded: TrialData = data
         return recorded
 
@@ -109,31 +111,32 @@ class Trial:
             for key, value in self.sampled.items()
         }
 
-    def look(self, outputs: Path, goal: Goal) -> None:
+    def look(self, outputs: Path) -> None:
         """Read the progress of the run."""
         if self.run is not None:
-            self.look_at(StoredRun.read(outputs / self.run), goal)
+            self.look_at(StoredRun.read(outputs / self.run))
 
-    def look_at(self, run: StoredRun, goal: Goal) -> None:
+    def look_at(self, run: StoredRun) -> None:
         self.stored = run
-        self.state, self.step = run.record.get("state"), int(run.record.get("step") or 0)
+        self.state, self.step = run.recorded_state, run.step
         history = History.of(run.folder)
-        self.curve = curve_of(history, goal.objective)
-        self.latest, self.logged = None, tuple(history.metrics)
-        self.reason = run.attempts[-1].get("reason") if run.attempts else None
+        self.curve = curve_of(history, self.goal.objective)
+        self.value, self.logged = self.value_until(), tuple(history.metrics)
+        self.reason = run.attempt.get("reason")
 
-    def status(self, goal: Goal) -> Status:
+    @property
+    def status(self) -> Status:
         if self.rejection is not None:
             return "invalid"
         if self.state == "completed":
-            return "completed" if math.isfinite(self.value(goal)) else "failed"
-        if self.failures > goal.max_failures:
+            return "completed" if math.isfinite(self.value) else "failed"
+        if self.failures > self.goal.max_failures:
             return "failed"
         if self.pruned is not None:
             return "pruned"
         if not self.is_at_rung:
             return "open"
-        reached = self.value_at(self.target or 0, goal)
+        reached = self.value_at(self.target or 0)
         return "paused" if reached is not None and math.isfinite(reached) else "failed"
 
     @property
@@ -144,23 +147,24 @@ class Trial:
             and self.state in ("paused", "preempted")
         )
 
-    def value(self, goal: Goal) -> float:
-        """Return the objective's value so far, or NaN without one."""
-        # A search asks for the values of all its trials again and again.
-        if self.latest is None:
-            self.latest = value(self.curve, goal.value, goal.mode)
-        return self.latest
+    def describe(self) -> str:
+        """Describe the value: `val/loss 0.1`."""
+        return f"{self.goal.objective} {short(self.value)}"
 
-    def value_at(self, step: int, goal: Goal) -> float | None:
+    def value_at(self, step: int) -> float | None:
         """Return the objective's value at a rung, or None if the trial has not reached it."""
         has_reached = self.state == "completed" or self.step >= step
         if self.rejection is not None or self.stored is None or not has_reached:
             return None
-        return value(self.curve, goal.value, goal.mode, step)
+        return self.value_until(step)
+
+    def value_until(self, step: float = math.inf) -> float:
+        """Return the objective's value up to a step, or NaN without one."""
+        return value(self.curve, self.goal.value, self.goal.mode, step)
 
 
 RECORDED_FIELDS = [each.name for each in fields(Trial)]
-RECORDED_FIELDS = RECORDED_FIELDS[: RECORDED_FIELDS.index("run")]
+RECORDED_FIELDS = RECORDED_FIELDS[1 : RECORDED_FIELDS.index("run")]
 
 
 def as_json(space: "Mapping[str, BaseDistribution]") -> dict[str, object]:
@@ -216,11 +220,6 @@ def _trials_of(file: Path, study: str, form: bytes = b"%s") -> list[TrialData]:
 
 def best_of(trials: Sequence[Trial], goal: Goal) -> Trial | None:
     """Return the best completed trial."""
-    completed = [trial for trial in trials if trial.status(goal) == "completed"]
-    best_first = sort_best_first(completed, lambda trial: trial.value(goal), goal.mode)
+    completed = [trial for trial in trials if trial.status == "completed"]
+    best_first = sort_best_first(completed, lambda trial: trial.value, goal.mode)
     return best_first[0] if best_first else None
-
-
-def describe_trial(trial: Trial, goal: Goal) -> str:
-    """Describe a trial's value: `val/loss 0.1`."""
-    return f"{goal.objective} {short(trial.value(goal))}"

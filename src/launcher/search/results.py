@@ -13,7 +13,7 @@ from launcher.process.files import replace_file
 from launcher.process.text_table import TextTable
 from launcher.runs.format import number as short
 from launcher.runs.look.listing import shorten_keys
-from launcher.runs.trials import Trial, best_of, describe_trial
+from launcher.runs.trials import Trial, best_of
 from launcher.search.search import Search
 
 RESULTS = "optimization_results.yaml"
@@ -28,7 +28,7 @@ STYLES = {
 
 def conclude(search: Search) -> None:
     """Print and write the results, or raise a SystemExit if no trial has completed."""
-    counts = Counter(trial.status(search.settings) for trial in search.trials)
+    counts = Counter(trial.status for trial in search.trials)
     trial_table(search).print()
     more = len(search.trials) - MAX_ROWS
     print(
@@ -40,7 +40,7 @@ def conclude(search: Search) -> None:
         print("No trial has completed.", file=sys.stderr, flush=True)
         raise SystemExit(1)
     write_results(search, best)
-    print(f"Best: trial {best.number}, {describe_trial(best, search.settings)}, run {best.run}")
+    print(f"Best: trial {best.number}, {best.describe()}, run {best.run}")
     print(f"  {shlex.join(f'{key}={value}' for key, value in best.params.items())}", flush=True)
 
 
@@ -49,7 +49,7 @@ def trial_table(search: Search) -> TextTable:
     settings, rungs = search.settings, search.rungs
     trials = best_first(search)[:MAX_ROWS]
     params = list(dict.fromkeys(key for trial in search.trials for key in trial.params))
-    states = [trial.status(settings) for trial in trials]
+    states = [trial.status for trial in trials]
     columns = {
         "trial": [str(trial.number) for trial in trials],
         "state": states,
@@ -58,7 +58,7 @@ def trial_table(search: Search) -> TextTable:
     if rungs:
         passed = [sum(trial.step >= rung for rung in rungs) for trial in trials]
         columns["rung"] = [f"{count}/{len(rungs)}" for count in passed]
-    values = [trial.value(settings) for trial in trials]
+    values = [trial.value for trial in trials]
     columns[settings.objective] = ["-" if math.isnan(value) else short(value) for value in values]
     numbers = len(columns)
     (headings,) = shorten_keys([dict.fromkeys(params, "")])
@@ -81,8 +81,8 @@ def _param(value: object) -> str:
 def best_first(search: Search) -> list[Trial]:
     """Sort the completed trials before the others, each with the best first."""
     settings = search.settings
-    trials = sort_best_first(search.trials, lambda trial: trial.value(settings), settings.mode)
-    return sorted(trials, key=lambda trial: trial.status(settings) != "completed")
+    trials = sort_best_first(search.trials, lambda trial: trial.value, settings.mode)
+    return sorted(trials, key=lambda trial: trial.status != "completed")
 
 
 def write_results(search: Search, best: Trial) -> None:
@@ -90,7 +90,7 @@ def write_results(search: Search, best: Trial) -> None:
     results = {
         "name": "optuna",
         "best_params": plain(best.params),
-        "best_value": best.value(search.settings),
+        "best_value": best.value,
     }
     replace_file(search.folder / RESULTS, yaml.safe_dump(results, sort_keys=False).encode())
 

@@ -6,10 +6,9 @@ At each rung a trial waits until it is among the best, and then its run resumes.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from launcher.config.schema import metric_direction
-from launcher.config.tree import get
+from launcher.config.tree import Tree, get
 from launcher.errors import ConfigError
 from launcher.runs.trials import Trial
 from launcher.search.study_settings import HALVING, Settings
@@ -17,7 +16,7 @@ from launcher.search.study_settings import HALVING, Settings
 MAX_RUNGS = 4
 
 
-def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
+def rungs_of(settings: Settings, config: Tree) -> list[int]:
     """The steps at which trials pause, in ascending order; none without halving."""
     if settings.pruner not in HALVING:
         return []
@@ -38,7 +37,7 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
     return rungs
 
 
-def interval_of(objective: str, config: dict[str, Any]) -> int:
+def interval_of(objective: str, config: Tree) -> int:
     """Steps between two values of a metric, or 1 if they are not known."""
     hook = "hooks.evaluation" if objective.startswith("val/") else "hooks.logging"
     interval = get(config, f"{hook}.interval")
@@ -88,11 +87,7 @@ def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
                 [trial for trial in trials if trial.bracket == bracket], rung, settings
             )
             for trial in ranking[: len(ranking) // settings.reduction_factor]:
-                if (
-                    trial.target == rung
-                    and trial.status(settings) == "paused"
-                    and is_finite(trial, rung, settings)
-                ):
+                if trial.target == rung and trial.status == "paused" and is_finite(trial, rung):
                     return trial
     return None
 
@@ -102,24 +97,20 @@ def find_best_paused(
 ) -> Trial | None:
     """Return the best trial of the highest rung if it is paused: it trains to completion."""
     for rung in reversed(rungs):
-        ranking = [
-            trial
-            for trial in rank_trials(trials, rung, settings)
-            if is_finite(trial, rung, settings)
-        ]
+        ranking = [trial for trial in rank_trials(trials, rung, settings) if is_finite(trial, rung)]
         if ranking:
-            return ranking[0] if ranking[0].status(settings) == "paused" else None
+            return ranking[0] if ranking[0].status == "paused" else None
     return None
 
 
 def rank_trials(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial]:
     """The trials that have reached a rung, the best one first."""
-    arrived = [trial for trial in trials if trial.value_at(rung, settings) is not None]
+    arrived = [trial for trial in trials if trial.value_at(rung) is not None]
     return metric_direction.sort_best_first(
-        arrived, lambda trial: trial.value_at(rung, settings), settings.mode
+        arrived, lambda trial: trial.value_at(rung), settings.mode
     )
 
 
-def is_finite(trial: Trial, rung: int, settings: Settings) -> bool:
-    value = trial.value_at(rung, settings)
+def is_finite(trial: Trial, rung: int) -> bool:
+    value = trial.value_at(rung)
     return value is not None and math.isfinite(value)

@@ -105,6 +105,7 @@ class Sampling:
         self.study.ask(self.space)
         stored = self._get_trial(number)
         return Trial(
+            self.settings,
             number,
             stored.params,
             stored.distributions,
@@ -119,11 +120,11 @@ class Sampling:
 
     def follow(self, trial: Trial) -> None:
         """Take over the current state of a trial."""
-        status = trial.status(self.settings)
+        status = trial.status
         current = copy.copy(self._get_trial(trial.number))
         current.state = TrialState[STATES.get(status, "RUNNING")]
-        current.values = [trial.value(self.settings)] if status == "completed" else None
-        current.intermediate_values = dict(zip(map(int, trial.curve.x), trial.curve.y, strict=True))
+        current.values = [trial.value] if status == "completed" else None
+        current.intermediate_values = {int(x): y for x, y in trial.curve.points()}
         self.storage.current[trial.number] = current
 
     def steps(self, trial: Trial) -> list[int]:

@@ -17,7 +17,7 @@ from launcher.rundir.holder import ON_RUN, is_held
 from launcher.rundir.record import RunRecord
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.format import number as short
-from launcher.runs.trials import INVALID, Trial, best_of, describe_trial, find_trials
+from launcher.runs.trials import INVALID, Trial, best_of, find_trials
 from launcher.search import rungs as halving
 from launcher.search.local_runner import CANCELLED, LocalRunner
 from launcher.search.sampling import Sampling
@@ -76,9 +76,9 @@ class Search:
                 trial.rejection = None
                 self.record(trial)
             self._follow_pruner(trial)
-            is_changed = trial.as_data(self.folder.name, self.settings) != records[trial.number][0]
+            is_changed = trial.as_data(self.folder.name) != records[trial.number][0]
             # A job that SLURM has may start at any moment.
-            if is_changed and trial.status(self.settings) != "open":
+            if is_changed and trial.status != "open":
                 self.record(trial)
 
     def _follow_pruner(self, trial: Trial) -> None:
@@ -93,7 +93,7 @@ class Search:
 
         Later, if a process is on the run or will be: only that one may write then.
         """
-        data = trial.as_data(self.folder.name, self.settings)
+        data = trial.as_data(self.folder.name)
         self.unrecorded.discard(trial.number)
         if trial.run is None:
             path = self.folder / INVALID / f"trial-{trial.number:04d}.json"
@@ -110,7 +110,7 @@ class Search:
     def forget_unless_begun(self) -> None:
         """Remove the runs that this search has made and that were not started."""
         for folder in self.new_runs:
-            if RunOnDisk.read(folder).record.get("state") is None:
+            if RunOnDisk.read(folder).recorded_state is None:
                 shutil.rmtree(folder.path)
                 remove_empty(folder.path.parent)
         self.trials = [
@@ -131,7 +131,7 @@ class Search:
         """Take over the trials that an earlier search has left running."""
         runs: dict[str, int] = {}
         for trial in self.trials:
-            if trial.status(self.settings) == "open":
+            if trial.status == "open":
                 runs.setdefault(str(trial.run), trial.number)
         self.runner.adopt({number: run for run, number in runs.items()})
 
@@ -152,7 +152,7 @@ class Search:
         """Choose the trial that gets a free slot: an interrupted, a promoted, or a new one."""
         busy_runs = self._busy_runs()
         for trial in self.trials:
-            is_open = trial.status(self.settings) == "open" and trial.run not in busy_runs
+            is_open = trial.status == "open" and trial.run not in busy_runs
             if is_open and not self._is_held(trial) and not self._is_pruned(trial):
                 return trial
         if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
@@ -162,7 +162,7 @@ class Search:
             return self._promote(promoted, target, why)
         while len(self.trials) < self.settings.n_trials and not self._is_late():
             trial = self._ask()
-            if trial.status(self.settings) == "open" and trial.run not in busy_runs:
+            if trial.status == "open" and trial.run not in busy_runs:
                 return trial
         best = halving.find_best_paused(self.trials, self.rungs, self.settings)
         if best is None or self.runner.running():
@@ -182,7 +182,7 @@ class Search:
     def _is_awaited(self) -> bool:
         """Return whether another process, such as a killed search's child, works on a trial."""
         return bool(self.unrecorded) or any(
-            trial.status(self.settings) == "open" and self._is_held(trial) for trial in self.trials
+            trial.status == "open" and self._is_held(trial) for trial in self.trials
         )
 
     def _is_held(self, trial: Trial) -> bool:
@@ -223,7 +223,7 @@ class Search:
             trial.target, trial.pruned, trial.failures = twin.target, twin.pruned, twin.failures
         self.record(trial, job)
         self.trials.append(trial)
-        trial.look(self.outputs, self.settings)
+        trial.look(self.outputs)
         self.sampling.follow(trial)
         self._report_new(trial, twin)
         return trial
@@ -236,13 +236,13 @@ class Search:
         return [*self.fixed, *overrides_of(params)]
 
     def _report_new(self, trial: Trial, twin: Trial | None) -> None:
-        status = trial.status(self.settings)
+        status = trial.status
         if status == "invalid":
             what = f"is invalid: {trial.rejection}"
         elif twin is not None:
             what = f"is trial {twin.number} again"
         elif status == "completed":
-            what = f"run {trial.run} is completed already, {describe_trial(trial, self.settings)}"
+            what = f"run {trial.run} is completed already, {trial.describe()}"
         else:
             return
         self.say(f"trial {trial.number}: {' '.join(overrides_of(trial.params))}: {what}")
@@ -266,7 +266,7 @@ class Search:
         seen = busy_runs | {trial.run for trial in self.trials if trial.number in ended}
         for trial in self.trials:
             if trial.run in seen:
-                trial.look(self.outputs, self.settings)
+                trial.look(self.outputs)
                 # This holds whatever the state in run.json is, since its process has not ended yet.
                 if trial.run in busy_runs:
                     trial.state = "running"
@@ -274,8 +274,8 @@ class Search:
         for trial in self.trials:
             if trial.number in ended:
                 self._settle(trial, ended[trial.number])
-            elif trial.run not in seen and trial.status(self.settings) == "open":
-                trial.look(self.outputs, self.settings)
+            elif trial.run not in seen and trial.status == "open":
+                trial.look(self.outputs)
             elif trial.run not in seen:
                 continue
             self.sampling.follow(trial)
@@ -286,18 +286,18 @@ class Search:
 
     def _settle(self, trial: Trial, code: int) -> None:
         """Record and report the end of a trial's process."""
-        status = trial.status(self.settings)
+        status = trial.status
         if status == "completed":
             best = ", the best so far" if trial is best_of(self.trials, self.settings) else ""
-            text = f"completed, {describe_trial(trial, self.settings)}{best}"
+            text = f"completed, {trial.describe()}{best}"
         elif status == "pruned":
             self.record(trial)
             text = f"pruned at step {trial.pruned}"
         elif status == "paused":
-            value = trial.value_at(trial.target or 0, self.settings)
+            value = trial.value_at(trial.target or 0)
             text = f"paused at step {trial.step}, {self.settings.objective} {short(value)}"
         elif status == "failed":
-            text = f"failed: {describe_trial(trial, self.settings)}"
+            text = f"failed: {trial.describe()}"
         elif code == CANCELLED:
             self._decide(trial, pruned=trial.step, cancelled=True)
             text = f"was cancelled at step {trial.step}; it counts as pruned"
@@ -316,7 +316,7 @@ class Search:
             return
         else:
             self._decide(trial, failures=trial.failures + 1)
-            again = "" if trial.status(self.settings) == "failed" else "; it is started again"
+            again = "" if trial.status == "failed" else "; it is started again"
             text = f"failed: {self._why(trial, code)}{again}"
         self.say(f"trial {trial.number}: {text}")
 
@@ -327,8 +327,7 @@ class Search:
 
     def _judge(self, trial: Trial) -> None:
         """Stop a running trial if the pruner rejects it. This is recorded once it has ended."""
-        is_open = trial.status(self.settings) == "open"
-        if self.settings.pruner == "median" and is_open:
+        if self.settings.pruner == "median" and trial.status == "open":
             trial.pruned = self._find_rejection(trial)
             if trial.pruned is not None:
                 self.runner.stop([trial.number])

@@ -1,11 +1,10 @@
 """The settings of a search, `hpo.*`, checked."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from launcher.config.schema.metric_direction import direction
 from launcher.config.settings import HpoSettings
-from launcher.config.tree import get
+from launcher.config.tree import Tree, get
 from launcher.errors import ConfigError
 from launcher.runs.trials import Direction, Goal
 
@@ -21,7 +20,7 @@ class Settings(HpoSettings, Goal):
     direction: Direction = "minimize"
 
 
-def settings_of(config: dict[str, Any]) -> Settings:
+def settings_of(config: Tree) -> Settings:
     """Read the settings of a search from a valid configuration."""
     keys = dict(config["hpo"])
     if "/" not in keys["objective"]:

@@ -16,7 +16,11 @@ from launcher.process.ranks import Ranks
 from launcher.strategies.step import StepPlan, StepResult
 
 NULL = nullcontext()
+BuildModel = Callable[[], nn.Module]
 BuildOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
+ModelAndOptimizer = tuple[nn.Module, torch.optim.Optimizer]
+Shape = tuple[int, ...]
+Tensors = dict[str, torch.Tensor]
 
 
 @dataclass
@@ -26,7 +30,7 @@ class Snapshot:
     Training continues to change these tensors, so copy them to keep a snapshot past the boundary.
     """
 
-    tensors: dict[str, torch.Tensor]
+    tensors: Tensors
     meta: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, "ShardSpec"] = field(default_factory=dict)
     """Positions of the shards of sharded tensors."""
@@ -41,8 +45,8 @@ class ShardSpec:
     one entry.
     """
 
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
+    shape: Shape
+    offset: Shape
 
 
 class TensorReader(Protocol):
@@ -53,7 +57,7 @@ class TensorReader(Protocol):
 
     def names(self) -> list[str]: ...
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str) -> Shape:
         """Shape of the full tensor, whether sharded or not."""
 
     def dtype(self, name: str) -> torch.dtype: ...
@@ -64,9 +68,7 @@ class TensorReader(Protocol):
     def concurrent_reads(self) -> AbstractContextManager[None]:
         """Let reads within the context run concurrently; their values are complete at its end."""
 
-    def read_into(
-        self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
-    ) -> None:
+    def read_into(self, name: str, target: torch.Tensor, offset: Shape | None = None) -> None:
         """Fill `target` with a box or range (see `ShardSpec`) from `offset`, or the origin, on."""
 
 
@@ -121,8 +123,8 @@ class Strategy(ABC):
 
     @abstractmethod
     def prepare(
-        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        self, build_model: BuildModel, build_optimizer: BuildOptimizer
+    ) -> ModelAndOptimizer:
         """Build, initialize and wrap; the order of building differs between strategies."""
 
     def forward_context(self) -> AbstractContextManager[Any]:
@@ -163,7 +165,7 @@ class Strategy(ABC):
         """Load model tensors; return a message for each misfit, a TrainingError if `strict`."""
 
     @abstractmethod
-    def full_weights(self) -> dict[str, torch.Tensor] | None:
+    def full_weights(self) -> Tensors | None:
         """Return the full tensors on rank 0's CPU, elsewhere None. All ranks must call it."""
 
     def teardown(self) -> None:  # noqa: B027 - most have nothing to do

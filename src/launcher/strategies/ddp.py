@@ -11,7 +11,7 @@ from torch import nn
 
 from launcher.optim.precision import Precision
 from launcher.process import ranks
-from launcher.strategies.base import NULL, BuildOptimizer
+from launcher.strategies.base import NULL, BuildModel, BuildOptimizer, ModelAndOptimizer
 from launcher.strategies.lane_sums import complete_gradients, exchange_in_buckets
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
@@ -50,8 +50,8 @@ class DdpStrategy(NativeStrategy):
         return self.ranks.world_size
 
     def prepare(
-        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        self, build_model: BuildModel, build_optimizer: BuildOptimizer
+    ) -> ModelAndOptimizer:
         from torch.nn.parallel import DistributedDataParallel
 
         model = self.make_model(build_model)

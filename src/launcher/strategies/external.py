@@ -1,6 +1,5 @@
 """The strategy of `BaseTrainer`: the user builds and wraps the parts."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
@@ -8,7 +7,14 @@ from torch import nn
 
 from launcher.optim.precision import Precision
 from launcher.process.ranks import Ranks, rank, world_size
-from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
+from launcher.strategies.base import (
+    NULL,
+    BuildModel,
+    BuildOptimizer,
+    ModelAndOptimizer,
+    Snapshot,
+    TensorReader,
+)
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
 from launcher.strategies.weights import MODEL, load_model_tensors, reject_misfits, unwrap
@@ -27,17 +33,14 @@ class ExternalStrategy(NativeStrategy):
         plan: StepPlan,
         precision: Precision,
         device: torch.device,
-        state_dict_options: object = None,
+        state_dict_options: object,
     ):
         self.ranks = Ranks(rank(), world_size(), 0)
         self.plan, self.precision, self.device = plan, precision, device
         self.attach(model, optimizer, scaler)
-        self._no_sync = None if plan.sync_every_micro_batch else getattr(model, "no_sync", None)
-        self._set_sync = (
-            None
-            if plan.sync_every_micro_batch
-            else getattr(model, "set_requires_gradient_sync", None)
-        )
+        wrapper = None if plan.sync_every_micro_batch else model
+        self._no_sync = getattr(wrapper, "no_sync", None)
+        self._set_sync = getattr(wrapper, "set_requires_gradient_sync", None)
         self._syncs = True
         self._strict = getattr(state_dict_options, "strict", True)
         self._ignores_frozen = getattr(state_dict_options, "ignore_frozen_params", False)
@@ -46,8 +49,8 @@ class ExternalStrategy(NativeStrategy):
         return self.device
 
     def prepare(
-        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        self, build_model: BuildModel, build_optimizer: BuildOptimizer
+    ) -> ModelAndOptimizer:
         return self.model, self.optimizer
 
     # The other `StateDictOptions` do not concern a checkpoint, which is sharded and written from

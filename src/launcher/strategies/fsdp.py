@@ -1,6 +1,6 @@
 """Shard each tensor over the ranks with torch's FSDP2 (`fully_shard`)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,7 +15,7 @@ from launcher.optim.combined import MuonAdamW
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
-from launcher.strategies.base import NULL, BuildOptimizer
+from launcher.strategies.base import NULL, BuildModel, BuildOptimizer, ModelAndOptimizer, Tensors
 from launcher.strategies.buffers import SharedBuffers
 from launcher.strategies.initial_weights import draw, outline, same_draws
 from launcher.strategies.lane_sums import TreeReduceScatter
@@ -143,8 +143,8 @@ class FsdpStrategy(NativeStrategy):
             )
 
     def prepare(
-        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        self, build_model: BuildModel, build_optimizer: BuildOptimizer
+    ) -> ModelAndOptimizer:
         if self.init == "device":
             model = self.make_model(build_model)
             self._shard(model)
@@ -209,7 +209,7 @@ class FsdpStrategy(NativeStrategy):
             unit.set_modules_to_forward_prefetch(units[i + 1 : i + 1 + depth])
             unit.set_modules_to_backward_prefetch(units[max(0, i - depth) : i][::-1])
 
-    def _from_host(self, build_model: Callable[[], nn.Module]) -> nn.Module:
+    def _from_host(self, build_model: BuildModel) -> nn.Module:
         """Allocate the shards, and fill them from the full model in rank 0's host memory."""
         # The model is built up to three times, each time from the same random state.
         start = rng_state()
@@ -227,7 +227,7 @@ class FsdpStrategy(NativeStrategy):
         for module in model.modules():
             for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
                 setattr(module, name, buffer.to(self.device))
-        source: dict[str, torch.Tensor] = {}
+        source: Tensors = {}
         if self.ranks.is_main:
             drawn = draw(build_model, torch.device("cpu"))
             source = {

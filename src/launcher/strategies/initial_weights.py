@@ -1,6 +1,6 @@
 """Initial weights, which are the same under every strategy and on any number of ranks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -8,15 +8,16 @@ from torch import nn
 
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
+from launcher.strategies.base import BuildModel
 
 
-def build(build_model: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+def build(build_model: BuildModel, device: torch.device) -> nn.Module:
     """Build a model with rank 0's random numbers, so that all ranks have the same weights."""
     with same_draws():
         return draw(build_model, device)
 
 
-def draw(build_model: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+def draw(build_model: BuildModel, device: torch.device) -> nn.Module:
     """Build a model and initialize its weights on `device`.
 
     `init_weights()`, if the model has it, starts from the same random state as the constructor.
@@ -31,7 +32,7 @@ def draw(build_model: Callable[[], nn.Module], device: torch.device) -> nn.Modul
     return model
 
 
-def outline(build_model: Callable[[], nn.Module]) -> nn.Module | None:
+def outline(build_model: BuildModel) -> nn.Module | None:
     """Return the model on the meta device, or None if its constructor needs real values."""
     try:
         with torch.device("meta"):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import ConfigError
-from launcher.process.ranks import any_rank
+from launcher.process.ranks import maxima
 from launcher.strategies.sharded import bits, local
 
 Gradients = list[torch.Tensor | None]
@@ -155,7 +155,7 @@ def sum_over_replicas(parameters: Sequence[nn.Parameter], group: Any) -> None:
 
 def complete_gradients(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
     """Return the gradients that any rank has, with a zero where this rank has none."""
-    has_gradient = any_rank([p.grad is not None for p in parameters])
+    has_gradient = maxima([int(p.grad is not None) for p in parameters])
     for p, is_anywhere in zip(parameters, has_gradient, strict=True):
         if is_anywhere and p.grad is None:
             p.grad = torch.empty_like(p, requires_grad=False)

@@ -15,13 +15,19 @@ from launcher.process import ranks
 from launcher.process.device import get_device
 from launcher.process.lanes import Lanes
 from launcher.process.ranks import Ranks
-from launcher.strategies.base import ShardSpec, Snapshot, Strategy, TensorReader
+from launcher.strategies.base import (
+    BuildModel,
+    Snapshot,
+    Strategy,
+    TensorReader,
+    Tensors,
+)
 from launcher.strategies.initial_weights import build
 from launcher.strategies.lane_sums import LaneSums, check_model, check_optimizer, sum_over_replicas
 from launcher.strategies.norms import by_mesh, row_norm, total_norm
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
-from launcher.strategies.sharded import is_sharded, shard_to_write, whole
+from launcher.strategies.sharded import ShardedLike, is_sharded, local, shards_to_write, whole
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import (
     EXTRA,
@@ -55,7 +61,7 @@ class NativeStrategy(Strategy):
     def num_replicas(self) -> int:
         return 1
 
-    def make_model(self, build_model: Callable[[], nn.Module]) -> nn.Module:
+    def make_model(self, build_model: BuildModel) -> nn.Module:
         """Make the model on this rank's device, with the same weights on every rank."""
         model = build(build_model, self.device)
         if self.plan.recompute_every:
@@ -187,27 +193,17 @@ class NativeStrategy(Strategy):
     def _leave_out(self, norm: torch.Tensor, is_vetoed: bool = False) -> StepResult:
         if self._scales:
             self.scaler.update()  # lowers the scale without a step
-            self.optimizer.zero_grad()
-            return StepResult(norm, skipped=not is_vetoed)
         self.optimizer.zero_grad()
-        if is_vetoed:
-            return StepResult(norm)
-        if self.plan.retry_non_finite:
-            return StepResult(norm, retry=True)
-        return StepResult(norm, skipped=True)
+        retry = self.plan.retry_non_finite and not (self._scales or is_vetoed)
+        return StepResult(norm, skipped=not (retry or is_vetoed), retry=retry)
 
     # ---------------------------------------------------------------------------------------- state
     def snapshot(self) -> Snapshot:
         moments, rest = optimizer_snapshot(self.model, self.optimizer)
         live = {MODEL + name: tensor for name, tensor in model_tensors(self.model).items()}
         live |= {OPTIMIZER + name: tensor for name, tensor in moments.items()}
-        tensors: dict[str, torch.Tensor] = {}
-        parts: dict[str, ShardSpec] = {}
-        for name, tensor in live.items():
-            if (shard := shard_to_write(tensor, self.ranks)) is not None:
-                tensors[name], part = shard
-                if part is not None:
-                    parts[name] = part
+        shards = {name: ShardedLike(local(tensor), tensor) for name, tensor in live.items()}
+        tensors, parts = shards_to_write(shards, self.ranks)
         meta = {"optimizer": rest, "scaler": self.scaler.state_dict()} | model_meta(self.model)
         return Snapshot(tensors, meta, parts)
 
@@ -224,7 +220,7 @@ class NativeStrategy(Strategy):
     def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
         return load_weights(self.model, saved, strict)
 
-    def full_weights(self) -> dict[str, torch.Tensor] | None:
+    def full_weights(self) -> Tensors | None:
         weights = {}
         for name, tensor in model_tensors(self.model).items():
             # They are gathered one at a time, since only rank 0 keeps them, in host memory.

@@ -1,14 +1,11 @@
 """One process, one device."""
 
-from collections.abc import Callable
-
 import torch
-from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
 from launcher.process.ranks import Ranks
-from launcher.strategies.base import BuildOptimizer
+from launcher.strategies.base import BuildModel, BuildOptimizer, ModelAndOptimizer
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
 
@@ -28,8 +25,8 @@ class NoStrategy(NativeStrategy):
         return super().setup(plan, precision, device)
 
     def prepare(
-        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        self, build_model: BuildModel, build_optimizer: BuildOptimizer
+    ) -> ModelAndOptimizer:
         model = self.make_model(build_model)
         self.attach(model, build_optimizer(model), self.precision.scaler(self.device))
         return self.model, self.optimizer

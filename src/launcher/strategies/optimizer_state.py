@@ -6,13 +6,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from launcher.config.messages import plural
 from launcher.errors import TrainingError
 from launcher.optim.arguments import has_own_state_dict
 from launcher.optim.combined import MuonAdamW
-from launcher.strategies.base import TensorReader
+from launcher.strategies.base import TensorReader, Tensors
 from launcher.strategies.sharded import read_into, zeros_like_shard
 from launcher.strategies.weights import unwrap
 
+Group = dict[str, Any]
+"""A group of parameters in a checkpoint: their names, settings and values."""
 VALUE = "__value__"
 """Key of a parameter that the model's own tensors do not include, such as a learned loss weight."""
 
@@ -33,7 +36,7 @@ def _is_stored_with_model(model: nn.Module) -> Callable[[str, torch.Tensor], boo
 
 def optimizer_snapshot(
     model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+) -> tuple[Tensors, dict[str, Any]]:
     """Return live state tensors named `<parameter>/<key>`, and a tree of everything else.
 
     The tree has the groups with their settings, values that are not tensors, state of no parameter,
@@ -41,7 +44,7 @@ def optimizer_snapshot(
     """
     names, is_stored = _names(model, optimizer), _is_stored_with_model(model)
     is_own = has_own_state_dict(optimizer)
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: Tensors = {}
     groups = []
     for group, class_name in zip(optimizer.param_groups, _kinds(optimizer), strict=True):
         values: dict[str, Any] = {}
@@ -131,7 +134,7 @@ def read_keys(saved: TensorReader, prefix: str) -> dict[str, list[str]]:
     return keys
 
 
-def read_values(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def read_values(groups: list[Group]) -> dict[str, dict[str, Any]]:
     """Return the stored state that is not tensors, by parameter and key."""
     values: dict[str, dict[str, Any]] = {}
     for full, value in (item for entry in groups for item in entry["values"].items()):
@@ -140,9 +143,7 @@ def read_values(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return values
 
 
-def _add_groups(
-    model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
-) -> None:
+def _add_groups(model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[Group]) -> None:
     """Add the groups that a hook had added in training, of the model's parameters."""
     if isinstance(optimizer, MuonAdamW):
         return
@@ -160,7 +161,7 @@ def _add_groups(
 def _check_parameters(
     optimizer: torch.optim.Optimizer,
     names: dict[int, str],
-    groups: list[dict[str, Any]],
+    groups: list[Group],
     with_state: Set[str],
 ) -> None:
     stored_names = {name for entry in groups for name in entry["params"]}
@@ -179,16 +180,16 @@ IMPLEMENTATION_SETTINGS = frozenset({"fused", "foreach", "capturable", "differen
 """Settings of how an update is computed, which do not change its result."""
 
 
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
+def _settings(group: Group) -> Group:
     """Return a group's settings in an order that does not depend on who has added it."""
     return {key: group[key] for key in sorted(group) if key != "params"}
 
 
-def portable(settings: dict[str, Any]) -> dict[str, Any]:
+def portable(settings: Group) -> Group:
     return {key: value for key, value in settings.items() if key not in IMPLEMENTATION_SETTINGS}
 
 
-def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+def check_groups(optimizer: torch.optim.Optimizer, groups: list[Group]) -> None:
     """Check that the checkpoint's optimizer has the same class and number of groups.
 
     The state of one class may load into another, but then it computes neither of the two updates.
@@ -197,7 +198,7 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]])
     stored = [entry["optimizer"] for entry in groups]
     if current != stored:
         now, before = (
-            f"{'+'.join(dict.fromkeys(names))}, {_groups(len(names))}"
+            f"{'+'.join(dict.fromkeys(names))}, {plural(len(names), 'group')}"
             for names in (current, stored)
         )
         raise TrainingError(f"The optimizer is {now}; the checkpoint was written with {before}.")
@@ -206,10 +207,6 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]])
 def _kinds(optimizer: torch.optim.Optimizer) -> list[str]:
     """Return the class of each group's optimizer."""
     return [type(optimizer).__name__] * len(optimizer.param_groups)
-
-
-def _groups(count: int) -> str:
-    return "1 group" if count == 1 else f"{count} groups"
 
 
 def _read(

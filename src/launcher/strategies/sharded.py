@@ -3,13 +3,14 @@
 They are recognised by their attributes, since importing DTensor takes half a second.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from launcher.process.ranks import Ranks
-from launcher.strategies.base import ShardSpec, TensorReader
+from launcher.strategies.base import Shape, ShardSpec, TensorReader, Tensors
 
 
 @dataclass(frozen=True)
@@ -53,40 +54,36 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return local(tensor).contiguous().reshape(-1).view(torch.uint8)
 
 
-def shard_to_write(
-    tensor: torch.Tensor, ranks: Ranks, values: torch.Tensor | None = None
-) -> tuple[torch.Tensor, ShardSpec | None] | None:
-    """Return the shard of a tensor, or of `values` in its place, that this rank writes.
+def shards_to_write(
+    shards: Mapping[str, ShardedLike], ranks: Ranks
+) -> tuple[Tensors, dict[str, ShardSpec]]:
+    """Return the values that this rank writes, and the positions of those that are shards.
 
-    A plain tensor is written by rank 0, of replicated shards the first replica. None: another rank
-    writes the same values, or this rank has none.
+    A plain tensor is written by rank 0, of replicated shards the first replica.
     """
-    values_here = local(tensor) if values is None else values
-    if not is_sharded(tensor):
-        return (values_here, None) if ranks.is_main else None
-    sharded: Any = tensor
-    coordinate = sharded.device_mesh.get_coordinate()
-    replicas = [
-        at
-        for at, placement in zip(coordinate, sharded.placements, strict=True)
-        if placement.is_replicate()
-    ]
-    if ranks.replica or any(replicas) or (not values_here.numel() and tensor.numel()):
-        return None
-    return values_here, ShardSpec(tuple(tensor.shape), _offset(sharded))
+    tensors: Tensors = {}
+    parts: dict[str, ShardSpec] = {}
+    for name, shard in shards.items():
+        like: Any = shard.like
+        if not is_sharded(like):
+            if ranks.is_main:
+                tensors[name] = shard.values
+            continue
+        placements = zip(like.device_mesh.get_coordinate(), like.placements, strict=True)
+        is_copy = any(at for at, placement in placements if placement.is_replicate())
+        is_empty = not shard.values.numel() and like.numel()
+        if not (ranks.replica or is_copy or is_empty):
+            tensors[name] = shard.values
+            parts[name] = ShardSpec(tuple(like.shape), _offset(like))
+    return tensors, parts
 
 
 def read_into(saved: TensorReader, name: str, target: torch.Tensor) -> None:
     """Fill `target`, or this rank's shard of it, with the stored values."""
-    if not is_sharded(target):
-        saved.read_into(name, target)
-    elif (shard := local(target)).numel():
-        saved.read_into(name, shard, _offset(target))
+    ShardedLike(local(target), target).read(saved, name)
 
 
-def zeros_like_shard(
-    param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
+def zeros_like_shard(param: torch.Tensor, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Make zeros sharded like the parameter if they have its shape, else plain."""
     if shape == tuple(param.shape):
         return torch.zeros_like(param, dtype=dtype, requires_grad=False)
@@ -111,7 +108,7 @@ def copy_shard(target: torch.Tensor, source: torch.Tensor) -> None:
     shard.copy_(source)
 
 
-def _offset(tensor: Any) -> tuple[int, ...]:
+def _offset(tensor: Any) -> Shape:
     """Return the start of this rank's shard of a DTensor, which is cut as by `torch.chunk`."""
     offset, shape, mesh = [0] * tensor.ndim, list(tensor.shape), tensor.device_mesh
     for rank, ranks, placement in zip(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.strategies.base import TensorReader
+from launcher.strategies.base import Shape, TensorReader, Tensors
 from launcher.strategies.sharded import bits, local, read_into
 
 MODEL = "model/"
@@ -58,7 +58,7 @@ def needs_backward(module: nn.Module) -> bool:
 class ModelState:
     """A model's part of a checkpoint."""
 
-    tensors: dict[str, torch.Tensor]
+    tensors: Tensors
     """Parameters and persistent buffers by name. Tied ones appear once, under their first name."""
     copies: set[str]
     """Names of tensors that `state_dict()` copied. Filling them does not change the model."""
@@ -102,7 +102,7 @@ def _with_tied_names(saved: TensorReader, tied: Mapping[str, str], prefix: str) 
     return saved.under_names(names)
 
 
-def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+def model_tensors(model: nn.Module) -> Tensors:
     return model_state(model).tensors
 
 
@@ -125,7 +125,7 @@ def load_model_tensors(
     state, extra = module.state_dict(), saved.meta.get(EXTRA, {})
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
     device = next((tensor.device for tensor in own.tensors.values()), torch.device("cpu"))
-    passed: dict[str, torch.Tensor] = {}
+    passed: Tensors = {}
     with saved.concurrent_reads():
         for name in stored - (state.keys() - own.tensors.keys()):
             shape, tensor = saved.shape(prefix + name), own.tensors.get(name)
@@ -152,7 +152,7 @@ def load_model_tensors(
     return problems
 
 
-def _check_taken(model: nn.Module, passed: dict[str, torch.Tensor]) -> None:
+def _check_taken(model: nn.Module, passed: Tensors) -> None:
     tensors = model_tensors(model)
     for name, tensor in passed.items():
         taken = tensors[name]
@@ -163,11 +163,11 @@ def _check_taken(model: nn.Module, passed: dict[str, torch.Tensor]) -> None:
             )
 
 
-def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(model: nn.Module) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in model_tensors(model).items()}
 
 
-def find_lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> list[str]:
+def find_lost_tensors(model: nn.Module, built: Mapping[str, Shape]) -> list[str]:
     """Return the names of tensors that a resume would not restore.
 
     They have appeared, vanished or changed their shape since `built`, and their module's
@@ -188,9 +188,7 @@ def find_lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) ->
     return sorted(lost)
 
 
-def _restore(
-    owner: nn.Module, built: Mapping[str, tuple[int, ...] | None]
-) -> dict[str, tuple[int, ...]]:
+def _restore(owner: nn.Module, built: Mapping[str, Shape | None]) -> dict[str, Shape]:
     """Load a module's state into the module as it was built; return the resulting shapes."""
     tensors = [*owner.parameters(), *owner.buffers()]
     # A copy of the values is not needed.
@@ -257,7 +255,7 @@ def load_weights(
 
 def misfits(
     model: nn.Module,
-    shapes: dict[str, tuple[int, ...]],
+    shapes: dict[str, Shape],
     saved: TensorReader,
     prefix: str,
     strict: bool,

@@ -20,7 +20,7 @@ class _File:
         self.path = path
         self._file: BufferedReader | None = None
 
-    def read(self) -> tuple[list[dict[str, Any]], bool]:
+    def read(self) -> tuple[list[Line], bool]:
         """Return the new lines, and whether they are all lines of a new file."""
         try:
             now = os.stat(self.path)
@@ -42,7 +42,8 @@ class _File:
         content = self._file.read()
         complete = content[: content.rfind(b"\n") + 1]
         self._file.seek(start + len(complete))
-        return _of_steps(parse_lines(complete.splitlines())), is_new
+        rows: Iterable[Line] = parse_lines(complete.splitlines())
+        return [row for row in rows if isinstance(row.get("step"), int)], is_new
 
     def close(self) -> None:
         if self._file is not None:
@@ -94,7 +95,3 @@ class MetricsReader:
         if is_new:
             pending.clear()
         return [row for row in rows if row["step"] > self.after]
-
-
-def _of_steps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row for row in rows if isinstance(row.get("step"), int)]

@@ -6,14 +6,12 @@ is built, the lock is held, and the checkpoint is restored and fits. Then `begin
 rejected attempt changes nothing.
 """
 
-import multiprocessing
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from launcher.config.secrets import without_environment
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.process import deadline, signals
-from launcher.process.files import fsync_file, replacing
+from launcher.process.files import fsync_file, remove_empty, replacing
 from launcher.process.ranks import Ranks, broadcast, on_main, read_failure, report_failure
 from launcher.process.times import launch_time
 from launcher.process.user_exits import exits_are_errors
@@ -132,10 +130,8 @@ class AttemptLog:
                         data_files=self.data_files,
                     )
         except BaseException:
-            for empty in (self.folder.hydra, self.folder.logs):
-                # It existed before, with content.
-                with suppress(OSError):
-                    empty.rmdir()
+            # They may have existed before, with content.
+            remove_empty(self.folder.hydra, self.folder.logs)
             raise
 
     # -------------------------------------------------------------------------------------- its end
@@ -287,7 +283,4 @@ def _sleep(seconds: float) -> None:
 def give_up(reason: str) -> None:
     """Exit at once, since another process has taken this run over, and write nothing more."""
     print(reason, file=sys.stderr, flush=True)
-    # These are data workers.
-    for child in multiprocessing.active_children():
-        child.kill()
-    os._exit(1)
+    deadline.end_process()

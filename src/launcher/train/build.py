@@ -3,7 +3,7 @@
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
@@ -26,7 +26,7 @@ from launcher.config.schema.run_length import with_epochs
 from launcher.config.schema.validate import without_own_keys
 from launcher.config.schema.value_types import check_call
 from launcher.config.settings import RunSettings, TrainerSettings
-from launcher.config.tree import get
+from launcher.config.tree import Node, get
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
@@ -158,10 +158,8 @@ def compile_options(
     if setting is False:
         return None
     options: dict[str, Any] = {} if setting is True else dict(setting)
-    backend, backends = (
-        options.get("backend", "inductor"),
-        torch.compiler.list_backends(exclude_tags=()),
-    )
+    backend = options.get("backend", "inductor")
+    backends = torch.compiler.list_backends(exclude_tags=())
     if backend not in backends:
         raise ConfigError(
             f"trainer.compile.backend={backend}: should be one of {', '.join(backends)}."
@@ -189,12 +187,10 @@ def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision]:
     ranks, plain, settings = Ranks.from_env(), config.plain, config.trainer
     precision: Precision = instantiate(plain["precision"], "precision")
     plan = step_plan(settings, plain["data"]["batch_size"], ranks.world_size, precision)
-    plan = replace(plan, seed=config.seed)
+    plan = replace(plan, seed=config.seed, lanes=settings.lanes)
     strategy: Strategy = instantiate(plain["strategy"], "strategy")
-    if settings.lanes is not None:
-        if not vars(type(strategy)).get("supports_lanes"):
-            raise ConfigError(str(support_issue(settings.lanes, strategy.name)))
-        plan = replace(plan, lanes=settings.lanes)
+    if settings.lanes is not None and not vars(type(strategy)).get("supports_lanes"):
+        raise ConfigError(str(support_issue(settings.lanes, strategy.name)))
     strategy.setup(plan, precision, config.device)
     if settings.lanes is not None and strategy.device.type == "cpu":
         # Kernels divide their sums among threads, whose number would otherwise depend on the ranks.
@@ -227,7 +223,7 @@ def step_plan(
     )
 
 
-def build_model(node: Mapping[str, Any]) -> nn.Module:
+def build_model(node: Node) -> nn.Module:
     model = instantiate(node, "model")
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -241,7 +237,7 @@ def build_model(node: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(node: Node, model: nn.Module) -> torch.optim.Optimizer:
     """Call the configured optimizer factory.
 
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
@@ -315,7 +311,7 @@ def in_steps(schedule: object, dataset: object, batch_size: int) -> object:
 
 
 def _build_optimizer(
-    node: Mapping[str, Any] | None, strategy: Strategy, model: nn.Module
+    node: Node | None, strategy: Strategy, model: nn.Module
 ) -> torch.optim.Optimizer:
     if node is None:
         return torch.optim.SGD(model.parameters(), lr=0.0)
@@ -323,7 +319,7 @@ def _build_optimizer(
         return build_optimizer(node, model)
 
 
-def schedule_metric(metric: str, mode: Any = "auto") -> Best:
+def schedule_metric(metric: str, mode: Any) -> Best:
     return Best(metric, mode, keys=("scheduler.metric", "scheduler.mode"))
 
 

@@ -1,26 +1,26 @@
 """The trainer that `build.py` makes of a configuration."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.config.settings import TrainerSettings
-from launcher.hooks.base import BaseHook, Records, RunContext
+from launcher.config.tree import Node
+from launcher.hooks.base import BaseHook, LossAndRecords, RunContext
 from launcher.hooks.records import map_nested_tensor
 from launcher.optim.precision import Precision
-from launcher.strategies.base import Strategy
+from launcher.strategies.base import BuildModel, BuildOptimizer, Strategy
 from launcher.train.trainer import BaseTrainer
 
 CAPTURING_MODES = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs, as its documentation says."""
 
 
-def captures_graphs(options: Mapping[str, Any], device: torch.device) -> bool:
+def captures_graphs(options: Node, device: torch.device) -> bool:
     """Return whether a compiled model runs CUDA graphs, whose outputs the next call overwrites."""
     captures = options.get("mode") in CAPTURING_MODES or options.get("backend") == "cudagraphs"
     return device.type == "cuda" and captures
@@ -40,8 +40,8 @@ class Trainer(BaseTrainer):
         self,
         *,
         strategy: Strategy,
-        build_model: Callable[[], nn.Module],
-        build_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        build_model: BuildModel,
+        build_optimizer: BuildOptimizer,
         build_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None,
         data_loader: Iterable[Any],
         hooks: Sequence[BaseHook],
@@ -94,13 +94,13 @@ class Trainer(BaseTrainer):
     def build_strategy(self) -> Strategy:
         return self._strategy
 
-    def compile(self, options: Mapping[str, Any]) -> None:
+    def compile(self, options: Node) -> None:
         """Compile the model in place, so that the names of its tensors stay unchanged."""
         self._reuses_outputs = captures_graphs(options, self.device)
         self.model.compile(**options)
 
-    def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
-        outputs: tuple[torch.Tensor | None, Records] = self.model(input)
+    def forward(self, input: Any) -> LossAndRecords:
+        outputs: LossAndRecords = self.model(input)
         if self._reuses_outputs:
             # The next call overwrites them, and they are logged some steps later.
             outputs = map_nested_tensor(torch.clone, outputs)

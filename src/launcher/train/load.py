@@ -68,14 +68,9 @@ def load_model(
     try:
         saved = ShardReader(exported) if is_export else _open(path, weights)
         model = _build(path / "config.yaml", trust)
-        load_weights(
-            model,
-            (
-                fit_names(saved, [*model_tensors(model), *names_of_tied(model)])
-                if is_export
-                else saved
-            ),
-        )
+        if is_export:
+            saved = fit_names(saved, [*model_tensors(model), *names_of_tied(model)])
+        load_weights(model, saved)
     except (CorruptCheckpoint, TrainingError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return model.eval()

@@ -8,12 +8,12 @@ from torch import Tensor
 from launcher.data.encoding import IGNORED
 from launcher.data.rows import PackedDataset
 from launcher.errors import ConfigError
-from launcher.hooks.base import Records
+from launcher.hooks.base import LossAndRecords
 from launcher.hooks.evaluation_mode import in_evaluation
 from launcher.process.ranks import broadcast
 from launcher.train.composed import Trainer
 
-Forward = Callable[[object], tuple[Tensor | None, Records]]
+Forward = Callable[[object], LossAndRecords]
 MAX_TESTED_LEN = 16
 """Tokens of a measured row. The boundary matters, not the length."""
 

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from launcher.config.messages import describe_type
 from launcher.config.schema.value_types import check_bounds
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, Records, RunContext, StepInfo, TrainState
+from launcher.hooks.base import BaseHook, LossAndRecords, RunContext, State, StepInfo, TrainState
 from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switches_weights
 from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import format_step
@@ -126,7 +126,7 @@ class BaseTrainer(HookCaller):
         self._agreement: Agreement
         self._epoch: Interval | None = None
         # The hook that restores a checkpoint sets these.
-        self.restored: dict[str, Any] | None = None
+        self.restored: State | None = None
         self.resumed_from: Path | None = None
         self.is_fork = False
         # The current step and its boundary.
@@ -147,7 +147,7 @@ class BaseTrainer(HookCaller):
     def build_optimizer(self) -> torch.optim.Optimizer:
         raise self._missing("build_optimizer(self)", "returns a torch.optim.Optimizer")
 
-    def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+    def forward(self, input: Any) -> LossAndRecords:
         """Return the loss of a batch (0-d), and nested records of numbers or 0-d tensors to log.
 
         With a loss of None, the batch is skipped.
@@ -433,7 +433,7 @@ class BaseTrainer(HookCaller):
         self._last_loss = loss
         return True
 
-    def call_forward(self, input: object) -> tuple[torch.Tensor | None, Records]:
+    def call_forward(self, input: object) -> LossAndRecords:
         """Call `forward`, and check its output."""
         output = self.forward(input)
         check_output(output, self._forward_name())
@@ -540,11 +540,11 @@ class BaseTrainer(HookCaller):
         )
 
     # ------------------------------------------------------------------------------------ its state
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return `model`, `training_state`, and the additions of hooks, with full tensors."""
         return full_state(self, self.state_dict_options)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         load_full_state(self, state, self.state_dict_options)
 
     def training_state(self) -> dict[str, object]:
@@ -559,13 +559,13 @@ class BaseTrainer(HookCaller):
             "data_loader": self._batches.position(),
         }
 
-    def load_training_state(self, saved: dict[str, Any]) -> None:
+    def load_training_state(self, saved: State) -> None:
         self.state.load_counters(saved)
         if saved["grad_scaler"]:
             self.grad_scaler.load_state_dict(saved["grad_scaler"])
         self._batches.load_position(saved["data_loader"], self.state)
 
-    def restore_schedule(self, saved: dict[str, Any]) -> None:
+    def restore_schedule(self, saved: State) -> None:
         """Restore the schedule of a training state, after the optimizer."""
         updates = self.state.step - self.state.skipped_steps
         self._schedule.restore(saved, updates, takes_rates=self.is_fork)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from launcher.models.losses import class_loss
+from launcher.models.supervised import class_loss
 
 LOSSES: dict[str, dict[str, float]] = {
     "weighted": {},

@@ -12,8 +12,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.process.ranks import Ranks
-from launcher.proof.diff import checkpoint_differences, diff
-from launcher.proof.line_diff import line_differences, lines_of
+from launcher.proof.diff import checkpoint_differences, diff, line_differences, lines_of
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import read_rows
 from support.toy import Toy

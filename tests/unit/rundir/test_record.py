@@ -300,7 +300,7 @@ def test_a_record_of_a_newer_format_is_rejected_and_stays(tmp_path):
 def test_trials_are_noted_and_stay(folder, clock):
     """By their study and number, also while an attempt is open."""
     goal = Goal("val/loss", "minimize")
-    trial = Trial(3, {"x": 0.5}, target=10).as_data("toy-1", goal)
+    trial = Trial(goal, 3, {"x": 0.5}, target=10).as_data("toy-1")
     command = {"overrides": ["x=0.5"], "identity": {"x": 0.5}, "identity_id": "ab"}
     open_record(folder, clock).note_trial(trial, command)
     data = on_disk(folder)

@@ -17,7 +17,7 @@ def test_states_and_values_are_those_of_the_runs(tmp_path):
     study = StoredStudy.read(folder)
     states = ["paused", "paused", "completed", *["paused"] * 3, "invalid"]
     assert [study.state(trial) for trial in study.trials] == states
-    values = [round(trial.value(study.goal), 3) for trial in study.trials[:3]]
+    values = [round(trial.value, 3) for trial in study.trials[:3]]
     assert values == [1.0, 0.4, 0.233]
     assert [round(y, 3) for y in study.best_so_far() if math.isfinite(y)] == [0.233] * 5
     assert study.common_step == 10

@@ -17,7 +17,7 @@ from support.toy_trials import Killed, ToyRunner, loss, search
 
 
 def statuses(study: Search) -> Counter[str]:
-    return Counter(trial.status(study.settings) for trial in study.trials)
+    return Counter(trial.status for trial in study.trials)
 
 
 def searched(outputs: Path, runner: Any = None, **settings: Any) -> Search:
@@ -123,7 +123,7 @@ def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path):
     keys = {"n_startup_trials": 2, "enqueue": enqueue, "n_trials": 4}
     study = searched(tmp_path, runner, pruner="median", **keys)
     assert stopped == [3]
-    assert (study.trials[3].pruned, study.trials[3].status(study.settings)) == (10, "pruned")
+    assert (study.trials[3].pruned, study.trials[3].status) == (10, "pruned")
     again = searched(tmp_path, pruner="none", enqueue=enqueue, n_trials=4)
     assert (starts(again), again.trials[3].step) == ([3], 90)
 
@@ -134,7 +134,7 @@ def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path):
     )
     study = searched(tmp_path, runner, n_trials=4, enqueue=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
     assert runner.starts == [0, 1, 1, 2, 2, 3]
-    assert [trial.status(study.settings)[0] for trial in study.trials] == [*"cfcc"]
+    assert [trial.status[0] for trial in study.trials] == [*"cfcc"]
     assert "trial 1: failed: a toy breaks; it is started again" in study.lines
     assert "trial 1: failed: a toy breaks" in study.lines
 
@@ -163,7 +163,7 @@ def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path):
         runner = ToyRunner(folder, lambda x, step: "nan" if x > 0.5 else loss(x, step))
         enqueue = [{"x": 0.6}, {"x": 0.4}, {"x": 0.25}]
         study = searched(folder, runner, n_trials=3, pruner=pruner, enqueue=enqueue)
-        assert study.trials[0].status(study.settings) == "failed"
+        assert study.trials[0].status == "failed"
         assert runner.starts.count(0) == 1
         assert study.trials[2] is best_of(study.trials, study.settings)
 
@@ -174,7 +174,7 @@ def test_invalid_and_equal_trials_are_not_run(tmp_path):
     assert starts(study) == [1]
     assert "trial 0: x=0.95: is invalid: x=0.95: is too large." in study.lines
     assert "trial 2: x=0.5: is trial 1 again" in study.lines
-    assert study.trials[2].value(study.settings) == study.trials[1].value(study.settings)
+    assert study.trials[2].value == study.trials[1].value
 
 
 def test_a_run_that_is_on_disk_is_not_run_again(tmp_path):

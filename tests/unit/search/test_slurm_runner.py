@@ -97,11 +97,11 @@ def kill() -> None:
 
 
 def statuses(searched: Search) -> list[str]:
-    return [trial.status(searched.settings) for trial in searched.trials]
+    return [trial.status for trial in searched.trials]
 
 
 def values(searched: Search) -> list[float]:
-    return [trial.value(searched.settings) for trial in searched.trials]
+    return [trial.value for trial in searched.trials]
 
 
 def local_values(folder: Path, **settings: Any) -> list[float]:

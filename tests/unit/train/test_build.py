@@ -70,7 +70,7 @@ def test_a_schedule_of_an_unknown_metric_needs_a_mode(tmp_path, mode):
         return
     trainer = build(tmp_path, *words, f"+scheduler.mode={mode}")
     (hook,) = [hook for hook in trainer.hooks if isinstance(hook, MetricScheduleHook)]
-    assert hook.metric.mode == mode
+    assert hook.best.mode == mode
 
 
 @given(st.integers(1, 16), st.integers(1, 64), st.one_of(st.none(), st.integers(1, 100)))

@@ -12,7 +12,7 @@ from launcher.config.identity.run_id import PLACEHOLDER, choices, without_id
 from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composition_folders, options_with
 from launcher.config.secrets import escape
-from launcher.config.tree import REFERENCE, is_interpolation, join, map_leaves, walk
+from launcher.config.tree import REFERENCE, Node, Tree, is_interpolation, join, map_leaves, walk
 
 UNRESOLVED = object()
 """Replaces a value that is already reported, so that no other rule reports it."""
@@ -59,7 +59,7 @@ class Resolver:
         self.unresolved: list[str] = []
         """Keys that refer to a key that does not resolve; without another error, in a circle."""
 
-    def nodes(self) -> dict[str, Any]:
+    def nodes(self) -> Tree:
         """Resolve all nodes but `run`, whose id is a hash of the others, and Hydra's."""
         with without_id():
             return {
@@ -72,7 +72,7 @@ class Resolver:
     def has_issues(self) -> bool:
         return bool(self.issues or self.lacking or self.unresolved)
 
-    def with_run(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+    def with_run(self, nodes: Node) -> Tree:
         """Return the whole tree, once the run has its id: `run`, and what refers to its id."""
 
         def value(leaf: object, keys: tuple[object, ...]) -> object:

@@ -12,6 +12,7 @@ from launcher.config.identity.difference import by_choice, diff, in_a_line
 from launcher.config.identity.equivalence import canonical, identity_key
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.identity.run_id import digest, identity_to_hash
+from launcher.config.tree import Node
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import RecordData
@@ -60,7 +61,7 @@ def _read_runs(folder: Path) -> Iterator[RunOnDisk]:
             yield run
 
 
-def equivalent(folder: Path, identity: Mapping[str, Any], runs: RunIndex) -> RunOnDisk | None:
+def equivalent(folder: Path, identity: Node, runs: RunIndex) -> RunOnDisk | None:
     """Return the run of an equivalent configuration, if the run's own folder has none yet.
 
     Args:
@@ -82,7 +83,7 @@ def equivalent(folder: Path, identity: Mapping[str, Any], runs: RunIndex) -> Run
     return matches[0] if matches else None
 
 
-def describe_changes(run: Mapping[str, Any], other: RunOnDisk) -> str:
+def describe_changes(run: Node, other: RunOnDisk) -> str:
     """Return the differences of a run's configuration from an equivalent one, in a line."""
     own = read_identity(run)
     return in_a_line(diff(other.identity or {}, {} if own is None else own[1]))
@@ -117,7 +118,7 @@ def describe_nearest_run(folder: Path, record: RecordData) -> str | None:
     )
 
 
-def is_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def is_same(before: Node, now: Node) -> bool:
     """Return whether two stored configurations have equal or equivalent identities."""
     trees = [dict(tree) for tree in (before, now)]
     one, other = (identity_to_hash(OmegaConf.create(tree), tree) for tree in trees)

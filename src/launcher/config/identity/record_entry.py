@@ -4,11 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.config.tree import flat, get, map_leaves, of_the_run
+from launcher.config.tree import Node, flat, get, map_leaves, of_the_run
 from launcher.rundir.record_format import RecordData, json_value
 
 
-def command_record(config: Mapping[str, Any], hydra: Mapping[str, object] | None) -> RecordData:
+def command_record(config: Node, hydra: Mapping[str, object] | None) -> RecordData:
     """Return what a run stores of its command.
 
     `identity_id` is the id that the command gives; it is null for a run that `run.id=...` names.

@@ -23,7 +23,7 @@ from launcher.config.schema.hook_dependencies import METRIC_SCHEDULE, measuring,
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.run_length import default_steps
 from launcher.config.settings import AUTO
-from launcher.config.tree import is_interpolation, map_leaves, value_at
+from launcher.config.tree import Tree, is_interpolation, map_leaves, value_at
 from launcher.process.files import expand
 
 LOCATION_PREFIXES = (
@@ -84,7 +84,7 @@ def without_id() -> Iterator[None]:
 
 @without_id()
 def identity_to_hash(
-    config: DictConfig, written: dict[str, Any], plain: Mapping[str, object] | None = None
+    config: DictConfig, written: Tree, plain: Mapping[str, object] | None = None
 ) -> dict[str, object]:
     """Return the tree that is hashed.
 
@@ -115,14 +115,14 @@ def identity_to_hash(
             return None
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    hashed: dict[str, Any] = map_leaves(_without(written, excluded), value_to_hash)
+    hashed: Tree = map_leaves(_without(written, excluded), value_to_hash)
     for key in HASHED_RUN_KEYS:
         if (setting := OmegaConf.select(config, key)) is not None:
             hashed[key] = str(setting)
     return hashed
 
 
-def _keys_to_exclude(config: DictConfig, written: dict[str, Any]) -> set[str]:
+def _keys_to_exclude(config: DictConfig, written: Tree) -> set[str]:
     """Return the keys that are not hashed."""
     # The schema rejects everything but a list.
     listed = OmegaConf.select(config, "run.identity_exclude")
@@ -141,7 +141,7 @@ def _without(tree: object, excluded: set[str], keys: tuple[object, ...] = ()) ->
     return {key: _without(tree[key], excluded, path) for key, path in paths.items()}
 
 
-def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
+def _steering(tree: Tree, config: DictConfig) -> set[str]:
     """Return the hooks that measure a metric which steers training."""
     nodes = {f"hooks.{name}": node for name, node in parts(tree, "hooks").items()}
     if (
@@ -183,7 +183,7 @@ def run_name(config: DictConfig) -> str:
     )
 
 
-def identity_text(hashed_id: str, hashed: dict[str, Any]) -> str:
+def identity_text(hashed_id: str, hashed: Tree) -> str:
     """Return the text of `run.identity`: the id and the tree that is hashed."""
     text = json.dumps({"id": hashed_id, "identity": for_json(hashed)}, separators=(",", ":"))
     return text.replace("${", ESCAPED)

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
-from typing import Any
 
 from launcher.config.messages import ConfigIssue, show
 from launcher.config.options import COLLECTIONS
 from launcher.config.schema.signature import attribute, signature_of
-from launcher.config.tree import get, items
+from launcher.config.tree import Tree, get, items
 
 OWN_PREFIX = "launcher."
 DEFAULT = {"progress", "logging", "evaluation", "checkpointing"}
@@ -21,10 +20,8 @@ LOGGED_GROUPS = ("train", "val", "throughput", "memory", "gradients", "spikes")
 VALIDATION = ("val_dataset", "val_files", "val_fraction", "num_val_samples")
 """Keys of `data` that give it a validation set."""
 
-Node = dict[str, Any]
 
-
-def need_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def need_issues(tree: Tree) -> Iterator[ConfigIssue]:
     """Return the hooks that have no effect without another hook."""
     modules = {node["_target_"].rpartition(".")[0] for node in _hooks(tree).values()}
     present = {module.rpartition(".")[2] for module in modules}
@@ -35,7 +32,7 @@ def need_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
             yield ConfigIssue(path, None, text)
 
 
-def metric_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def metric_issues(tree: Tree) -> Iterator[ConfigIssue]:
     """Metrics that a hook or schedule follows, and that no hook logs."""
     for path, node in _without_own(tree).items():
         if not node["_target_"].startswith(OWN_PREFIX):
@@ -48,7 +45,7 @@ def metric_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
                 yield ConfigIssue(f"{path}.{name}", show(metric), text)
 
 
-def validation_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def validation_issues(tree: Tree) -> Iterator[ConfigIssue]:
     """Hooks that have no effect with data that have no validation set."""
     if get(tree, "hooks.evaluation.loader") is not None:
         return
@@ -60,13 +57,13 @@ def validation_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
             yield ConfigIssue(path, None, text)
 
 
-def _list_needs(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _list_needs(tree: Tree) -> Iterator[tuple[str, str, str]]:
     """List each hook that needs another for a setting: its path, the setting, the other's name."""
     for path, node in _without_own(tree).items():
         yield from ((path, setting, other) for setting, other in needs(node))
 
 
-def _without_own(tree: dict[str, Any]) -> dict[str, Node]:
+def _without_own(tree: Tree) -> dict[str, Tree]:
     """The hooks by path, and the schedule that follows a metric.
 
     If the user has a hook of their own, it is the only one: it may log the metric or make the
@@ -83,7 +80,7 @@ def _without_own(tree: dict[str, Any]) -> dict[str, Node]:
     return {path: node for path, node in nodes.items() if own <= {path}}
 
 
-def _hooks(tree: dict[str, Any]) -> dict[str, Node]:
+def _hooks(tree: Tree) -> dict[str, Tree]:
     """The hooks and trackers by path."""
     groups = {group: parts(tree, group) for group in COLLECTIONS}
     return {
@@ -91,7 +88,7 @@ def _hooks(tree: dict[str, Any]) -> dict[str, Node]:
     }
 
 
-def parts(tree: dict[str, Any], group: str) -> dict[str, Node]:
+def parts(tree: Tree, group: str) -> dict[str, Tree]:
     """The parts of a group, by name."""
     return {
         name: node
@@ -100,14 +97,14 @@ def parts(tree: dict[str, Any], group: str) -> dict[str, Node]:
     }
 
 
-def needs(node: Node) -> Iterator[tuple[str, str]]:
+def needs(node: Tree) -> Iterator[tuple[str, str]]:
     """List the settings of a hook for which it needs another hook, with the name of that hook."""
     for name, text, (pattern, other) in conditions(node):
         if fnmatchcase(text, pattern):
             yield f"{name}={text}", other
 
 
-def conditions(node: Node) -> Iterator[tuple[str, str, tuple[str, str]]]:
+def conditions(node: Tree) -> Iterator[tuple[str, str, tuple[str, str]]]:
     """List the conditions in a hook's `needs`.
 
     Returns:
@@ -121,7 +118,7 @@ def conditions(node: Node) -> Iterator[tuple[str, str, tuple[str, str]]]:
         yield name, show(node.get(name, default), 200).strip("'"), (pattern, other)
 
 
-def measuring(path: str, node: Node, value: Callable[[str], object]) -> Iterator[str]:
+def measuring(path: str, node: Tree, value: Callable[[str], object]) -> Iterator[str]:
     """Return the hooks that measure the metrics by which a hook steers training."""
     keys = attribute(node["_target_"], "steered_by") or ()
     settings = node | {key: value(f"{path}.{key}") for key in keys if key in node}

@@ -6,16 +6,14 @@ number of first steps that are bitwise identical. A key without a rule matters f
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.config.tree import walk
+from launcher.config.tree import Node, walk
 
 ALL_STEPS = sys.maxsize
 """The steps of any run."""
-
-Node = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

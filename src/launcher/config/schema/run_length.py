@@ -3,10 +3,9 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from typing import Any
 
 from launcher.config.messages import ConfigIssue, show
-from launcher.config.tree import get, map_leaves
+from launcher.config.tree import Node, Tree, get, map_leaves
 
 DEFAULT_STEPS = 500
 SCHEDULE_LENGTH = "scheduler.max_steps"
@@ -19,7 +18,7 @@ def default_steps(epochs: float | None) -> int | None:
     return DEFAULT_STEPS if epochs is None else None
 
 
-def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[ConfigIssue]:
+def length_issues(tree: Tree, sources: Mapping[str, str]) -> Iterator[ConfigIssue]:
     """Return the issues of the run's length."""
     steps, epochs = get(tree, "trainer.max_steps"), get(tree, "trainer.max_epochs")
     if steps is not None and epochs is not None:
@@ -41,7 +40,7 @@ def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[
             yield ConfigIssue(key, "${trainer.max_steps}", text)
 
 
-def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
+def with_steps(config: Node, steps: float) -> Tree:
     """Return a resolved configuration with another `trainer.max_steps`, also in the schedule."""
     trainer, schedule = config["trainer"], config.get("scheduler") or {}
     nodes = {"trainer": {**trainer, "max_steps": steps}}

@@ -6,7 +6,6 @@ Each saves first and can be resumed.
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.errors import ConfigError
@@ -15,7 +14,7 @@ from launcher.rundir.holder import find_local_holder, is_held, signal_holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 from launcher.slurm import scheduler
 from launcher.slurm.cancel_marker import remove_cancel_note, write_cancel_note
 from launcher.slurm.shared_job import others_of
@@ -24,6 +23,10 @@ from launcher.slurm.shared_job import others_of
 def add_arguments(parser: Parser) -> None:
     parser.argument("words", "FILTER", FILTER_HELP, nargs="*")
     parser.flag("--all", "every run that is queued or running")
+
+
+def warn(run: StoredRun, text: str) -> None:
+    print(f"{run.label}: {text}", file=sys.stderr)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(not all(done))
 
 
-def has_other_runs(run: StoredRun, chosen: Sequence[StoredRun]) -> bool:
+def has_other_runs(run: StoredRun, chosen: StoredRuns) -> bool:
     """Return whether the run's job has other runs that are not to be cancelled."""
     paths = {other.folder.path.absolute() for other in chosen}
     others = () if run.note is None else others_of(run.folder, run.note)
@@ -68,7 +71,7 @@ def note_cancellation(run: StoredRun, job: str) -> bool:
     return True
 
 
-def cancel_jobs(runs: Sequence[StoredRun]) -> bool:
+def cancel_jobs(runs: StoredRuns) -> bool:
     """Cancel the jobs of runs; return False if one could not be cancelled, or not recorded."""
     try:
         rejected = scheduler.cancel([run.job.id for run in runs if run.job is not None])
@@ -80,7 +83,7 @@ def cancel_jobs(runs: Sequence[StoredRun]) -> bool:
     is_recorded = True
     for run in runs:
         if (message := rejected.get(str(run.job_id))) is not None:
-            print(f"{run.label}: SLURM job {run.job_id}: {message}", file=sys.stderr)
+            warn(run, f"SLURM job {run.job_id}: {message}")
             continue
         # A live run records its end itself, after its save. A suspended run cannot do so.
         if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
@@ -89,7 +92,7 @@ def cancel_jobs(runs: Sequence[StoredRun]) -> bool:
     return is_recorded and not rejected
 
 
-def withdraw_notes(runs: Sequence[StoredRun]) -> None:
+def withdraw_notes(runs: StoredRuns) -> None:
     for run in runs:
         with suppress(OSError):
             remove_cancel_note(run.folder)
@@ -98,10 +101,10 @@ def withdraw_notes(runs: Sequence[StoredRun]) -> None:
 def cancel_part(run: StoredRun, is_noted: bool) -> bool:
     """Cancel a run whose job continues with its other runs: the job reads the note."""
     if not is_noted:
-        print(
-            f"{run.label}: its folder cannot be written, so SLURM job {run.job_id}, which has"
-            " other runs, continues it; cancel it as the owner of the folder",
-            file=sys.stderr,
+        warn(
+            run,
+            f"its folder cannot be written, so SLURM job {run.job_id}, which has other runs,"
+            " continues it; cancel it as the owner of the folder",
         )
         return False
     is_recorded = is_held(run.folder) or record_cancellation(run, run.job_id)
@@ -116,10 +119,7 @@ def record_cancellation(run: StoredRun, job: str | None) -> bool:
             "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job
         )
     except OSError as error:
-        print(
-            f"{run.label}: run.json cannot be written ({error.strerror}): its state stays",
-            file=sys.stderr,
-        )
+        warn(run, f"run.json cannot be written ({error.strerror}): its state stays")
         return False
     return True
 
@@ -139,7 +139,7 @@ def stop(run: StoredRun) -> bool:
         return True
     except PermissionError:
         fault = "belongs to another user"
-    print(f"{run.label}: process {holder.pid} {fault}", file=sys.stderr)
+    warn(run, f"process {holder.pid} {fault}")
     return False
 
 
@@ -147,7 +147,7 @@ def reject_running(run: StoredRun) -> bool:
     fix = f"is running on {run.node}; stop it there"
     if run.had_job and not run.queue_known:
         fix = "SLURM does not answer; cancel it again later"
-    print(f"{run.label}: {fix}", file=sys.stderr)
+    warn(run, fix)
     return False
 
 

@@ -13,21 +13,21 @@ from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
 from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, LATEST, CheckpointStore
-from launcher.config.messages import hint
+from launcher.config.messages import hint, plural
 from launcher.errors import ConfigError
 from launcher.process.byte_sizes import size
 from launcher.process.text_table import TextTable
-from launcher.rundir.folder import checkpoint_of, find_folders, is_copy, run_name
+from launcher.rundir.folder import checkpoint_of, find_folders, run_name
 from launcher.rundir.holder import is_held
 from launcher.rundir.lock import RunLock
-from launcher.runs.format import duration, plural
+from launcher.runs.format import duration
 from launcher.runs.found_checkpoints import (
     HEADINGS,
     FoundCheckpoint,
     cells,
     verify_checkpoints,
 )
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 
 AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -57,9 +57,7 @@ def parse_keep(text: str) -> list[str]:
     return names
 
 
-def delete(
-    runs: Sequence[StoredRun], everything: Sequence[StoredRun], arguments: argparse.Namespace
-) -> int:
+def delete(runs: StoredRuns, everything: StoredRuns, arguments: argparse.Namespace) -> int:
     """Print what would be deleted, or delete it; forks of `runs` are among `everything`."""
     sources = starting_points(everything, arguments.outputs)
     rows, deleted, reasons, failed = [], [], Counter[str](), False
@@ -155,7 +153,7 @@ def total(deleted: Sequence[FoundCheckpoint], is_done: bool) -> str:
 
 
 # -------------------------------------------------------------------------------- what is protected
-def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
+def starting_points(runs: StoredRuns, outputs: Path) -> set[str]:
     """Return the folders of runs from which others start: as forks, or by `run.init_from`."""
     labels: set[str] = set()
     folders: set[Path] = set()
@@ -184,7 +182,6 @@ def _runs_of(start: str, outputs: Path) -> list[Path]:
 def protect(run: StoredRun, older: float, sources: Collection[str]) -> None:
     """Raise `Untouched` unless a run may be cleaned. `older` is in seconds."""
     places = [path for path in (run.path, run.folder.checkpoints) if os.path.exists(path)]
-    is_copied = is_copy(run.folder.path, run.record.get("folder"))
     is_uncertain = run.had_job and not run.queue_known and run.state != "completed"
     reasons = {
         "a process is on it": is_held(run.folder),
@@ -195,7 +192,7 @@ def protect(run: StoredRun, older: float, sources: Collection[str]) -> None:
         "it has a tag (run.tag)": run.settings.get("run.tag") is not None,
         "another run starts from it": os.path.realpath(run.path) in sources,
         "it is a copy, and its checkpoints are the original's": (
-            run.folder.checkpoints.is_symlink() and is_copied
+            run.folder.checkpoints.is_symlink() and run.is_copied
         ),
         f"it is younger than {duration(older)}": (
             run.updated is None or time.time() - run.updated < older

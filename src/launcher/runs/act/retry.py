@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 from hydra.errors import HydraException
 
@@ -18,11 +17,12 @@ from launcher.config.foreign import check_code, check_overrides, reject
 from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import resolve_node
 from launcher.config.schema.validate import check_dispatch
+from launcher.config.tree import Tree
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.rundir.folder import RunFolder, run_name
 from launcher.rundir.signing import is_own_record
-from launcher.runs.act.cancel import choose_runs, record_cancellation
+from launcher.runs.act.cancel import choose_runs, record_cancellation, warn
 from launcher.runs.act.repeat_command import add_trust
 from launcher.runs.filters import FILTER_HELP
 from launcher.runs.stored_run import StoredRun
@@ -73,10 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
             warn(run, f"was not submitted with dispatch=slurm; resume it with: {command}")
     submit(submitted, changes, arguments.dry_run, arguments.trust)
     return int(len(submitted) < len(due) or bool(completing) or not all(recorded))
-
-
-def warn(run: StoredRun, text: str) -> None:
-    print(f"{run.label}: {text}", file=sys.stderr)
 
 
 def report_cancelled(run: StoredRun, dry_run: bool) -> bool:
@@ -158,8 +154,8 @@ def check_frozen(run: StoredRun, changes: Mapping[str, object]) -> None:
     check_code({**saved["config"], "dispatch": dispatch}, file)
 
 
-def change(config: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    dispatch: dict[str, Any] = config["dispatch"]
+def change(config: Tree, changes: Mapping[str, object]) -> Tree:
+    dispatch: Tree = config["dispatch"]
     for key, value in changes.items():
         name, _, flag = key.partition(".")
         dispatch[name] = {**(dispatch.get(name) or {}), flag: value} if flag else value

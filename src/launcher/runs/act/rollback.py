@@ -8,17 +8,17 @@ from pathlib import Path
 
 from launcher.checkpoint.find_checkpoint import checkpoint_path, damage_error, missing_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint, verify
-from launcher.checkpoint.store import BEST, CheckpointStore, read_notes
+from launcher.checkpoint.store import BEST, CheckpointStore, read_best
+from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import name_abandoned
-from launcher.rundir.folder import RunFolder, is_copy
+from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import BestData
 from launcher.rundir.step_lines import set_lines_aside
 from launcher.runs.find_runs import RUN_HELP, ask_queue, find_run
-from launcher.runs.format import plural
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = run.folder
     store = CheckpointStore(folder.checkpoints, names=run.names)
     folder.check_links()
-    if folder.checkpoints.is_symlink() and is_copy(folder.path, run.record.get("folder")):
+    if folder.checkpoints.is_symlink() and run.is_copied:
         raise ConfigError(f"'{run.label}': is a copy, and its checkpoints are the original's.")
     step = step_to_keep(store, arguments.step)
     ask_queue([run])
@@ -134,7 +134,7 @@ def set_images_aside(images: Path, step: int) -> None:
 
 def best_of(store: CheckpointStore, step: int) -> BestData | None:
     """Return the best value of the run up to a step, as its checkpoint has stored it."""
-    best = (read_notes(store.path(step)) or {}).get("best")
-    if not isinstance(best, dict) or not {"metric", "value"} <= best.keys() or not best["value"]:
+    best = read_best(store.path(step))
+    if best is None or not {"metric", "value"} <= best.keys() or not best["value"]:
         return None
     return {"metric": str(best["metric"]), "value": float(best["value"]), "step": best["step"]}

@@ -18,6 +18,7 @@ from launcher.config.compose.composer import compose
 from launcher.config.explain import unwrap_cause
 from launcher.config.foreign import check_code
 from launcher.config.messages import reason
+from launcher.config.tree import Node
 from launcher.errors import ConfigError, config_error
 from launcher.process.argument_parser import Parser
 from launcher.rundir.holder import read_holder
@@ -87,9 +88,7 @@ def _build_trackers(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]
         ) from error
 
 
-def _choose_trackers(
-    run: StoredRun, nodes: Mapping[str, Any], overrides: Sequence[str], trusted: bool
-) -> Any:
+def _choose_trackers(run: StoredRun, nodes: Node, overrides: Sequence[str], trusted: bool) -> Any:
     """Compose the group `tracker`; overrides without a choice change the run's own trackers."""
     words: list[str] = []
     if not any(re.match(r"(tracker|\+tracker\.\w+)=", override) for override in overrides):

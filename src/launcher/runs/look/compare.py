@@ -15,7 +15,7 @@ from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.format import number
 from launcher.runs.look.differences import counts, is_group, keys_without_effect
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 
 PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
 """Keys that say where a run is stored, which differ between all runs."""
@@ -68,7 +68,7 @@ def identity_of(run: StoredRun) -> dict[str, object]:
     return identity
 
 
-def all_of(runs: Sequence[StoredRun]) -> dict[str, Rows]:
+def all_of(runs: StoredRuns) -> dict[str, Rows]:
     return {
         "configuration": configuration(runs, counted=True),
         "configuration that cannot change the numbers": configuration(runs, counted=False),
@@ -78,7 +78,7 @@ def all_of(runs: Sequence[StoredRun]) -> dict[str, Rows]:
     }
 
 
-def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
+def configuration(runs: StoredRuns, counted: bool) -> Rows:
     """Return the differing options and keys that can change a run's numbers, or the others."""
     ignored = keys_without_effect(runs)
     chosen = [
@@ -94,7 +94,7 @@ def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
     )
 
 
-def code(runs: Sequence[StoredRun]) -> Rows:
+def code(runs: StoredRuns) -> Rows:
     described = [
         {
             "commit": commit(run),
@@ -112,7 +112,7 @@ def commit(run: StoredRun) -> str:
     return f"{str(git['commit'])[:12]}{' + changes' * bool(git.get('dirty'))}" if git else "unknown"
 
 
-def machine(runs: Sequence[StoredRun]) -> Rows:
+def machine(runs: StoredRuns) -> Rows:
     """Return the machines of each run by attempt, if they differ: they decide the last bits."""
     described = [
         "; then ".join(
@@ -123,7 +123,7 @@ def machine(runs: Sequence[StoredRun]) -> Rows:
     return {"computed on": [*described]} if len({*described}) > 1 else {}
 
 
-def results(runs: Sequence[StoredRun]) -> Rows:
+def results(runs: StoredRuns) -> Rows:
     rows: Rows = {
         "state": [run.state for run in runs],
         "step": [run.progress for run in runs],
@@ -143,7 +143,7 @@ def results(runs: Sequence[StoredRun]) -> Rows:
     return rows
 
 
-def first_differences(runs: Sequence[StoredRun]) -> list[str]:
+def first_differences(runs: StoredRuns) -> list[str]:
     """Find the steps at which loss and validation metrics begin to differ from the first run."""
     first, *others = runs
     return [f"{other.label} against {first.label}: {parting(first, other)}" for other in others]

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from launcher.config.identity.difference import diff, is_within
 from launcher.config.messages import to_override_text
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 
 TAG, TARGET, PRESET = "run.tag", "._target_", "experiment"
 Row = dict[str, str]
 """Values of a run by dotted keys, as typed on a command line."""
 
 
-def differences(runs: Sequence[StoredRun]) -> list[Row]:
+def differences(runs: StoredRuns) -> list[Row]:
     """Find the keys that are not the same in all runs, with each run's values as typed.
 
     Keys of `run.identity_exclude` are left out: they cannot change the numbers.
@@ -48,7 +48,7 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
     return [{key: row[key] for key in ordered if key in row} for row in rows]
 
 
-def _differing(runs: Sequence[StoredRun]) -> tuple[set[str], set[str]]:
+def _differing(runs: StoredRuns) -> tuple[set[str], set[str]]:
     """Return the groups and keys that differ and count, without what follows from a preset."""
     ignored = keys_without_effect(runs)
     chosen = [(run, run.choices) for run in runs if run.choices]
@@ -86,7 +86,7 @@ def is_group(name: str) -> bool:
     return "/" not in name and name != "hydra"
 
 
-def keys_without_effect(runs: Sequence[StoredRun]) -> set[str]:
+def keys_without_effect(runs: StoredRuns) -> set[str]:
     """Keys that cannot change a run's numbers."""
     return {"run", "paths", "hydra"}.union(*(run.identity_exclude for run in runs))
 
@@ -97,7 +97,7 @@ def counts(key: str, ignored: set[str]) -> bool:
 
 
 def without_echoes(
-    runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str], represented: set[str]
+    runs: StoredRuns, rows: Sequence[Row], keys: set[str], represented: set[str]
 ) -> set[str]:
     """Drop represented keys, and keys that repeat a typed one, or a represented one of their name.
 

@@ -22,7 +22,7 @@ from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.format import duration, number, seconds_of
 from launcher.runs.look import run_groups
 from launcher.runs.look.differences import Row, differences, override_text
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 
 COLORS = {
     "running": "green",
@@ -103,7 +103,7 @@ def print_runs(
 
 
 def columns_of(
-    runs: Sequence[StoredRun], now: float, keys: Sequence[str], differing: Sequence[str]
+    runs: StoredRuns, now: float, keys: Sequence[str], differing: Sequence[str]
 ) -> dict[str, list[str]]:
     """Return the cells of each column: `keys`, or the usual ones."""
     columns = {"name": [run.name for run in runs], "id": [run.id for run in runs]}
@@ -117,7 +117,7 @@ def columns_of(
     return columns
 
 
-def usual_columns(runs: Sequence[StoredRun], now: float) -> dict[str, list[str]]:
+def usual_columns(runs: StoredRuns, now: float) -> dict[str, list[str]]:
     metrics = {str(run.best.get("metric")) for run in runs if run.best}
     heading = f"best {min(metrics)}" if len(metrics) == 1 else "best"
     columns = {

@@ -20,6 +20,8 @@ from launcher.slurm.submission import FROZEN
 
 # Seconds between two reads of a growing file.
 PAUSE = 0.3
+QUEUE_PAUSE = 5.0
+"""Seconds between two looks into SLURM's queue."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -61,7 +63,7 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
     if jobs and (slurm or rank == 0):
         return jobs[-1]
     names = sorted(log.name for log in run.folder.logs.glob("*.log"))
-    if not names and run.record.get("state") == "queued":
+    if not names and run.recorded_state == "queued":
         raise ConfigError(
             f"{run.label}: has no log yet, since it waits in the queue; -f waits for it."
         )
@@ -73,7 +75,7 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
 
 def last_end(run: StoredRun) -> str:
     """Describe how the newest attempt ended, if its reason is known, or return ""."""
-    last = run.attempts[-1] if run.attempts else {}
+    last = run.attempt
     return f"{last.get('outcome')}, {last['reason']}" if last.get("reason") else ""
 
 
@@ -84,8 +86,8 @@ class RunWatch:
     is not complete then, since srun forwards output a moment later.
     """
 
-    def __init__(self, path: Path, pause: float = 5.0, is_job_log: bool = False):
-        self.path, self.pause, self.is_job_log = path, pause, is_job_log
+    def __init__(self, path: Path, is_job_log: bool = False):
+        self.path, self.is_job_log = path, is_job_log
         self._asked = float("-inf")
         self._in_queue = False
 
@@ -96,7 +98,7 @@ class RunWatch:
         is_completed = run.state == "completed"
         if is_completed and not self.is_job_log:
             return True
-        if run.had_job and time.monotonic() - self._asked > self.pause:
+        if run.had_job and time.monotonic() - self._asked > QUEUE_PAUSE:
             join_queue([run], queue([self.path / FROZEN]))
             is_over = run.job is None or (is_completed and run.job.state == ENDING)
             self._asked, self._in_queue = time.monotonic(), not is_over

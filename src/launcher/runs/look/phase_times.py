@@ -49,7 +49,7 @@ def time_of_attempt(run: StoredRun, attempt: AttemptData, now: float, restart: f
         end = now if run.state == "running" else run.updated or now
     total = max(0.0, end - begin)
     last = attempt.get("end_step")
-    last = (run.record.get("step") or 0) if last is None else last
+    last = run.step if last is None else last
     steps = max(0, last - attempt["start_step"])
     noted = attempt.get("seconds") or {}
     seconds = {name: float(noted.get(name, 0.0)) for name in ("starting", "evaluating", "saving")}

@@ -20,7 +20,7 @@ from launcher.runs.find_runs import RUN_HELP
 from launcher.runs.look.differences import differences, override_text
 from launcher.runs.look.run_groups import OVER_HELP, Group, group_runs
 from launcher.runs.look.series import LOSS, VALIDATION, band, check_metrics, smooth, smoothing_of
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 
 MAX_POINTS = 4000
 MAX_LABELS = 12
@@ -81,7 +81,7 @@ def save(figure: Any, output: Path) -> None:
 
 
 def draw(
-    runs: Sequence[StoredRun],
+    runs: StoredRuns,
     metrics: Sequence[str],
     smoothing: float | None = None,
     groups: Sequence[Group] | None = None,
@@ -129,7 +129,7 @@ class Panel:
     def dots(self) -> str | None:
         return "val/loss" if self.metric == LOSS else None
 
-    def set_up(self, runs: Sequence[StoredRun]) -> None:
+    def set_up(self, runs: StoredRuns) -> None:
         """Set title and axes. The scale is logarithmic if the values span orders of magnitude."""
         names = [self.metric, self.dots] if self.dots else [self.metric]
         curves = [run.history.curve(name) for run in runs for name in names]
@@ -142,7 +142,7 @@ class Panel:
         if self.is_log:
             self.drawn.set_yscale("log", nonpositive="mask")
 
-    def draw_runs(self, runs: Sequence[StoredRun]) -> None:
+    def draw_runs(self, runs: StoredRuns) -> None:
         for run, label, color in zip(runs, labels_of(runs), cycle(COLORS), strict=False):
             self._draw_curve(run, {"color": color, "label": label})
             if self.dots:
@@ -181,7 +181,7 @@ class Panel:
                 )
 
 
-def labels_of(runs: Sequence[StoredRun]) -> list[str]:
+def labels_of(runs: StoredRuns) -> list[str]:
     """Label runs by the id and the differing keys. Of many runs, only the first are labelled."""
     pairs = zip(runs, differences(runs), strict=True)
     is_one = len({run.id for run in runs}) == len(runs)

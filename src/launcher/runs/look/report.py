@@ -1,9 +1,12 @@
 """Write a report of runs, or of a hyperparameter search, as one HTML file."""
 
 import argparse
+import base64
 import html
 import json
 import math
+import mimetypes
+import os
 import re
 import time
 from collections import Counter
@@ -18,25 +21,30 @@ from launcher.config.schema.metric_direction import Mode, best_index, mode_of, s
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import replace_file
+from launcher.rundir.history import read_rows
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.format import seconds_of
 from launcher.runs.look.differences import differences
 from launcher.runs.look.phase_times import DEVICES, describe_time, time_of_run, total_time
-from launcher.runs.look.report_media import media_of
 from launcher.runs.look.run_groups import OVER_HELP, group_runs
 from launcher.runs.look.series import LOSS, unknown_metric
 from launcher.runs.look.show import fork_source, shares
 from launcher.runs.objective import curve_of as trained_curve
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 from launcher.runs.stored_study import StoredStudy, find_study
 from launcher.runs.trials import Trial
 
 MAX_CURVE_POINTS, MIN_CURVE_POINTS, MAX_TOTAL_POINTS = 600, 150, 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
 MAX_METRICS = 8
+MAX_RUNS_WITH_MEDIA = 24
+MAX_IMAGE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 16 << 20
+"""Bytes of an image, and of all images."""
 AXES = ("step", "time", "samples")
+Data = dict[str, Any]
+"""Data of the page, in JSON's types."""
 NOT_SHARED = ("run", "paths", "dispatch", "tracker", "job", "hydra", "device")
 """Keys of how a run was started."""
 
@@ -97,7 +105,7 @@ def plotly_source() -> str:
     return source
 
 
-def page(data: dict[str, Any], plotly: str) -> str:
+def page(data: Data, plotly: str) -> str:
     """Return the HTML file. `<` is escaped in the data, so no user's text can end the script."""
     names = sorted({run["name"] for run in data["runs"]})
     title = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {len(data['runs'])} runs"
@@ -111,10 +119,10 @@ def page(data: dict[str, Any], plotly: str) -> str:
 
 
 def report_data(
-    runs: Sequence[StoredRun],
+    runs: StoredRuns,
     metric: str | None = None,
     directions: Mapping[str, Mode] = MappingProxyType({}),
-) -> dict[str, Any]:
+) -> Data:
     """Collect the data of the page in JSON's types; `directions` of metrics override the runs'."""
     judges = Counter(run.judged_by for run in runs if run.judged_by is not None).most_common()
     # A metric has the direction that most runs give it.
@@ -146,7 +154,7 @@ def report_data(
     }
 
 
-def common_settings(runs: Sequence[StoredRun]) -> list[str]:
+def common_settings(runs: StoredRuns) -> list[str]:
     """Return what all runs have: model, data, and the overrides that all command lines have."""
     chosen = (
         {f"{group}={run.choices[group]}" for group in ("model", "data") if group in run.choices}
@@ -159,7 +167,7 @@ def common_settings(runs: Sequence[StoredRun]) -> list[str]:
     return sorted(set.intersection(*chosen) | set.intersection(*typed))
 
 
-def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, object]:
+def study_data(study: StoredStudy, metric: str | None = None) -> Data:
     runs, goal = study.runs, study.goal
     ask_queue(runs)
     logged = {name for run in runs for name in run.history.metrics}
@@ -187,12 +195,12 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, objec
     }
 
 
-def describe_trial(trial: Trial, study: StoredStudy) -> dict[str, object]:
+def describe_trial(trial: Trial, study: StoredStudy) -> Data:
     return {
         "number": trial.number,
         "state": study.state(trial),
         "run": None if trial.stored is None else trial.stored.id,
-        "value": round_value(trial.value(study.goal)),
+        "value": round_value(trial.value),
         "params": trial.params,
     }
 
@@ -214,7 +222,7 @@ def keys_of(rows: Sequence[dict[str, str]]) -> list[str]:
 
 def describe_run(
     run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], max_points: int
-) -> dict[str, Any]:
+) -> Data:
     curves = {metric: curve_of(run, metric, max_points) for metric in modes}
     return {
         "id": run.id,
@@ -248,7 +256,7 @@ def curve_of(run: StoredRun, metric: str, max_points: int) -> dict[str, list[flo
     }
 
 
-def best_of(run: StoredRun, metric: str, mode: Mode) -> dict[str, object] | None:
+def best_of(run: StoredRun, metric: str, mode: Mode) -> Data | None:
     """Return the best and last value of a metric and the best's step, or None if none was finite.
 
     The evaluation before the first step does not count.
@@ -264,7 +272,7 @@ def best_of(run: StoredRun, metric: str, mode: Mode) -> dict[str, object] | None
     }
 
 
-def attempt_of(run: StoredRun, attempt: AttemptData) -> dict[str, object]:
+def attempt_of(run: StoredRun, attempt: AttemptData) -> Data:
     ended = seconds_of(attempt.get("ended")) or run.updated
     return {
         "started": seconds_of(attempt.get("started")),
@@ -281,3 +289,47 @@ def round_value(value: float) -> float | None:
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else float(f"{value:.6g}")
+
+
+def media_of(runs: StoredRuns) -> Data:
+    """Return by key the newest image or histogram of each run, and how many were too large."""
+    items: dict[str, list[Data]] = {}
+    left_out, total = 0, 0
+    for run in runs[:MAX_RUNS_WITH_MEDIA]:
+        newest: dict[tuple[str, str], Data] = {}
+        for row in read_rows(run.folder.path / "media.jsonl"):
+            if row.get("kind") in ("image", "histogram") and isinstance(row.get("key"), str):
+                newest[row["kind"], row["key"]] = row
+        for (medium, key), row in newest.items():
+            content = _histogram(row) if medium == "histogram" else _image(run, row)
+            size = len(content.get("image", "")) if content is not None else 0
+            if content is None or total + size > MAX_TOTAL_BYTES:
+                left_out += 1
+                continue
+            total += size
+            item = {"run": run.label, "step": row.get("step"), **content}
+            items.setdefault(f"{key} ({medium})", []).append(item)
+    return {"keys": items, "left_out": left_out}
+
+
+def _histogram(row: dict[str, object]) -> Data | None:
+    counts, edges = row.get("counts"), row.get("edges")
+    is_one = isinstance(counts, list) and isinstance(edges, list) and len(edges) == len(counts) + 1
+    return {"counts": counts, "edges": edges} if is_one else None
+
+
+def _image(run: StoredRun, row: Data) -> Data | None:
+    """Return a data URL, or None if it is gone, too large, outside, or unsafe on a page."""
+    path = run.folder.path / str(row.get("path"))
+    mime = mimetypes.guess_type(path.name)[0] or ""
+    try:
+        # `Path.resolve` raises a RuntimeError for a link to itself.
+        is_inside = Path(os.path.realpath(path)).is_relative_to(run.folder.path.resolve())
+        if not is_inside or mime not in ("image/png", "image/jpeg", "image/webp", "image/gif"):
+            return None
+        if path.stat().st_size > MAX_IMAGE_BYTES:
+            return None
+        text = base64.b64encode(path.read_bytes()).decode()
+    except OSError:
+        return None
+    return {"image": f"data:{mime};base64,{text}"}

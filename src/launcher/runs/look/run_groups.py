@@ -21,7 +21,7 @@ from launcher.runs.look.differences import (
     keys_without_effect,
     override_text,
 )
-from launcher.runs.stored_run import StoredRun, count_states
+from launcher.runs.stored_run import StoredRun, StoredRuns, count_states
 
 OVER_HELP = "group runs that differ in this key alone: seed"
 
@@ -55,7 +55,7 @@ def best_of(run: StoredRun, key: str) -> object:
     return run.best.get("value") if run.best.get("metric") == metric else None
 
 
-def group_runs(runs: Sequence[StoredRun], key: str) -> list[Group]:
+def group_runs(runs: StoredRuns, key: str) -> list[Group]:
     """Group the runs by all keys that can change their numbers, except one key and its echoes."""
     if runs and not any(key in run.settings or key in run.choices for run in runs):
         check_keys(runs, [key], "--over=")

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.rundir.history import Curve
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRuns
 
 LOSS, VALIDATION, TRAINING, EXACT = "train/loss", "val/", "train/", "train/lr/"
 
 
-def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
+def check_metrics(runs: StoredRuns, metrics: Sequence[str]) -> None:
     """Check that some run has logged each of the metrics."""
     names = sorted({metric for run in runs for metric in run.history.metrics})
     if not metrics:
@@ -57,7 +57,7 @@ def band(curves: Sequence[Curve], log: bool = False) -> Band:
     tables = [
         {
             x: math.log(y) if log else y
-            for x, y in zip(curve.x, curve.y, strict=True)
+            for x, y in curve.points()
             if math.isfinite(y) and (y > 0 or not log)
         }
         for curve in curves

@@ -1,21 +1,24 @@
 """Show a run: record, overrides, attempts, checkpoints, newest metrics; or write a note."""
 
 import argparse
+import re
 import time
 from collections.abc import Iterator
 
+from launcher.config.messages import plural
+from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.text_table import TextTable, headings_that_fit, terminal_width
 from launcher.rundir.record_format import AttemptData, RecordData
+from launcher.rundir.user_note import UserNote
 from launcher.runs.act.repeat_command import select_runs
 from launcher.runs.find_runs import RUN_HELP, ask_queue
-from launcher.runs.format import best, duration, local_time, number, plural, seconds_of
+from launcher.runs.format import best, duration, local_time, number, seconds_of
 from launcher.runs.found_checkpoints import cells, verify_checkpoints
 from launcher.runs.look.compare import commit
 from launcher.runs.look.differences import is_group
-from launcher.runs.look.notes import add_note_arguments, write_notes
 from launcher.runs.look.phase_times import describe_time, time_of_run
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 
 LEFT_OUT = ("pid", "host", "ranks", "job", "took", "started")
 """Columns of attempts that a narrow terminal does without, in this order."""
@@ -126,3 +129,24 @@ def attempt_cells(attempt: AttemptData, run: StoredRun) -> dict[str, object]:
         "exit": None if code is None else str(code),
         "reason": attempt.get("reason"),
     }
+
+
+def add_note_arguments(parser: Parser) -> None:
+    parser.argument("--note", "TEXT", "write a note about it; '' removes it")
+    parser.add_argument("--label", action="append", default=[], help="add a label; may be repeated")
+    parser.argument("--unlabel", "LABEL", "remove a label", action="append", default=[])
+
+
+def write_notes(runs: StoredRuns, arguments: argparse.Namespace) -> None:
+    for label in (*arguments.label, *arguments.unlabel):
+        if re.fullmatch(r"[\w.-]+", label) is None:
+            raise ConfigError(f"--label '{label}': should be letters, digits and . _ -.")
+    for run in runs:
+        text = run.written.text if arguments.note is None else arguments.note
+        labels = dict.fromkeys((*run.written.labels, *arguments.label))
+        new = UserNote(text, tuple(label for label in labels if label not in arguments.unlabel))
+        if new != run.written:
+            with run.folder.explain_write_errors():
+                new.write(run.folder.path)
+        marks = "".join(f" [{label}]" for label in new.labels)
+        print(f"{run.label}:{marks} {new.text or '-'}")

@@ -17,7 +17,7 @@ from launcher.runs.format import join_names, number
 from launcher.runs.look.compare import code
 from launcher.runs.look.differences import differences
 from launcher.runs.look.series import check_metrics
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.stored_run import StoredRun, StoredRuns
 
 SEED, LEVEL = "seed", 0.05
 Values = Mapping[str, float]
@@ -99,9 +99,7 @@ class TestOutcome:
         return "\n\n".join("\n".join(table.lines()) for table in self.tables())
 
 
-def run_test(
-    runs: Sequence[StoredRun], key: str, metric: str, step: int | None = None
-) -> TestOutcome:
+def run_test(runs: StoredRuns, key: str, metric: str, step: int | None = None) -> TestOutcome:
     """Compare the runs by their values of a key; the command has the same arguments."""
     groups = group_runs(runs, key)
     check_alike(groups, key)
@@ -109,7 +107,7 @@ def run_test(
     return TestOutcome(key, metric, step, arms, compare_arms(arms))
 
 
-def group_runs(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]]:
+def group_runs(runs: StoredRuns, key: str) -> dict[str, list[StoredRun]]:
     if key == SEED:
         raise ConfigError("'seed': the arms of a test differ in another key; e.g. optimizer.lr.")
     check_keys(runs, [key])
@@ -124,7 +122,7 @@ def group_runs(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]
     return groups
 
 
-def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
+def check_alike(groups: Mapping[str, StoredRuns], key: str) -> None:
     """Check that runs differ only in the keys of the arms and in their seeds."""
     runs = [run for group in groups.values() for run in group]
     for name, group in groups.items():
@@ -144,7 +142,7 @@ def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
         )
 
 
-def other_keys(runs: Sequence[StoredRun], key: str = SEED) -> list[str]:
+def other_keys(runs: StoredRuns, key: str = SEED) -> list[str]:
     """Return the keys that differ between runs, except `seed`, `key`, and what repeats them."""
     names = {name for run in runs for name in run.settings if f"{name}.".startswith(f"{key}.")}
     expected = [[run.text(name) for run in runs] for name in names | {SEED}]
@@ -157,15 +155,15 @@ def seed_of(run: StoredRun) -> str:
 
 
 def measure_arms(
-    groups: Mapping[str, Sequence[StoredRun]], metric: str, step: int | None
+    groups: Mapping[str, StoredRuns], metric: str, step: int | None
 ) -> tuple[int, dict[str, Values]]:
     """Return the step at which the arms are compared, and their values there."""
     runs = [run for group in groups.values() for run in group]
     check_metrics(runs, [metric])
     curves = {}
     for run in runs:
-        curve = run.history.curve(metric)
-        curves[run.label] = dict(zip(map(int, curve.x), curve.y, strict=True))
+        points = run.history.curve(metric).points()
+        curves[run.label] = {int(x): y for x, y in points}
     if step is None:
         step = max(last for curve in curves.values() for last in curve)
     unfit = [name for name, curve in curves.items() if not math.isfinite(curve.get(step, math.nan))]

@@ -6,7 +6,6 @@ Only this package imports DeepSpeed, and only when it is used, since that takes 
 import functools
 import logging
 import math
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,22 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
-from launcher.config.schema.deepspeed_file import KEY, read_file
+from launcher.config.schema.deepspeed_file import BF16, FP16, KEY, read_file
 from launcher.errors import ConfigError
 from launcher.optim.arguments import has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
-from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
+from launcher.strategies.base import (
+    NULL,
+    BuildModel,
+    BuildOptimizer,
+    ModelAndOptimizer,
+    Snapshot,
+    TensorReader,
+    Tensors,
+)
 from launcher.strategies.buffers import SharedBuffers
 from launcher.strategies.deepspeed import engine_setup
-from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.engine_state import EngineState
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
@@ -173,8 +179,8 @@ class DeepSpeedStrategy(NativeStrategy):
             )
 
     def prepare(
-        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        self, build_model: BuildModel, build_optimizer: BuildOptimizer
+    ) -> ModelAndOptimizer:
         import deepspeed
 
         module = self.make_model(build_model)
@@ -294,7 +300,7 @@ class DeepSpeedStrategy(NativeStrategy):
     def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
         return load_weights(self.model, saved, strict, self.state.load_weights)
 
-    def full_weights(self) -> dict[str, torch.Tensor] | None:
+    def full_weights(self) -> Tensors | None:
         return self.state.full_weights()
 
     def _report_changes(self, before: dict[str, Any]) -> None:
@@ -327,3 +333,26 @@ def autocast_within(module: nn.Module, precision: Precision, device: torch.devic
             return forward(*args, **kwargs)
 
     module.forward = within
+
+
+def complete(
+    config: dict[str, Any], plan: StepPlan, precision: Precision, world_size: int
+) -> dict[str, Any]:
+    micro_batch_size, grad_accum_steps = plan.micro_batch_size or 1, plan.grad_accum_steps
+    formats = {key: {"enabled": False} for key in (FP16, BF16)}
+    if precision.name in formats:
+        formats[precision.name] = {**config.get(precision.name, {}), "enabled": True}
+    # Otherwise DeepSpeed would update with gradients that are not finite.
+    if formats[BF16]["enabled"]:
+        formats[BF16]["check_grad_overflow"] = True
+    return {
+        "steps_per_print": None,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        **config,
+        **formats,
+        "train_batch_size": micro_batch_size * grad_accum_steps * world_size,
+        "train_micro_batch_size_per_gpu": micro_batch_size,
+        "gradient_accumulation_steps": grad_accum_steps,
+        "gradient_clipping": plan.max_grad_norm or 0.0,
+    }

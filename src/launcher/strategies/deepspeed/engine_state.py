@@ -7,10 +7,11 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.strategies.base import ShardSpec, TensorReader
+from launcher.strategies.base import Shape, ShardSpec, TensorReader, Tensors
 from launcher.strategies.deepspeed.masters import MasterSlice, find_slots, is_trained
 from launcher.strategies.native import OPTIMIZER
 from launcher.strategies.optimizer_state import (
+    Group,
     check_groups,
     portable,
     read_keys,
@@ -36,8 +37,8 @@ class EngineState:
         optimizer: torch.optim.Optimizer,
         stage: int,
         members: list[list[str]],
-        shapes: dict[str, tuple[int, ...]],
-        first: dict[str, torch.Tensor],
+        shapes: dict[str, Shape],
+        first: Tensors,
     ):
         self.module: nn.Module = engine.module
         self.optimizer, self.stage, self.members, self.shapes = optimizer, stage, members, shapes
@@ -54,22 +55,22 @@ class EngineState:
     def _parameters(self) -> dict[str, nn.Parameter]:
         return dict(self.module.named_parameters())
 
-    def _buffers(self) -> dict[str, torch.Tensor]:
+    def _buffers(self) -> Tensors:
         tensors = model_tensors(self.module).items()
         return {name: tensor for name, tensor in tensors if name not in self.shapes}
 
     # --------------------------------------------------------------------------------------- saving
     def snapshot(
         self,
-    ) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec], list[dict[str, object]]]:
+    ) -> tuple[Tensors, dict[str, ShardSpec], list[Group]]:
         """Return this rank's tensors, the position of each shard, and the optimizer's groups.
 
         Only rank 0 has the values that are equal on all ranks. All ranks must call it.
         """
-        tensors: dict[str, torch.Tensor] = {}
+        tensors: Tensors = {}
         parts: dict[str, ShardSpec] = {}
 
-        def put(name: str, values: torch.Tensor, shape: tuple[int, ...], start: int) -> None:
+        def put(name: str, values: torch.Tensor, shape: Shape, start: int) -> None:
             if values.numel() == torch.Size(shape).numel():
                 tensors[name] = values.view(shape)
             else:
@@ -95,7 +96,7 @@ class EngineState:
             tensors |= {MODEL + name: buffer for name, buffer in self._buffers().items()}
         return tensors, parts, groups
 
-    def _groups(self) -> list[dict[str, Any]]:
+    def _groups(self) -> list[Group]:
         return [
             {
                 "optimizer": type(self.optimizer).__name__,
@@ -121,7 +122,7 @@ class EngineState:
         with zero.GatheredParameters([parameter]):
             return parameter.detach().view(-1)[start:end].to("cpu", copy=True), start
 
-    def full_weights(self) -> dict[str, torch.Tensor] | None:
+    def full_weights(self) -> Tensors | None:
         """Gather full masters and buffers one by one on rank 0's CPU. All ranks must call it."""
         from deepspeed import zero
         from deepspeed.utils import safe_get_full_fp32_param
@@ -177,7 +178,7 @@ class EngineState:
         if failure is not None:
             raise failure
 
-    def load_optimizer(self, saved: TensorReader, groups: list[dict[str, Any]]) -> None:
+    def load_optimizer(self, saved: TensorReader, groups: list[Group]) -> None:
         """Load the optimizer's state of any stage and number of ranks."""
         check_groups(self.optimizer, groups)
         stored_names = {name for entry in groups for name in entry["params"]}

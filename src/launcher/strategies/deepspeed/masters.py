@@ -16,6 +16,7 @@ from torch import nn
 
 from launcher.errors import TrainingError
 from launcher.process import ranks
+from launcher.strategies.base import Shape
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class MasterSlice:
 
     name: str
     group: int
-    shape: tuple[int, ...]
+    shape: Shape
     start: int
     flat: torch.Tensor
     at: int
@@ -45,7 +46,7 @@ class MasterSlice:
         return flat.detach().view(-1).narrow(0, self.at, self.count)
 
 
-def is_trained(parameter: nn.Parameter, shape: tuple[int, ...]) -> bool:
+def is_trained(parameter: nn.Parameter, shape: Shape) -> bool:
     """Return whether DeepSpeed updates it, which drops parameters that are frozen or empty."""
     return parameter.requires_grad and bool(torch.Size(shape).numel())
 
@@ -55,7 +56,7 @@ def find_slots(
     optimizer: torch.optim.Optimizer,
     stage: int,
     members: list[list[str]],
-    shapes: dict[str, tuple[int, ...]],
+    shapes: dict[str, Shape],
 ) -> list[MasterSlice]:
     """Find the part of each parameter's master that this rank updates.
 
@@ -94,7 +95,7 @@ def find_slots(
 
 
 def _list_unsharded(
-    optimizer: torch.optim.Optimizer, groups: list[list[str]], shapes: dict[str, tuple[int, ...]]
+    optimizer: torch.optim.Optimizer, groups: list[list[str]], shapes: dict[str, Shape]
 ) -> list[MasterSlice]:
     """Return unsharded masters, which under fp32 are the parameters themselves."""
     masters = [
@@ -112,7 +113,7 @@ def _list_unsharded(
 def _measure(
     flats: list[torch.Tensor],
     parameters: list[nn.Parameter],
-    shapes: list[tuple[int, ...]],
+    shapes: list[Shape],
     stage: int,
 ) -> dict[int, tuple[torch.Tensor, int, int]]:
     """Return the flat tensor with a parameter's values, their start and count, by its number."""

@@ -3,8 +3,7 @@
 from typing import Any
 
 from launcher.optim.precision import Precision
-from launcher.strategies.deepspeed import DeepSpeedStrategy
-from launcher.strategies.deepspeed.config import complete
+from launcher.strategies.deepspeed import DeepSpeedStrategy, complete
 from launcher.strategies.step import StepPlan
 
 PLAN = StepPlan(grad_accum_steps=2, max_grad_norm=1.0, micro_batch_size=4)
