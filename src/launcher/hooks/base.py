@@ -76,7 +76,8 @@ class TrainState:
     def load_counters(self, saved: State) -> None:
         for key in COUNTERS:
             setattr(self, key, saved[key])
-        self.metrics = dict(saved["metrics"])
+        # Checkpoints before 0.1.0 may have none.
+        self.metrics = dict(saved.get("metrics", {}))
         # A run that is extended must train further.
         self.stop_reason = saved["stop_reason"] if saved["max_steps"] == self.max_steps else None
 
