@@ -19,7 +19,7 @@ from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import RunConfig, resolve_node
 from launcher.config.schema.checks import has_checkpointing
 from launcher.config.schema.run_length import with_steps
-from launcher.config.tree import Node, get, nest
+from launcher.config.tree import Node, Tree, get, nest
 from launcher.errors import ConfigError
 from launcher.rundir.data_files import check_fingerprint, state_of_files
 from launcher.rundir.folder import RunFolder
@@ -280,7 +280,7 @@ def changes(config: Node, folder: RunFolder) -> list[str]:
     return changes_since(newest, config, _code(), imported)
 
 
-def data_that_counts(config: Node) -> dict[str, object]:
+def data_that_counts(config: Node) -> Tree:
     """Return the settings of the data, without those that cannot change a run's numbers."""
     excluded = config["run"]["identity_exclude"]
     return {key: value for key, value in config["data"].items() if f"data.{key}" not in excluded}

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from launcher.config.identity.record_entry import read_identity
+from launcher.config.tree import Node
 from launcher.dispatch.jobs import Job
 
 
@@ -52,7 +52,7 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
     return list(planned.values())
 
 
-def plan(identities: Sequence[dict[str, Any]]) -> list[Branch]:
+def plan(identities: Sequence[Node]) -> list[Branch]:
     """Return the branches in the order in which they start.
 
     The run with the longest trunk starts first, and of equal ones the longest run. Each leaves the
@@ -73,7 +73,7 @@ def plan(identities: Sequence[dict[str, Any]]) -> list[Branch]:
 
 
 def _grow(
-    order: Iterable[int], identities: Sequence[dict[str, Any]], parts: Sequence[str]
+    order: Iterable[int], identities: Sequence[Node], parts: Sequence[str]
 ) -> dict[int, Branch]:
     """Let each run leave the first one before it with which it has the most in common.
 

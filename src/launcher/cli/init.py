@@ -22,11 +22,8 @@ def main(argv: Sequence[str]) -> None:
     parser = Parser(
         "python -m launcher init", description="Make a project of your own that trains at once."
     )
-    parser.add_argument(
-        "folder",
-        type=path_argument,
-        metavar="FOLDER",
-        help="a new or empty folder, e.g. my_project",
+    parser.argument(
+        "folder", "FOLDER", "a new or empty folder, e.g. my_project", type=path_argument
     )
     folder: Path = parser.parse_args(argv).folder
     package = make_project(folder)

@@ -23,13 +23,8 @@ def main(argv: Sequence[str]) -> None:
             " again when a signature has changed."
         ),
     )
-    parser.add_argument(
-        "folder",
-        type=path_argument,
-        metavar="FOLDER",
-        nargs="?",
-        default=Path(),
-        help="of the project (.)",
+    parser.argument(
+        "folder", "FOLDER", "of the project (.)", type=path_argument, nargs="?", default=Path()
     )
     folder: Path = parser.parse_args(argv).folder
     count = write_schemas(folder)

@@ -113,9 +113,9 @@ class SweepQueue:
         job = self.jobs[index]
         if self.is_done(job):
             self.results[index] = JobResult()
-            _say(f"{job.label}: completed{outcome(job)}")
+            say(f"{job.label}: completed{outcome(job)}")
             return True
-        _say(f"{job.label}: starts")
+        say(f"{job.label}: starts")
         if self.pool is None:
             self._settle(index, run_here(job.config))
         else:
@@ -136,14 +136,14 @@ class SweepQueue:
             job = self.jobs[index]
             for line in self.pool.keep_output(job, index):
                 if code not in (0, REJECTED):
-                    _say(line)
+                    say(line)
             self._settle(index, self.pool.result(job, index, code))
 
     def _settle(self, index: int, result: JobResult) -> None:
         job = self.jobs[index]
         self.results[index] = result
         text = f"completed{outcome(job)}" if result.error is None else reason(job, result)
-        _say(f"{job.label}: {text}")
+        say(f"{job.label}: {text}")
 
     def _stop(self) -> None:
         running = set(range(len(self.jobs))) - self.results.keys() - set(self.waiting)
@@ -160,10 +160,10 @@ class SweepQueue:
         }
         texts = [f"{count} {name}" for name, count in counts.items() if count]
         if texts:
-            _say(f"Stopped: {', '.join(texts)}; the same command resumes them.")
+            say(f"Stopped: {', '.join(texts)}; the same command resumes them.")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     print(line, flush=True)
 
 

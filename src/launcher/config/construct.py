@@ -6,7 +6,6 @@ Every `_target_` of a configuration is imported and called. A stored configurati
 from somebody else is checked before (see `launcher.config.foreign`).
 """
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -48,7 +47,7 @@ def instantiate(node: Node | None, path: str = "", **changes: object) -> Any:
         return hydra_instantiate(OmegaConf.select(config, path or "node"), **changes)
 
 
-def construct(settings: Mapping[str, object]) -> Any:
+def construct(settings: Node) -> Any:
     """Call the `_target_` with the other settings, which are resolved."""
     arguments = {
         key: value

@@ -1,12 +1,12 @@
 """Configuration folders, their groups and options, without Hydra."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from launcher.config.tree import get
+from launcher.config.tree import Node, get
 
 TRAIN_JOB = "launcher.jobs.train.TrainJob"
 ENTRY_POINTS = "launcher.conf"
@@ -63,7 +63,7 @@ def installed_folders() -> list[Path]:
     return [folder for folder in find_installed().values() if folder is not None]
 
 
-def composition_folders(tree: Mapping[str, object]) -> list[Traversable]:
+def composition_folders(tree: Node) -> list[Traversable]:
     """Return the folders that Hydra composed a configuration from, except its own."""
     from hydra.core.hydra_config import HydraConfig
 

@@ -117,7 +117,7 @@ class RunConfig:
         """The command as run.json stores it."""
         return command_record(self.stored, self.hydra)
 
-    def with_trees(self, change: Callable[[Tree], Mapping[str, object]]) -> "RunConfig":
+    def with_trees(self, change: Callable[[Tree], Node]) -> "RunConfig":
         """Return a copy whose trees are changed."""
         return replace(self, plain=dict(change(self.plain)), written=dict(change(self.written)))
 

@@ -57,12 +57,12 @@ def walk(tree: object, path: str = "", lists: bool = False) -> Iterator[tuple[st
         yield from walk(value, here, lists)
 
 
-def leaves(tree: Mapping[str, object]) -> dict[str, object]:
+def leaves(tree: Node) -> dict[str, object]:
     """The values by dotted path. Lists and empty mappings count as values."""
     return {path: value for path, value in walk(tree) if not (isinstance(value, Mapping) and value)}
 
 
-def of_the_run(tree: Mapping[Any, Any]) -> dict[str, object]:
+def of_the_run(tree: Node) -> Tree:
     """Return a resolved configuration without the nodes that a run does not depend on."""
     nodes = {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
     if isinstance(nodes.get("run"), Mapping):
@@ -70,7 +70,7 @@ def of_the_run(tree: Mapping[Any, Any]) -> dict[str, object]:
     return nodes
 
 
-def flat(tree: Mapping[str, object], path: str = "") -> dict[str, object]:
+def flat(tree: Node, path: str = "") -> dict[str, object]:
     """Return the values by dotted path, from which `nest` makes the same tree.
 
     A mapping is a value if it is empty or has a key with a dot.
@@ -85,7 +85,7 @@ def flat(tree: Mapping[str, object], path: str = "") -> dict[str, object]:
     return values
 
 
-def nest(values: Mapping[str, object]) -> Tree:
+def nest(values: Node) -> Tree:
     """The reverse of `flat`."""
     tree: Tree = {}
     for path, value in values.items():

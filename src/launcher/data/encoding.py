@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from launcher.data.record_readers import Values
 from launcher.errors import ConfigError
 
 IGNORED = -100
@@ -88,7 +89,7 @@ class Encoder:
         label = None if self.has_labels else self.fields.label
         return [name for name in self.fields.names() if name != label]
 
-    def __call__(self, record: dict[str, object], where: str) -> Document:
+    def __call__(self, record: Values, where: str) -> Document:
         if self.fields.messages is not None:
             return self._chat(record, where)
         text = _field(record, "text", self.fields.text, str, where)
@@ -112,7 +113,7 @@ class Encoder:
             return ids
         return np.append(ids, self.end)
 
-    def _label(self, record: dict[str, object], where: str) -> int:
+    def _label(self, record: Values, where: str) -> int:
         label = _field(record, "label", str(self.fields.label), int, where)
         if not 0 <= label < (self.num_classes or 0):
             raise ConfigError(
@@ -121,7 +122,7 @@ class Encoder:
             )
         return int(label)
 
-    def _chat(self, record: dict[str, Any], where: str) -> Document:
+    def _chat(self, record: Values, where: str) -> Document:
         """Encode a chat. The assistant's turns are targets, with the tokens that end them."""
         messages = _field(record, "messages", str(self.fields.messages), list, where)
         try:
@@ -154,14 +155,14 @@ class Encoder:
             is_target |= (offsets[:, 0] >= len(before)) & (offsets[:, 1] <= len(after))
         return Document(np.array(encoded["input_ids"], dtype=np.int64), is_target)
 
-    def _template(self, messages: list[dict[str, object]], answer: bool) -> str:
+    def _template(self, messages: list[Values], answer: bool) -> str:
         if not messages:
             return ""
         template = self.tokenizer.apply_chat_template
         return str(template(messages, tokenize=False, add_generation_prompt=answer))
 
 
-def _field(record: dict[str, object], name: str, field: str, cls: type, where: str) -> Any:
+def _field(record: Values, name: str, field: str, cls: type, where: str) -> Any:
     value = record.get(field)
     if value is None:
         raise ConfigError(

@@ -27,6 +27,8 @@ from launcher.process.rng import (
 )
 
 Collate = Callable[[list[object]], object]
+State = dict[str, Any]
+"""The state of a loader or of a dataset."""
 
 
 def is_stream(dataset: object) -> bool:
@@ -142,7 +144,7 @@ class StreamSamples:
         dataset: Any,
         seed: int | None,
         position: int = 0,
-        state: dict[str, Any] | None = None,
+        state: State | None = None,
     ):
         self.dataset, self.seed, self.size = dataset, seed, length(dataset)
         if self.size == 0:
@@ -157,7 +159,7 @@ class StreamSamples:
         dataset.load_state_dict(state["dataset"])
         self._iterator = iter(dataset)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {"epoch": self._epoch, "count": self._count, "dataset": self.dataset.state_dict()}
 
     def __iter__(self) -> StreamSamples:

@@ -15,6 +15,7 @@ from launcher.data.fetch import CPU, Batches, Fetch, Request, StatefulFetch, loa
 from launcher.data.iterable import (
     Collate,
     Share,
+    State,
     TrainingStream,
     explain_lost_state,
     fingerprint,
@@ -164,16 +165,16 @@ class ResumableLoader:
             seeds = mix(self.seed, epochs, indices) if self.seed_samples else None
             yield Request(indices, seeds, epochs if counts_epochs else None)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return `samples`, the dataset's `fingerprint`, and what the order or stream needs."""
-        state: dict[str, Any] = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
+        state: State = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
         if (stream := self._state_here()) is not None:
             state["stream"] = pickle.loads(stream)
         if isinstance(self.order, MixtureOrder):
             state["weights"] = self.order.state(self.samples)
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         check_fingerprint(state.get("dataset"), fingerprint(self.dataset))
         self.samples = int(state["samples"])
         has_stream = self.keeps_state and "stream" in state

@@ -129,7 +129,7 @@ class MixtureData(DataSource):
         return getattr(part, method)() if isinstance(part, DataSource) else part
 
 
-def is_data_source(node: Mapping[str, object]) -> bool:
+def is_data_source(node: Node) -> bool:
     target = target_object(str(node["_target_"]))
     return isinstance(target, type) and issubclass(target, DataSource)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from launcher.data.iterable import fingerprint, has_state, length
+from launcher.data.iterable import State, fingerprint, has_state, length
 from launcher.data.mixture_order import MixtureOrder, Policy, Weights
 from launcher.data.sample_errors import while_reading
 from launcher.errors import ConfigError
@@ -64,11 +64,11 @@ class Mixture:
     def keeps_state(self) -> bool:
         return bool(self._stateful())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         states = {name: dataset.state_dict() for name, dataset in self._stateful().items()}
         return {"epochs": dict(self._epochs), "sources": states}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._epochs = dict(state["epochs"])
         for name, epoch in self._epochs.items():
             self.datasets[name].set_epoch(epoch)

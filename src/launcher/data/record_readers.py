@@ -12,7 +12,8 @@ from launcher.config.messages import reason
 from launcher.errors import ConfigError
 from launcher.process.files import parse_json
 
-Record = tuple[dict[str, object], str]
+Values = dict[str, Any]
+Record = tuple[Values, str]
 """Values by field, and their place in the files, for messages."""
 ROWS = 1000
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from launcher.data.base import DataSource
 from launcher.data.digits import Labelled
 from launcher.data.encoding import IGNORED
 from launcher.data.file_patterns import check_files, find_files
-from launcher.data.record_readers import check_columns
+from launcher.data.record_readers import Values, check_columns
 from launcher.errors import ConfigError
 from launcher.types import Patterns, PositiveInt, UnitInterval
 
@@ -122,7 +121,7 @@ class TableDataset(Labelled):
         self.fingerprint = hashlib.sha256(inputs.tobytes() + targets.tobytes()).hexdigest()[:16]
 
 
-def _number(record: dict[str, Any], column: str, where: str) -> float:
+def _number(record: Values, column: str, where: str) -> float:
     value = record.get(column)
     try:
         number = float(value)  # type: ignore[arg-type]

@@ -16,11 +16,17 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from launcher.data.iterable import explain_lost_state, has_state, is_stream, length, pickle_state
+from launcher.data.iterable import (
+    State,
+    explain_lost_state,
+    has_state,
+    is_stream,
+    length,
+    pickle_state,
+)
 from launcher.process.ranks import world_size
 from launcher.process.rng import call_isolated, host_state, host_tree, restore_rng
 
-State = dict[str, Any]
 NAMES = ("sampler", "batch_sampler")
 COMPARED_ITEMS = 64
 """Items of an order that are compared to find a state that is not stored."""

@@ -81,7 +81,7 @@ class TrainState:
         # A run that is extended must train further.
         self.stop_reason = saved["stop_reason"] if saved["max_steps"] == self.max_steps else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> State:
         """Return the state as plain values for JSON; values on a device are read."""
         values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         return values | {
@@ -161,7 +161,7 @@ class TrainerView(Protocol):
     data_loader: Any
     hooks: list["BaseHook"]
     step_info: StepInfo
-    restored: dict[str, Any] | None
+    restored: State | None
     """`training_state`, the states of `hooks` and `rng`, set by the hook that loads them."""
     resumed_from: Path | None
     pause_at: int | None

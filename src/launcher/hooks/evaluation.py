@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, RunContext, State, TrainerView
+from launcher.hooks.base import BaseHook, Records, RunContext, State, TrainerView
 from launcher.hooks.best import best_step, check_keeps_best
 from launcher.hooks.interval import Interval
 from launcher.hooks.metrics import Metrics, split_tables
@@ -152,7 +152,7 @@ class EvaluationHook(BaseHook):
 
     def _measure_between_events(
         self, trainer: TrainerView, batches: Mapping[str, Iterable[object]], step: int
-    ) -> dict[str, Any] | None:
+    ) -> Records | None:
         """Call `measure` between the events that let hooks change the weights."""
         trainer.fire("on_evaluation_start")
         try:
@@ -162,7 +162,7 @@ class EvaluationHook(BaseHook):
             trainer.fire("on_evaluation_end")
 
     def _log(
-        self, trainer: TrainerView, metrics: dict[str, object], split: Literal["val", "test"]
+        self, trainer: TrainerView, metrics: Records, split: Literal["val", "test"]
     ) -> dict[str, float]:
         """Log the metrics, and return the numbers by flat name."""
         numbers, tables = split_tables(metrics)
@@ -180,13 +180,13 @@ class EvaluationHook(BaseHook):
         trainer: TrainerView,
         batches: Mapping[str, Iterable[object]] | None = None,
         step: int | None = None,
-    ) -> dict[str, Any] | None:
+    ) -> Records | None:
         """Return the metrics by name of the loader, or None if a signal came on a rank.
 
         A value with two dimensions is a `Matrix`. By default the loaders are those that `open` has
         made, and the step is the trainer's.
         """
-        metrics: dict[str, Any] = {}
+        metrics: Records = {}
         for name, of_loader in (batches or self._batches).items():
             self.metrics.reset(trainer.device)
             of_weights = trainer.step if step is None else step

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from launcher.config.messages import describe_type
 from launcher.errors import ConfigError
@@ -24,7 +23,7 @@ class JsonlHook(LineFileHook):
     def __init__(self, clock: Callable[[], float] = time.time):
         super().__init__()
         self._clock = clock
-        self._saved: dict[str, Any] = {}
+        self._saved: State = {}
         self._skipped: set[str] = set()
 
     def on_ready(self, trainer: TrainerView) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from launcher.errors import ConfigError
+from launcher.hooks.base import Records
 from launcher.models.base import IGNORED
 from launcher.models.output import OUTPUTS
 
@@ -34,7 +35,7 @@ class Metrics:
                 metric.to(device)
             metric.reset()
 
-    def update(self, model: torch.nn.Module, records: Mapping[str, Any]) -> None:
+    def update(self, model: torch.nn.Module, records: Records) -> None:
         if not self.metrics:
             return
         if not all(isinstance(records.get(name), torch.Tensor) for name in OUTPUTS):
@@ -53,7 +54,7 @@ class Metrics:
                     f" {tuple(targets.shape)}: {' '.join(str(error).split()).rstrip('.')}."
                 ) from error
 
-    def compute(self) -> dict[str, object]:
+    def compute(self) -> Records:
         """Return numbers, dicts of numbers, and a `Matrix` for each value with two dimensions."""
         return {
             name: _values(name, metric, metric.compute()) for name, metric in self.metrics.items()
@@ -96,9 +97,9 @@ class Matrix:
         return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def split_tables(records: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
-    numbers: dict[str, Any] = {}
-    tables: dict[str, Any] = {}
+def split_tables(records: Mapping[str, object]) -> tuple[Records, Records]:
+    numbers: Records = {}
+    tables: Records = {}
     for key, value in records.items():
         if isinstance(value, Mapping):
             for target, part in zip((numbers, tables), split_tables(value), strict=True):

@@ -55,7 +55,7 @@ def combine(parts: Sequence[Part]) -> dict[str, float]:
 
 def measure_means(
     trainer: TrainerView, batches: Iterable[object], step: int, metrics: Metrics
-) -> dict[str, object] | None:
+) -> Records | None:
     """Return means of loss and records over the samples (or targets) of all ranks, by flat name.
 
     The step is the step of the weights. The metrics are reset already.

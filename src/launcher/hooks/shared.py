@@ -49,7 +49,7 @@ class Source:
     run: RunFolder
     record: RecordData
     identity: Node
-    lines: Callable[[], list[dict[str, Any]]]
+    lines: Callable[[], list[Node]]
     step: int
     states: Mapping[int, States] = field(default_factory=dict)
     """By step, of it and of the best one before it, the states that replace the stored ones."""
@@ -277,5 +277,5 @@ def _settings(identity: Node, target: str) -> list[Node]:
     return [node for node in identity["hooks"].values() if node and node["_target_"] == target]
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _lines(path: Path) -> list[Node]:
     return [line for line in read_rows(path) if "step" in line]

@@ -10,15 +10,13 @@ from typing import Any
 import torch
 
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, TrainerView, overrides
+from launcher.hooks.base import BaseHook, State, TrainerView, overrides
 from launcher.strategies.base import Shape, ShardSpec, Tensors
 from launcher.strategies.sharded import ShardedLike, shards_to_write
 from launcher.strategies.weights import model_tensors
 
 
-def hook_states(
-    trainer: TrainerView, training_state: dict[str, Any]
-) -> dict[str, dict[str, object]]:
+def hook_states(trainer: TrainerView, training_state: State) -> dict[str, State]:
     """Return the state of each hook, by the hook's name.
 
     A hook sees the model's live tensors, which it cannot replace here, and `training_state`, to
@@ -28,7 +26,7 @@ def hook_states(
     states = {}
     for name, hook in name_hooks(trainer.hooks):
         if overrides(hook, "on_state_dict"):
-            state: dict[str, object] = {"model": model, "training_state": training_state}
+            state: State = {"model": model, "training_state": training_state}
             hook.on_state_dict(trainer, state)
             inputs = state.pop("model", None), state.pop("training_state", None)
             if inputs[0] is not model or inputs[1] is not training_state:
@@ -42,8 +40,8 @@ def hook_states(
 
 def load_hook_states(
     trainer: TrainerView,
-    states: dict[str, dict[str, object]],
-    shared: dict[str, object],
+    states: dict[str, State],
+    shared: State,
     is_complete: bool = True,
 ) -> None:
     """Pass each hook `shared`, the keys of hooks of other classes, and its own keys.
@@ -62,7 +60,7 @@ def load_hook_states(
         hook.on_load_state_dict(trainer, {**others, **shared, **states.get(name, {})})
 
 
-def full_state(trainer: TrainerView, options: Any) -> dict[str, object]:
+def full_state(trainer: TrainerView, options: Any) -> State:
     """Return `model`, `training_state` and the hooks' entries, in memory, as full tensors."""
     # These imports take 1 s, and only this call needs them.
     from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -77,7 +75,7 @@ def full_state(trainer: TrainerView, options: Any) -> dict[str, object]:
     return {**merged, **state, "hooks": hooks, "hook_tensors": tensors}
 
 
-def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -> None:
+def load_full_state(trainer: TrainerView, state: State, options: Any) -> None:
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
     # A state of trainloop has fewer keys.

@@ -1,13 +1,13 @@
 """Means over the steps of an interval, for the progress and logging hooks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
 
-from launcher.hooks.base import Records, StepInfo, TrainerView
+from launcher.hooks.base import Records, State, StepInfo, TrainerView
 from launcher.hooks.interval import IntervalHook
 from launcher.hooks.records import key_average, to_numbers
 from launcher.process import ranks
@@ -44,7 +44,7 @@ class StatsHook(IntervalHook):
     def __init__(self, interval: PositiveInt, sync: bool):
         self.interval, self.sync = interval, sync
         self._steps: list[StepInfo] = []
-        self._restored: dict[str, Any] | None = None
+        self._restored: State | None = None
         """Numbers of the interval's steps in the attempt before."""
 
     def on_after_step(self, trainer: TrainerView) -> None:
@@ -76,7 +76,7 @@ class StatsHook(IntervalHook):
         raise NotImplementedError
 
     # An interrupted interval continues in the next attempt, so that its means are the same.
-    def state(self, trainer: TrainerView) -> dict[str, Any]:
+    def state(self, trainer: TrainerView) -> State:
         """Return the numbers of the interval so far. All ranks must call it."""
         _share_records(self._steps, trainer.strategy.lanes)
         values = _values(self._steps)
@@ -84,7 +84,7 @@ class StatsHook(IntervalHook):
             return values
         return {name: self._restored[name] + value for name, value in values.items()}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: State) -> None:
         self._restored = dict(state)
 
 
@@ -102,7 +102,7 @@ def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
         steps[i]["has_all"] = True
 
 
-def _means(values: Mapping[str, Any], param_groups: Sequence[dict[str, object]]) -> Stats:
+def _means(values: Records, param_groups: Sequence[dict[str, object]]) -> Stats:
     count = len(values["losses"])
     losses, norms, records, memory = (
         values[name] for name in ("losses", "norms", "records", "memory")
@@ -132,7 +132,7 @@ def _means(values: Mapping[str, Any], param_groups: Sequence[dict[str, object]])
     )
 
 
-def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
+def _values(steps: Sequence[StepInfo]) -> Records:
     """Return the numbers of each step; the host waits for the device.
 
     They are python numbers, since a mean of tensors would round differently once some have been

@@ -84,8 +84,12 @@ class PredictJob:
                 self._write(model.trainer, dataset, count, size, file)
             # Afterwards every rank has written its part.
             maximum(0)
-            line = {"file": str(target), "rows": count, "checkpoint": str(model.path)}
-            line["step"] = model.step
+            line = {
+                "file": str(target),
+                "rows": count,
+                "checkpoint": str(model.path),
+                "step": model.step,
+            }
             on_main(lambda: _join(target, parts, ranks.world_size, log, line))
         model.trainer.strategy.teardown()
         return {"rows": count, "file": str(target)}

@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 import torch
 
 from launcher.config.messages import hint, reason
+from launcher.config.tree import Tree
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 
@@ -30,9 +31,7 @@ HUB_SECONDS = 10
 """Timeout in seconds of the request to the hub before a download."""
 
 
-def from_config(
-    task: str, settings: dict[str, object], vocab_size: int | None, num_labels: int | None
-) -> Any:
+def from_config(task: str, settings: Tree, vocab_size: int | None, num_labels: int | None) -> Any:
     """Build a model with new weights; sizes by GPT-2's names fit other architectures too.
 
     Args:
@@ -68,7 +67,7 @@ def from_config(
         ) from error
 
 
-def _check_settings(settings: dict[str, Any]) -> tuple[str, dict[str, Any], set[str]]:
+def _check_settings(settings: Tree) -> tuple[str, Tree, set[str]]:
     """Return the architecture, its settings by its own names, and all names that it has."""
     transformers = library()
     model_type = settings.pop("model_type", None)
@@ -88,7 +87,7 @@ def _check_settings(settings: dict[str, Any]) -> tuple[str, dict[str, Any], set[
     return model_type, settings, names
 
 
-def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[str, str]) -> None:
+def _translate(settings: Tree, names: set[str], gpt2_names: Mapping[str, str]) -> None:
     """Replace GPT-2's names by the standard ones that the architecture has; drop unknown nulls."""
     standard_names = {gpt2_name: standard for standard, gpt2_name in gpt2_names.items()}
     for key in [key for key in settings if key not in names]:
@@ -98,9 +97,7 @@ def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[st
             del settings[key]
 
 
-def from_pretrained(
-    task: str, name: str, changes: dict[str, object], num_labels: int | None
-) -> object:
+def from_pretrained(task: str, name: str, changes: Tree, num_labels: int | None) -> object:
     """Return a model with the weights of a folder or of the hub, in float32.
 
     A stored head with another number of labels is replaced by one with new weights.

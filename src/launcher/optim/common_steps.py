@@ -11,7 +11,7 @@ from launcher.config.identity.record_entry import for_json
 from launcher.config.schema.matters_from import Pair, Rule, is_ours
 from launcher.config.schema.run_length import with_steps
 from launcher.config.settings import TrainerSettings
-from launcher.config.tree import Node, get, join
+from launcher.config.tree import Node, Tree, get, join
 from launcher.optim import schedulers
 
 OWNERS: dict[str, Any] = {"trainer": TrainerSettings, "scheduler": schedulers}
@@ -41,7 +41,7 @@ def common_steps(one: Node, other: Node, lines: Callable[[], Sequence[Node]] = t
     return max(0, min([pair.steps_before_an_end, *common]))
 
 
-def comparable(identity: Node, config: Node, max_steps: int | None) -> dict[str, Any]:
+def comparable(identity: Node, config: Node, max_steps: int | None) -> Tree:
     """Return an identity with what else decides the lines of a run: its hooks and its length."""
     hooks = {"hooks": for_json(config.get("hooks") or {})}
     return {**with_steps(identity, max_steps), **hooks} if max_steps else {**identity, **hooks}
@@ -52,7 +52,7 @@ def decisive_part(identity: Node) -> str:
     return json.dumps(_without_rules(canonical(identity), ""), sort_keys=True)
 
 
-def _without_rules(node: Node, path: str) -> dict[str, Any]:
+def _without_rules(node: Node, path: str) -> Tree:
     """Return a node without the keys that have a rule, and the nodes whose keys all have one."""
     rules, remaining = _rules_of(path, node) or {}, {}
     for key, value in node.items():

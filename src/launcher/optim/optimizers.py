@@ -112,7 +112,7 @@ def lion(
         raise ConfigError(
             "optimizer=lion: needs the package lion-pytorch; pip install 'torch-launcher[lion]'."
         ) from error
-    optimizer: torch.optim.Optimizer = Lion(
+    optimizer: Optimizer = Lion(
         decay_groups(model, weight_decay, no_decay), lr=lr, betas=_pair(betas)
     )
     return optimizer

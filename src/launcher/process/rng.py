@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 T = TypeVar("T")
+RngState = dict[str, Any]
+"""The states of all random generators, as a checkpoint has them."""
 HostState = tuple[Any, Any, torch.Tensor]
 """The states of the generators on the CPU, of python, numpy and torch."""
 
@@ -86,7 +88,7 @@ def call_isolated(function: Callable[[], T]) -> T:
             raise
 
 
-def rng_state() -> dict[str, object]:
+def rng_state() -> RngState:
     """Return the state of every generator as a tree of plain values and tensors."""
     state = host_tree(host_state())
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -96,7 +98,7 @@ def rng_state() -> dict[str, object]:
     return state
 
 
-def host_tree(state: HostState) -> dict[str, object]:
+def host_tree(state: HostState) -> RngState:
     python, (algorithm, keys, pos, has_gauss, cached), cpu = state
     return {
         "python": python,
@@ -111,20 +113,20 @@ def host_tree(state: HostState) -> dict[str, object]:
     }
 
 
-def host_of(tree: dict[str, Any]) -> HostState:
+def host_of(tree: RngState) -> HostState:
     version, internal, gauss = tree["python"]
     algorithm, keys, pos, has_gauss, cached = tree["numpy"]
     numpy_state = (algorithm, keys.numpy().astype(np.uint32), pos, has_gauss, cached)
     return (version, tuple(internal), gauss), numpy_state, tree["torch"]
 
 
-def fresh_rng(step: int) -> dict[str, object]:
+def fresh_rng(step: int) -> RngState:
     """Return a new rank's state at `step`, a function of the run's seed, rank and step."""
     seed_all(torch.initial_seed(), step)
     return rng_state()
 
 
-def restore_rng(state: dict[str, Any]) -> None:
+def restore_rng(state: RngState) -> None:
     """Restore what `rng_state` returned, except for devices that this machine does not have."""
     restore_host(host_of(state))
     if "cuda" in state and torch.cuda.is_available():

@@ -14,6 +14,8 @@ import orjson
 from launcher.process.files import is_absent
 from launcher.rundir.folder import RunFolder
 
+Row = dict[str, Any]
+"""A line of metrics.jsonl, or of another log of the run."""
 TIMES, MEASURED = ("time", "times"), ("throughput", "memory", "max_memory")
 MAX_FULL_READ = 1 << 16
 """Size in bytes up to which a file is read in full. Of a larger file, only a few places are read
@@ -35,6 +37,9 @@ class Curve:
 
     def points(self) -> Iterable[tuple[float, float]]:
         return zip(self.x, self.y, strict=True)
+
+    def by_step(self) -> dict[int, float]:
+        return {int(x): y for x, y in self.points()}
 
     def smooth(self, weight: float, log: bool) -> "Curve":
         """Compute an exponential moving average of finite values, corrected for its start.
@@ -75,9 +80,7 @@ class History:
     not count.
     """
 
-    def __init__(
-        self, rows: Sequence[Mapping[str, object]], starts: Mapping[int, float] | None = None
-    ):
+    def __init__(self, rows: Sequence[Row], starts: Mapping[int, float] | None = None):
         self.rows = rows
         self._elapsed = list(_elapse(rows, starts or {}))
 
@@ -116,7 +119,7 @@ class History:
         return [x for x in (self.x(index, against) for index in ends) if x is not None]
 
 
-def _elapse(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> Iterator[float]:
+def _elapse(rows: Sequence[Row], starts: Mapping[int, float]) -> Iterator[float]:
     total, last, attempt = 0.0, None, None
     for row in rows:
         now, number = as_number(row.get("time")), row.get("attempt")
@@ -128,7 +131,7 @@ def _elapse(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> I
         yield total
 
 
-def read_rows(path: Path, tail: int | None = None) -> Iterator[dict[str, Any]]:
+def read_rows(path: Path, tail: int | None = None) -> Iterator[Row]:
     """Yield the complete, valid lines of a file of JSON lines; none if it does not exist.
 
     Args:
@@ -148,7 +151,7 @@ def read_rows(path: Path, tail: int | None = None) -> Iterator[dict[str, Any]]:
             raise
 
 
-def parse_lines(lines: Iterable[bytes]) -> Iterator[dict[str, object]]:
+def parse_lines(lines: Iterable[bytes]) -> Iterator[Row]:
     for line in lines:
         try:
             row = _loads(line)
@@ -166,7 +169,7 @@ def _loads(line: bytes) -> object:
         return json.loads(line)
 
 
-def values_of(rows: Iterable[Mapping[str, object]], metric: str) -> list[float]:
+def values_of(rows: Iterable[Row], metric: str) -> list[float]:
     return [value for row in rows if (value := as_number(row.get(metric))) is not None]
 
 

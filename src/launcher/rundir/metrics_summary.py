@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.rundir.history import (
     MAX_FULL_READ,
+    Row,
     as_number,
     read_rows,
     sample_values,
@@ -62,8 +63,8 @@ def newest_loss(path: Path, last_step: float = math.inf) -> float | None:
     return loss
 
 
-def newest_of(lines: Iterable[Mapping[str, object]]) -> dict[str, LoggedValue]:
-    newest: dict[str, Mapping[str, Any]] = {}
+def newest_of(lines: Iterable[Row]) -> dict[str, LoggedValue]:
+    newest: dict[str, Row] = {}
     for line in lines:
         newest |= dict.fromkeys(line, line)
     return {

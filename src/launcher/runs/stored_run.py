@@ -11,7 +11,7 @@ from typing import Any
 from launcher.config.messages import to_override_text
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.metric_direction import Mode, mode_of
-from launcher.config.tree import nest
+from launcher.config.tree import Tree, nest
 from launcher.rundir.history import History
 from launcher.rundir.holder import ENDED_SILENCE, SILENCE, is_held
 from launcher.rundir.metrics_summary import LoggedValue, curve_and_newest
@@ -194,7 +194,7 @@ class StoredRun(RunOnDisk):
         return UserNote.of(self.folder.path, self.settings)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Tree:
         """The configuration, as it is stored (see `launcher.config.compose.resolve.resolved`)."""
         return nest(self.settings)
 

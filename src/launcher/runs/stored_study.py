@@ -119,7 +119,7 @@ class StoredStudy:
                     params=trial.params,
                     distributions=trial.distributions,
                     value=result if state == "COMPLETE" else None,
-                    intermediate_values={int(x): y for x, y in trial.curve.points()},
+                    intermediate_values=trial.curve.by_step(),
                     user_attrs={"run": trial.run},
                 )
             )

@@ -10,11 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import FloatDistribution
 
 from launcher.cli.sweep import check_jobs
+from launcher.cli.sweep_queue import say
 from launcher.config.compose.composer import Command
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
-from launcher.config.tree import get
+from launcher.config.tree import Node, get
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process.files import expand, remove_empty
@@ -85,7 +86,7 @@ def _conduct(search: Search) -> None:
     conclude(search)
 
 
-def _check_dispatch(dispatch: dict[str, Any]) -> None:
+def _check_dispatch(dispatch: Node) -> None:
     if (target := dispatch["_target_"]) not in (LOCAL, SLURM):
         raise ConfigError(
             f"hydra/sweeper=optuna: {target.rpartition('.')[2]} is not supported; use"
@@ -129,10 +130,6 @@ def make_search(
     is_local = probe.plain["dispatch"]["_target_"] == LOCAL
     runner = LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, say)
     return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, say)
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 def probe_job(words: Command, fixed: list[str], space: Space) -> Job:

@@ -124,7 +124,7 @@ class Sampling:
         current = copy.copy(self._get_trial(trial.number))
         current.state = TrialState[STATES.get(status, "RUNNING")]
         current.values = [trial.value] if status == "completed" else None
-        current.intermediate_values = {int(x): y for x, y in trial.curve.points()}
+        current.intermediate_values = trial.curve.by_step()
         self.storage.current[trial.number] = current
 
     def steps(self, trial: Trial) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from launcher.optim.precision import Precision
 from launcher.process.lanes import Lanes
@@ -17,8 +18,8 @@ from launcher.strategies.step import StepPlan, StepResult
 
 NULL = nullcontext()
 BuildModel = Callable[[], nn.Module]
-BuildOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
-ModelAndOptimizer = tuple[nn.Module, torch.optim.Optimizer]
+BuildOptimizer = Callable[[nn.Module], Optimizer]
+ModelAndOptimizer = tuple[nn.Module, Optimizer]
 Shape = tuple[int, ...]
 Tensors = dict[str, torch.Tensor]
 
@@ -104,7 +105,7 @@ class Strategy(ABC):
     precision: Precision
     plan: StepPlan
     model: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     scaler: torch.amp.GradScaler
     before_clip: Callable[[], None] | None = None
     """Called between unscaling and clipping, when the gradients of the step are complete."""

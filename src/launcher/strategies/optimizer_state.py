@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from launcher.config.messages import plural
 from launcher.errors import TrainingError
@@ -20,7 +21,7 @@ VALUE = "__value__"
 """Key of a parameter that the model's own tensors do not include, such as a learned loss weight."""
 
 
-def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[int, str]:
+def _names(model: nn.Module, optimizer: Optimizer) -> dict[int, str]:
     by_id = {id(p): name for name, p in unwrap(model).named_parameters()}
     for g, group in enumerate(optimizer.param_groups):
         for i, p in enumerate(group["params"]):
@@ -34,9 +35,7 @@ def _is_stored_with_model(model: nn.Module) -> Callable[[str, torch.Tensor], boo
     return lambda name, p: name in stored or id(p) in ids
 
 
-def optimizer_snapshot(
-    model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[Tensors, dict[str, Any]]:
+def optimizer_snapshot(model: nn.Module, optimizer: Optimizer) -> tuple[Tensors, dict[str, Any]]:
     """Return live state tensors named `<parameter>/<key>`, and a tree of everything else.
 
     The tree has the groups with their settings, values that are not tensors, state of no parameter,
@@ -75,7 +74,7 @@ def optimizer_snapshot(
 
 def load_optimizer(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     saved: TensorReader,
     prefix: str,
     stored: dict[str, Any],
@@ -143,7 +142,7 @@ def read_values(groups: list[Group]) -> dict[str, dict[str, Any]]:
     return values
 
 
-def _add_groups(model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[Group]) -> None:
+def _add_groups(model: nn.Module, optimizer: Optimizer, groups: list[Group]) -> None:
     """Add the groups that a hook had added in training, of the model's parameters."""
     if isinstance(optimizer, MuonAdamW):
         return
@@ -159,7 +158,7 @@ def _add_groups(model: nn.Module, optimizer: torch.optim.Optimizer, groups: list
 
 
 def _check_parameters(
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     names: dict[int, str],
     groups: list[Group],
     with_state: Set[str],
@@ -189,7 +188,7 @@ def portable(settings: Group) -> Group:
     return {key: value for key, value in settings.items() if key not in IMPLEMENTATION_SETTINGS}
 
 
-def check_groups(optimizer: torch.optim.Optimizer, groups: list[Group]) -> None:
+def check_groups(optimizer: Optimizer, groups: list[Group]) -> None:
     """Check that the checkpoint's optimizer has the same class and number of groups.
 
     The state of one class may load into another, but then it computes neither of the two updates.
@@ -204,7 +203,7 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[Group]) -> None:
         raise TrainingError(f"The optimizer is {now}; the checkpoint was written with {before}.")
 
 
-def _kinds(optimizer: torch.optim.Optimizer) -> list[str]:
+def _kinds(optimizer: Optimizer) -> list[str]:
     """Return the class of each group's optimizer."""
     return [type(optimizer).__name__] * len(optimizer.param_groups)
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 from launcher.checkpoint.find_checkpoint import checkpoint_path
 from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
-from launcher.config.tree import get, nest
+from launcher.config.tree import Tree, get, nest
 from launcher.errors import ConfigError
 from launcher.process.files import replace_file
 from launcher.rundir.folder import RunFolder
@@ -26,6 +26,8 @@ Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has the lines of media.jsonl with the same step, if there are
 any."""
 logger = logging.getLogger("launcher.trackers")
+Stored = dict[str, Any]
+"""Data that a tracker keeps in the run's folder."""
 NO_METRICS = ("step", "time", "attempt", "samples", "epoch", "media")
 NOT_ENDED = ("running", "queued", "paused")
 NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
@@ -34,13 +36,13 @@ NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
 class TrackedRun:
     """View of a run for trackers: its files, never the training process."""
 
-    def __init__(self, folder: RunFolder, config: dict[str, Any] | None = None):
+    def __init__(self, folder: RunFolder, config: Tree | None = None):
         self.folder = folder
         if config is not None:
             self.config = config
 
     @cached_property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Tree:
         return nest(self.record.get("config", {}))
 
     @property
@@ -82,7 +84,7 @@ class TrackedRun:
                 values[key] = text if isinstance(value, Mapping) else value
         return values
 
-    def stored(self, tracker: str) -> dict[str, Any]:
+    def stored(self, tracker: str) -> Stored:
         """Return the data that a tracker keeps in the run's folder.
 
         It always has an `id`, which on a server distinguishes this folder's run from the run of a
@@ -91,14 +93,14 @@ class TrackedRun:
         data = self._read(tracker)
         return data if "id" in data else self.store(tracker, id=f"{self.id}-{uuid4().hex[:8]}")
 
-    def store(self, tracker: str, **values: object) -> dict[str, Any]:
+    def store(self, tracker: str, **values: object) -> Stored:
         """Change values of these data, and return all."""
         path, data = self._data_path(tracker), self._read(tracker) | values
         path.parent.mkdir(exist_ok=True)
         replace_file(path, json.dumps(data).encode())
         return data
 
-    def _read(self, tracker: str) -> dict[str, Any]:
+    def _read(self, tracker: str) -> Stored:
         try:
             data = json.loads(self._data_path(tracker).read_bytes())
         except (OSError, ValueError):
@@ -195,7 +197,7 @@ class Tracker(ABC):
         sent: dict[str, str] = self.run.stored(self.library).get("artifacts", {})
         return sent
 
-    def sent_config(self) -> dict[str, Any]:
+    def sent_config(self) -> Tree:
         """Return the run's configuration, apart from its trackers."""
         return {key: node for key, node in self.run.config.items() if key != "tracker"}
 

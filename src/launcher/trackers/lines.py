@@ -62,7 +62,7 @@ class MetricsReader:
         self.after = after
         self._metrics, self._media = _File(folder.metrics_path), _File(folder.path / "media.jsonl")
         self._lines: dict[int, Line] = {}
-        self._items: dict[int, list[dict[str, object]]] = {}
+        self._items: dict[int, list[Line]] = {}
 
     def read(self, final: bool = False) -> list[Line]:
         """Return the next lines, at most 1000. The newest is among them if the run has ended."""

@@ -121,7 +121,7 @@ class MlflowTracker(Tracker):
         self.run.store("mlflow", **{NAMES: names, BATCH: batch})
         self._send(batch)
 
-    def _send_item(self, item: dict[str, Any]) -> None:
+    def _send_item(self, item: Line) -> None:
         """Send an image or a text. MLflow has no histograms."""
         if item["kind"] == "image":
             path = self.run.folder.path / item["path"]

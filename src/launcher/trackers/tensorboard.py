@@ -67,7 +67,7 @@ class TensorBoardTracker(Tracker):
         if lines:
             self._commit(lines[-1]["step"])
 
-    def _media(self, item: dict[str, Any]) -> dict[str, Any]:
+    def _media(self, item: Line) -> dict[str, Any]:
         """Return the fields of an image, a histogram or a text."""
         from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
         from tensorboard.compat.proto.tensor_pb2 import TensorProto

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 from launcher.rundir.holder import find_local_holder, signal_holder
-from launcher.trackers.base import NOT_ENDED, Line, Tracker, numbers
+from launcher.trackers.base import NOT_ENDED, Line, Stored, Tracker, numbers
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
 MAX_NAME_LENGTH = 128
@@ -109,7 +109,7 @@ class WandbTracker(Tracker):
         self._step = int(run.starting_step) - 1
         return self._step
 
-    def _arguments(self, stored: dict[str, Any]) -> dict[str, Any]:
+    def _arguments(self, stored: Stored) -> dict[str, Any]:
         return {
             **{key: stored[key] for key in ("id", "project", "entity", "group")},
             "name": self.name or self.run.label[-MAX_NAME_LENGTH:],
@@ -152,7 +152,7 @@ class WandbTracker(Tracker):
             self._wandb_run.log(values, step=line["step"], commit=True)
             self._step = line["step"]
 
-    def _media(self, item: dict[str, Any]) -> object:
+    def _media(self, item: Line) -> object:
         import wandb
 
         if item["kind"] == "image":

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from launcher.config.construct import instantiate
 from launcher.config.explain import LIBRARY_ERRORS, library_error
@@ -26,7 +27,7 @@ from launcher.config.schema.run_length import with_epochs
 from launcher.config.schema.validate import without_own_keys
 from launcher.config.schema.value_types import check_call
 from launcher.config.settings import RunSettings, TrainerSettings
-from launcher.config.tree import Node, get
+from launcher.config.tree import Node, Tree, get
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
@@ -237,13 +238,13 @@ def build_model(node: Node) -> nn.Module:
     return model
 
 
-def build_optimizer(node: Node, model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(node: Node, model: nn.Module) -> Optimizer:
     """Call the configured optimizer factory.
 
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
     torch's own optimizers take them.
     """
-    factory: Callable[..., torch.optim.Optimizer] = instantiate(node, "optimizer", _partial_=True)
+    factory: Callable[..., Optimizer] = instantiate(node, "optimizer", _partial_=True)
     takes_model = _parameters(factory)[:1] == ["model"]
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not takes_model and not parameters:
@@ -252,7 +253,7 @@ def build_optimizer(node: Node, model: nn.Module) -> torch.optim.Optimizer:
         )
     key = f"optimizer._target_={node['_target_']}"
     name, argument = ("model", model) if takes_model else ("parameters", parameters)
-    optimizer: torch.optim.Optimizer = _call(key, factory, name, argument)
+    optimizer: Optimizer = _call(key, factory, name, argument)
     check_optimizer(optimizer, key)
     return optimizer
 
@@ -274,7 +275,7 @@ def _parameters(factory: Callable[..., Any]) -> list[str]:
     return list(inspect.signature(getattr(factory, "func", factory)).parameters)
 
 
-def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
+def build_scheduler(options: Node, optimizer: Optimizer) -> Any:
     """Build the scheduler of a node `scheduler`."""
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
@@ -310,9 +311,7 @@ def in_steps(schedule: object, dataset: object, batch_size: int) -> object:
     return with_epochs(schedule, steps)
 
 
-def _build_optimizer(
-    node: Node | None, strategy: Strategy, model: nn.Module
-) -> torch.optim.Optimizer:
+def _build_optimizer(node: Node | None, strategy: Strategy, model: nn.Module) -> Optimizer:
     if node is None:
         return torch.optim.SGD(model.parameters(), lr=0.0)
     with kernels_for_any_shard() if strategy.lanes is not None else nullcontext():
@@ -323,7 +322,7 @@ def schedule_metric(metric: str, mode: Any) -> Best:
     return Best(metric, mode, keys=("scheduler.metric", "scheduler.mode"))
 
 
-def _check_validation(plain: dict[str, object], data: Any) -> None:
+def _check_validation(plain: Tree, data: Any) -> None:
     """Check that the data have a validation set if a hook follows one of its metrics."""
     issues = list(validation_issues(plain))
     if issues and not data.val_names and data.val_dataset() is None:
@@ -347,7 +346,7 @@ def _find_shared_start(config: RunConfig, texts: dict[str, str]) -> SharedStart 
     return SharedStart(comparable(entry[1], plain, plain["trainer"]["max_steps"]), texts)
 
 
-def _hooks(config: RunConfig, schedule: dict[str, Any] | None) -> list[BaseHook]:
+def _hooks(config: RunConfig, schedule: Node | None) -> list[BaseHook]:
     """Build the configured hooks, those that write metrics and media, and those that keys need."""
     hooks, others = list[BaseHook](), list[BaseHook]()
     for group, made in (("hooks", hooks), ("tracker", others)):

@@ -38,7 +38,7 @@ from launcher.optim.schedulers import (
 from launcher.process import deadline, signals
 from launcher.process.device import parse_device
 from launcher.process.ranks import Agreement, maximum
-from launcher.process.rng import restore_rng, rng_state
+from launcher.process.rng import RngState, restore_rng, rng_state
 from launcher.strategies.base import Strategy
 from launcher.strategies.external import ExternalStrategy
 from launcher.strategies.lane_sums import Buffers
@@ -305,7 +305,7 @@ class BaseTrainer(HookCaller):
             }
             load_hook_states(self, self.restored["hooks"], shared)
 
-    def _run(self, rng: dict[str, object]) -> None:
+    def _run(self, rng: RngState) -> None:
         self._has_checked_forward = False
         self.model.train()
         self.strategy.zero_grad()
@@ -547,7 +547,7 @@ class BaseTrainer(HookCaller):
     def load_state_dict(self, state: State) -> None:
         load_full_state(self, state, self.state_dict_options)
 
-    def training_state(self) -> dict[str, object]:
+    def training_state(self) -> State:
         """Return counters, scheduler, scaler and data position."""
         self.settle()
         return self.state.counters() | {

@@ -1,7 +1,6 @@
 """Resolve all interpolations of a configuration, with an error for each that does not resolve."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -20,7 +19,7 @@ UNRESOLVED = object()
 UNSET = re.compile(r"Environment variable '(\w+)' not found")
 
 
-def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
+def without_unresolved(tree: Tree) -> Tree:
     """The tree without the keys whose values do not resolve."""
     return {
         key: without_unresolved(value) if isinstance(value, dict) else value
@@ -29,7 +28,7 @@ def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
     }
 
 
-def as_yaml(plain: Mapping[str, object]) -> str:
+def as_yaml(plain: Node) -> str:
     """The text of a configuration as it is stored."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(plain)))
 
@@ -50,7 +49,7 @@ class Resolver:
         tree: the same as plain containers, interpolations as written.
     """
 
-    def __init__(self, config: DictConfig, tree: Mapping[str, object]):
+    def __init__(self, config: DictConfig, tree: Node):
         self.config, self.tree = config, tree
         self.issues: list[ConfigIssue] = []
         self.lacking: dict[str, dict[str, str]] = {}
@@ -166,6 +165,6 @@ def _join(keys: tuple[object, ...]) -> str:
     return ".".join(map(str, keys))
 
 
-def _list_dotted_keys(tree: Mapping[str, object]) -> list[str]:
+def _list_dotted_keys(tree: Node) -> list[str]:
     nodes = ((key, node) for key, node in tree.items() if key != "hydra" and isinstance(node, dict))
     return [join(key, name) for key, node in nodes for name in node]

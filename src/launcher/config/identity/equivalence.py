@@ -15,7 +15,7 @@ from typing import Any
 from launcher.config.identity.difference import is_equal
 from launcher.config.schema.signature import REQUIRED, UNKNOWN, Signature, signature_of
 from launcher.config.settings import SECTIONS, CompileSettings, section
-from launcher.config.tree import join
+from launcher.config.tree import Node, Tree, join
 
 OPTIONAL_GROUPS = ("scheduler",)
 """Groups that a run does without if they are null."""
@@ -25,15 +25,15 @@ INSTANTIATION_DEFAULTS = {"_partial_": False, "_recursive_": True, "_convert_": 
 SETTINGS: dict[str, type] = {**SECTIONS, "trainer.compile": CompileSettings}
 
 
-def identity_key(identity: Mapping[str, object]) -> str:
+def identity_key(identity: Node) -> str:
     """Return a text that two identities share exactly if they are equivalent."""
     text = json.dumps(canonical(identity), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def canonical(identity: Mapping[str, object]) -> dict[str, object]:
+def canonical(identity: Node) -> Tree:
     """Return an identity without the keys that have their defaults."""
-    reduced: dict[str, object] = _reduce(identity, "")
+    reduced: Tree = _reduce(identity, "")
     return reduced
 
 
@@ -57,7 +57,7 @@ def _is_absent(group: str, node: Any) -> bool:
     return node == {} or (node is None and group in OPTIONAL_GROUPS)
 
 
-def _defaults(node: Mapping[str, object], path: str) -> dict[str, object]:
+def _defaults(node: Node, path: str) -> Tree:
     """The code's default values of the keys that a node does not have."""
     if isinstance(target := node.get("_target_"), str):
         return _defaults_of_target(target)
@@ -65,14 +65,14 @@ def _defaults(node: Mapping[str, object], path: str) -> dict[str, object]:
 
 
 @cache
-def _defaults_of_target(target: str) -> dict[str, object]:
+def _defaults_of_target(target: str) -> Tree:
     # The defaults of a class that this code no longer has are not known.
     spec = signature_of(target)
     return INSTANTIATION_DEFAULTS | ({} if spec is None else _defaults_of(spec))
 
 
 @cache
-def _defaults_of(spec: Signature) -> dict[str, object]:
+def _defaults_of(spec: Signature) -> Tree:
     return {
         parameter.name: parameter.default
         for parameter in spec.parameters

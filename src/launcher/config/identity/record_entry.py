@@ -1,14 +1,12 @@
 """Data that run.json stores about a configuration and the command that composed it."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
-from launcher.config.tree import Node, flat, get, map_leaves, of_the_run
+from launcher.config.tree import Node, Tree, flat, get, map_leaves, of_the_run
 from launcher.rundir.record_format import RecordData, json_value
 
 
-def command_record(config: Node, hydra: Mapping[str, object] | None) -> RecordData:
+def command_record(config: Node, hydra: Node | None) -> RecordData:
     """Return what a run stores of its command.
 
     `identity_id` is the id that the command gives; it is null for a run that `run.id=...` names.
@@ -28,13 +26,13 @@ def command_record(config: Node, hydra: Mapping[str, object] | None) -> RecordDa
     }
 
 
-def read_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, object]] | None:
+def read_identity(run: Node) -> tuple[str, Tree] | None:
     """Return the id that a configuration gives its run and the identity, or None if not known."""
     text = run.get("identity")
     entry = None if text is None else json.loads(text)
     return None if entry is None else (entry["id"], entry["identity"])
 
 
-def for_json(tree: Mapping[str, object]) -> dict[str, object]:
-    plain: dict[str, object] = map_leaves(tree, lambda value, keys: json_value(value))
+def for_json(tree: Node) -> Tree:
+    plain: Tree = map_leaves(tree, lambda value, keys: json_value(value))
     return plain

@@ -7,7 +7,7 @@ they resolve to the same value while Hydra composes, inside the run, and in a sw
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -23,7 +23,7 @@ from launcher.config.schema.hook_dependencies import METRIC_SCHEDULE, measuring,
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.run_length import default_steps
 from launcher.config.settings import AUTO
-from launcher.config.tree import Tree, is_interpolation, map_leaves, value_at
+from launcher.config.tree import Node, Tree, is_interpolation, map_leaves, value_at
 from launcher.process.files import expand
 
 LOCATION_PREFIXES = (
@@ -65,7 +65,7 @@ ESCAPED = "$\\u007b"
 _computing = False
 
 
-def digest(hashed: Mapping[str, object]) -> str:
+def digest(hashed: Node) -> str:
     """The id of a run with an identity."""
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
@@ -83,9 +83,7 @@ def without_id() -> Iterator[None]:
 
 
 @without_id()
-def identity_to_hash(
-    config: DictConfig, written: Tree, plain: Mapping[str, object] | None = None
-) -> dict[str, object]:
+def identity_to_hash(config: DictConfig, written: Tree, plain: Node | None = None) -> Tree:
     """Return the tree that is hashed.
 
     It is the resolved configuration without the keys of `run.identity_exclude`, and with the keys
@@ -167,7 +165,7 @@ def _content(file: Path) -> object:
         return text
 
 
-def choices(config: DictConfig) -> dict[str, object]:
+def choices(config: DictConfig) -> Tree:
     """Return the chosen option of each group, empty for a configuration without Hydra."""
     chosen = OmegaConf.select(config, "hydra.runtime.choices")
     return to_plain(chosen) if chosen is not None else {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.config.messages import ConfigIssue, hint, show, to_override_text
 from launcher.config.schema.signature import signature
-from launcher.config.tree import get
+from launcher.config.tree import Node, Tree, get
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 
@@ -60,7 +60,7 @@ ALLOWED_ZERO_VALUES: dict[str, tuple[object, ...]] = {
 which Launcher does not support."""
 
 
-def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def crosschecks(tree: Node) -> Iterator[ConfigIssue]:
     """The errors of a resolved configuration with `strategy=deepspeed`."""
     strategy = tree.get("strategy")
     if not isinstance(strategy, dict) or strategy.get("_target_") != TARGET:
@@ -84,7 +84,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from _options(path, strategy)
 
 
-def read_file(path: Path) -> dict[str, object]:
+def read_file(path: Path) -> Tree:
     """Return the file's content without values of "auto", and report every error in it."""
     file, issues = _parse(path)
     if issues:
@@ -92,7 +92,7 @@ def read_file(path: Path) -> dict[str, object]:
     return file
 
 
-def _parse(path: Path) -> tuple[dict[str, object], list[ConfigIssue]]:
+def _parse(path: Path) -> tuple[Tree, list[ConfigIssue]]:
     """Return the file's content without values of "auto", and the errors in it."""
     try:
         config = json.loads(expand(path).read_bytes())
@@ -114,7 +114,7 @@ def _without_auto(value: object) -> Any:
     return value
 
 
-def _find_unsupported(file: dict[str, Any]) -> Iterator[str]:
+def _find_unsupported(file: Node) -> Iterator[str]:
     for key, setting in SET_BY_LAUNCHER.items():
         if get(file, key) is not None:
             yield f"{key} is set by Launcher; remove it from the file, and set {setting} instead."
@@ -133,7 +133,7 @@ def _find_unsupported(file: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _options(path: Path, strategy: dict[str, object]) -> Iterator[ConfigIssue]:
+def _options(path: Path, strategy: Node) -> Iterator[ConfigIssue]:
     """Reject options that are set next to the file, which replaces them all."""
     spec = signature(TARGET)
     for option in spec.parameters if spec else ():

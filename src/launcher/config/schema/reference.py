@@ -13,7 +13,7 @@ from launcher.config.options import COLLECTIONS, groups, options
 from launcher.config.schema.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature_of
 from launcher.config.schema.value_types import describe
 from launcher.config.settings import SECTIONS, Top, section
-from launcher.config.tree import join
+from launcher.config.tree import Node, join
 from launcher.errors import ConfigError
 
 COMMENT = re.compile(r"(?:^|\s)#\s?(.*)$")
@@ -89,7 +89,7 @@ def _option(group: str, name: str, text: str) -> Option:
     return Option(group, name, target, comment, tuple(keys), includes)
 
 
-def _includes(group: str, content: dict[str, Any]) -> tuple[str, ...]:
+def _includes(group: str, content: Node) -> tuple[str, ...]:
     """The entries of a defaults list as on the command line, without `_self_`."""
     entries = [entry for entry in content.get("defaults") or () if entry != "_self_"]
     pairs = [

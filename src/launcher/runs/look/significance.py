@@ -74,10 +74,10 @@ class TestOutcome:
             (
                 arm,
                 str(len(values)),
-                number(statistics.fmean(values)),
-                number(statistics.stdev(values)),
+                number(statistics.fmean(values.values())),
+                number(statistics.stdev(values.values())),
             )
-            for arm, values in ((arm, [*by_seed.values()]) for arm, by_seed in self.arms.items())
+            for arm, values in self.arms.items()
         ]
         pairs = [
             (
@@ -160,10 +160,7 @@ def measure_arms(
     """Return the step at which the arms are compared, and their values there."""
     runs = [run for group in groups.values() for run in group]
     check_metrics(runs, [metric])
-    curves = {}
-    for run in runs:
-        points = run.history.curve(metric).points()
-        curves[run.label] = {int(x): y for x, y in points}
+    curves = {run.label: run.history.curve(metric).by_step() for run in runs}
     if step is None:
         step = max(last for curve in curves.values() for last in curve)
     unfit = [name for name, curve in curves.items() if not math.isfinite(curve.get(step, math.nan))]

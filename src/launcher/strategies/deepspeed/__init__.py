@@ -9,13 +9,14 @@ import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
 from launcher.config.schema.deepspeed_file import BF16, FP16, KEY, read_file
+from launcher.config.tree import Tree
 from launcher.errors import ConfigError
 from launcher.optim.arguments import has_own_state_dict
 from launcher.optim.precision import Precision
@@ -152,7 +153,7 @@ class DeepSpeedStrategy(NativeStrategy):
         )
         return self.device
 
-    def options(self, on_gpu: bool) -> dict[str, Any]:
+    def options(self, on_gpu: bool) -> Tree:
         """Return DeepSpeed's configuration from the options; `auto` is left to DeepSpeed."""
         settings, host = vars(self), {"device": "cpu", "pin_memory": on_gpu}
         zero = {key: settings[key] for key in ZERO_KEYS if settings[key] != "auto"}
@@ -303,7 +304,7 @@ class DeepSpeedStrategy(NativeStrategy):
     def full_weights(self) -> Tensors | None:
         return self.state.full_weights()
 
-    def _report_changes(self, before: dict[str, Any]) -> None:
+    def _report_changes(self, before: Tree) -> None:
         """Warn of changes in the file; the run's configuration is compared elsewhere."""
         keys = [key for key in {**before, **self.config} if before.get(key) != self.config.get(key)]
         if keys:
@@ -335,9 +336,7 @@ def autocast_within(module: nn.Module, precision: Precision, device: torch.devic
     module.forward = within
 
 
-def complete(
-    config: dict[str, Any], plan: StepPlan, precision: Precision, world_size: int
-) -> dict[str, Any]:
+def complete(config: Tree, plan: StepPlan, precision: Precision, world_size: int) -> Tree:
     micro_batch_size, grad_accum_steps = plan.micro_batch_size or 1, plan.grad_accum_steps
     formats = {key: {"enabled": False} for key in (FP16, BF16)}
     if precision.name in formats:
