@@ -67,13 +67,12 @@ class TrainState:
             and np.ndim(value) == 0
             and not is_measured(key)
         }
-        counters = {key: getattr(self, key) for key in (*COUNTERS, "stop_reason", "max_steps")}
-        return counters | {"metrics": metrics}
+        keys = (*COUNTERS, "stop_reason", "max_steps")
+        return {key: getattr(self, key) for key in keys} | {"metrics": metrics}
 
     def load_counters(self, saved: dict[str, Any]) -> None:
-        for key in COUNTERS:
+        for key in (*COUNTERS, "metrics"):
             setattr(self, key, saved[key])
-        self.metrics = dict(saved["metrics"])
         # A run that is extended must train further.
         self.stop_reason = saved["stop_reason"] if saved["max_steps"] == self.max_steps else None
 
