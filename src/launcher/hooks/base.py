@@ -70,8 +70,8 @@ class TrainState:
             and np.ndim(value) == 0
             and not is_measured(key)
         }
-        counters = {key: getattr(self, key) for key in (*COUNTERS, "stop_reason", "max_steps")}
-        return counters | {"metrics": metrics}
+        keys = (*COUNTERS, "stop_reason", "max_steps")
+        return {key: getattr(self, key) for key in keys} | {"metrics": metrics}
 
     def load_counters(self, saved: State) -> None:
         for key in COUNTERS:

@@ -71,9 +71,12 @@ class Best:
 
     def check(self, trainer: Any) -> None:
         """End the run if the metric cannot come any more after a complete step."""
-        if self._has_come(trainer) or len(trainer.state.metrics) == self._num_checked:
+        if self._was_logged or len(trainer.state.metrics) == self._num_checked:
             return
         self._num_checked, names = len(trainer.state.metrics), _list_logged(trainer)
+        # An earlier attempt has logged it.
+        if self.metric in names:
+            return
         if choices := suggest_metrics(self.metric, names):
             raise ConfigError(
                 f"{self._key}={self.metric}: is not logged; choose one of {', '.join(choices)}."
@@ -88,10 +91,6 @@ class Best:
                 ", ".join(names),
             )
 
-    def _has_come(self, trainer: Any) -> bool:
-        """Return whether the metric was logged, perhaps before a resume."""
-        return self._was_logged or self.metric in _list_logged(trainer)
-
     def check_end(self, trainer: object, needs_validation: bool = True) -> None:
         """Check, at the end of training, that the metric was logged and so had an effect.
 
@@ -99,7 +98,7 @@ class Best:
         all.
         """
         names = _list_logged(trainer)
-        if self._has_come(trainer) or not names:
+        if self._was_logged or self.metric in names or not names:
             return
         needs_validation |= not self.metric.startswith("val/")
         if not needs_validation and not _has_evaluated(names):
