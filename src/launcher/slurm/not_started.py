@@ -15,6 +15,7 @@ from typing import Literal
 from launcher.process.child import describe_end, last_lines
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held_in_job
+from launcher.rundir.lock import RunLock
 from launcher.rundir.provenance import slurm_job_id
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
@@ -72,7 +73,9 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     ):
         return False
     print(f"SLURM job {job}: failed: {reason}", flush=True)
-    record.revise("failed", exit_code=1, reason=reason, slurm_job_id=job)
+    # It also removes the lock of the process, which would look alive from other nodes for a while.
+    with RunLock(folder):
+        record.revise("failed", exit_code=1, reason=reason, slurm_job_id=job)
     return True
 
 
