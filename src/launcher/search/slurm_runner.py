@@ -247,5 +247,7 @@ def format_trials(numbers: Iterable[int]) -> str:
 
 def was_cancelled(trial: Submitted) -> bool:
     """Return whether a job that has left the queue was cancelled."""
-    jobs = {} if trial.job_id is None else {trial.job_id: trial.phase != "pending"}
-    return bool(scheduler.find_cancelled(jobs))
+    note = Submission.read(trial.folder)
+    if trial.job_id is None or note is None:
+        return False
+    return bool(scheduler.find_cancelled({(trial.job_id, note.script): trial.phase != "pending"}))
