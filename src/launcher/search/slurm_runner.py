@@ -197,7 +197,8 @@ class SlurmRunner(Runner):
         if phase == trial.phase:
             return
         trial.phase = phase
-        reason = "" if job.reason in ("", "None") else f" ({job.reason})"
+        details = ", ".join(filter(None, (job.waits_for, job.advice)))
+        reason = f" ({details})" if details else ""
         text = {
             "pending": f"is pending as SLURM job {job.id}{reason}",
             "running": f"runs on {job.nodes} as SLURM job {job.id}",

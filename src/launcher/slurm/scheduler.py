@@ -36,6 +36,11 @@ UNREACHABLE = (
 )
 """Parts of SLURM's messages, in lower case, of a controller that dies or has just started."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
+ENDLESS = re.compile(
+    "DependencyNeverSatisfied|BadConstraints|Invalid(Account|QOS)|(Account|QOS)NotAllowed"
+    "|Partition(Node|Time)Limit|ReservationDeleted"
+)
+"""SLURM's reasons why a job waits that only another submission, or an administrator, ends."""
 
 
 class SchedulerError(Exception):
@@ -88,6 +93,23 @@ class QueuedJob:
     @property
     def is_pending(self) -> bool:
         return self.state in PENDING
+
+    @property
+    def is_held(self) -> bool:
+        """Held by a person (JobHeldUser) or by SLURM (launch failed requeued held)."""
+        return "held" in self.reason.lower()
+
+    @property
+    def waits_for(self) -> str | None:
+        """SLURM's reason why it does not run yet: Resources, Priority, BeginTime."""
+        return self.reason if self.is_pending and self.reason not in ("", "None") else None
+
+    @property
+    def advice(self) -> str | None:
+        """Return how a wait ends that does not end by itself, or None."""
+        if self.is_held and self.reason != "JobHeldAdmin":
+            return f"scontrol release {self.id} lets it start"
+        return "it never starts; cancel it" if ENDLESS.fullmatch(self.waits_for or "") else None
 
 
 def call(command: Sequence[str], timeout: float = TIMEOUT, input: str = "") -> str:
