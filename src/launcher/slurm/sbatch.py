@@ -1,5 +1,7 @@
 """The sbatch script of a job or array and its problems."""
 
+import math
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,26 @@ from launcher.slurm.size import GUARD, JobSize
 
 SCRIPT = "LAUNCHER_SCRIPT"
 """The variable with the script of the job that a process belongs to."""
+
+
+TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+
+
+def time_limit(value: object) -> float | None:
+    """Return the seconds of a time limit of SLURM, or None if it is not one.
+
+    SLURM itself (22.05) takes a negative one for years, and 0 for no limit.
+    """
+    if str(value).upper() in ("INFINITE", "UNLIMITED"):
+        return math.inf
+    if (match := TIME.fullmatch(str(value))) is None:
+        return None
+    days, *clock = match.groups("0")
+    # It begins with hours after days, or if it has three parts, and otherwise with minutes.
+    if match[1] is None and match[4] is None:
+        clock = ["0", *clock]
+    hours, minutes, seconds, *_ = map(int, clock)
+    return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds or None
 
 
 def runs_path(script: Path) -> Path:
@@ -90,7 +112,7 @@ class Script:
         flags = {
             key.replace("_", "-"): value
             for key, value in self.flags.items()
-            if value not in (None, False)
+            if value is not None and value is not False
         }
         if self.flags.get("requeue") is False:
             # Otherwise the cluster's JobRequeue counts.
@@ -117,7 +139,7 @@ def findings(script: Script) -> Iterator[str]:
     flags = script.flags
     delay = int(str(flags["signal"]).partition("@")[2])
     limit = flags.get("time")
-    if isinstance(limit, int) and limit * 60 <= delay:
+    if (time_limit(limit) or math.inf) <= delay:
         yield (
             f"dispatch.time={limit}: is not longer than dispatch.signal_delay={delay} s, so"
             " the warning comes at the start; use a longer time."

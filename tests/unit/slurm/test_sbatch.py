@@ -6,6 +6,8 @@ import re
 import shlex
 import subprocess
 import sys
+from math import inf
+from pathlib import Path
 
 import pytest
 import yaml
@@ -23,11 +25,11 @@ from launcher.dispatch.slurm import SlurmDispatch
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
-from launcher.slurm.sbatch import Script
+from launcher.slurm.sbatch import Script, findings, time_limit
 from launcher.slurm.size import GUARD
 from launcher.slurm.submission import Submission, freeze, read_frozen
 from support.composition import validate
-from support.scripted_slurm import ScriptedSlurm
+from support.scripted_slurm import ScriptedQueue, ScriptedSlurm
 
 
 @pytest.mark.parametrize(
@@ -51,10 +53,11 @@ def test_variables_of_the_shell_are_no_secrets():
 
 def run_of(tmp_path, lanes):
     config = {
-        "run": {"name": "mlp", "dir": tmp_path},
+        "run": {"name": "mlp", "dir": str(tmp_path), "resume": "auto"},
         "paths": {"outputs": tmp_path},
         "job": {"_target_": TRAIN_JOB},
-        "trainer": {"lanes": lanes},
+        "trainer": {"lanes": lanes, "max_steps": 9},
+        "hooks": {"checkpointing": {}},
     }
     return Job(RunConfig(config, config))
 
@@ -74,6 +77,30 @@ def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path, lanes, nodes)
         " --kill-on-bad-exit=1 --cpus"
     )
     assert len(said) == (nodes != 3)
+
+
+@pytest.mark.parametrize("parallelism", [None, 1])
+@pytest.mark.parametrize("asked", ["all again", "the rest", "a cancelled one", "another"])
+def test_a_sweep_of_several_submissions_keeps_its_limit(tmp_path, monkeypatch, asked, parallelism):
+    """The command is repeated with more runs, has room for the rest, or submits a run again."""
+    slurm = ScriptedQueue(work=lambda folder, start: True).install(monkeypatch, tmp_path)
+    monkeypatch.setattr(Job, "outputs", tmp_path)
+    dispatch = SlurmDispatch(array_parallelism=parallelism)
+    first = [run_of(tmp_path / str(number), None) for number in range(2)]
+    third = run_of(tmp_path / "2", None)
+    assert dispatch.submit(first) is None
+    slurm.cancel("1_1")
+    again = {
+        "all again": [run_of(tmp_path / "0", None), third],
+        "the rest": [*first, third],
+        "a cancelled one": [run_of(tmp_path / "1", None)],
+        "another": [third],
+    }
+    assert dispatch.submit(again[asked]) is None
+    flag = "#SBATCH --dependency=afterany:1\n"
+    is_expected = parallelism is not None and asked != "another"
+    assert (flag in Path(slurm.jobs["3"].script).read_text()) == is_expected
+    assert list(slurm.jobs) == ["1_0", "3"]
 
 
 @pytest.mark.parametrize(
@@ -106,11 +133,33 @@ def test_runs_that_share_a_job_are_one_task(settings, cpus, step, tmp_path):
             for flag in ("array", "signal", "test_only", "wait", "no-requeue")
         ),
         ({"sbatch": {"nodelist": ["n1", "n2"]}}, "sbatch.nodelist=['n1','n2']"),
+        *(({"time": text}, f"time='{text}'") for text in ("", "-5", "0", "0-0:0", "0:00:00", "1h")),
+        *(({"sbatch": {"time": number}}, f"sbatch.time={number}") for number in (-5, 0)),
     ],
 )
 def test_settings_that_cannot_work_are_rejected(settings, key):
     with pytest.raises(ConfigError, match=rf"^dispatch\.{re.escape(key)}: "):
         SlurmDispatch(**settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("90:30", 5430),
+        ("1:90", 150),
+        ("1:30:05", 5405),
+        ("1-0", 86400),
+        ("0-1:30", 5400),
+        ("1-12:00:00", 129600),
+        ("UNLIMITED", inf),
+    ],
+)
+def test_a_time_limit_is_read_as_slurm_reads_it(text, seconds):
+    """Warns of one that is not longer than `dispatch.signal_delay`, too."""
+    dispatch = SlurmDispatch(time=text, signal_delay=5405)
+    is_short = any("is not longer than" in line for line in findings(Script("", dispatch.flags())))
+    assert (time_limit(text), is_short) == (seconds, seconds <= 5405)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +169,7 @@ def test_settings_that_cannot_work_are_rejected(settings, key):
         ({"exclusive": False}, "exclusive", []),
         ({"requeue": False}, "requeue", ["no-requeue"]),
         ({"mem": "1G"}, "mem", ["mem=1G"]),
+        ({"mem": 0}, "mem", ["mem=0"]),
         ({"job_name": "mine"}, "job-name", ["job-name=mine"]),
         ({"output": "/logs/%j"}, "/logs", ["error=/logs/%j", "output=/logs/%j"]),
         ({}, "partition", ["partition=own"]),
@@ -246,6 +296,7 @@ def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, slurm, end, e
         assert record["state"] in ("paused", "running") and not record["attempts"][-1]["reason"]
     else:
         assert record["state"] == "failed" and reason in record["attempts"][-1]["reason"]
+        assert not folder.lock_path.exists(), "it would look alive from other nodes"
 
 
 SHELL = [

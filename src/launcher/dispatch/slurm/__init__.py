@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +22,10 @@ from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.secret_patterns import SECRET_TEXT, holds_secret
 from launcher.slurm import snapshot, submission
-from launcher.slurm.sbatch import Script, findings, test_only
+from launcher.slurm.sbatch import Script, findings, test_only, time_limit
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.size import JobSize
+from launcher.slurm.submission import Submission
 from launcher.types import NonNegativeInt, PositiveInt
 
 OURS = {
@@ -111,8 +112,14 @@ class SlurmDispatch:
             if isinstance(value, list | dict):
                 key = f"dispatch.sbatch.{flag}"
                 raise ConfigError(f"{key}={show(value)}: should be text; e.g. '{key}=\"a,b\"'.")
-        # It raises for an invalid range.
-        JobSize.of(self.nodes, 1)
+        # It raises for an invalid range of nodes.
+        limit = self.flags()["time"]
+        if limit is not None and limit is not False and time_limit(limit) is None:
+            key = "dispatch.sbatch.time" if "time" in (self.sbatch or {}) else "dispatch.time"
+            raise ConfigError(
+                f"{key}={show(limit)}: should be minutes above 0, or days-hours:minutes:seconds;"
+                f" e.g. {key}=90 or {key}=1-12:00:00."
+            )
 
     def _check_runs_per_job(self) -> None:
         if self.runs_per_job == 1:
@@ -261,8 +268,7 @@ class SlurmDispatch:
                 queue = self._look_up(runs)
             except submission.NotAnswered as error:
                 return error
-            due = [run for run in runs if run.skipped is None]
-            return self._hand_over(due, code, queue) if due else None
+            return self._hand_over(runs, code, queue)
 
     def _submit(self, runs: list[Job], code: Path | None = None) -> list[JobResult]:
         self.check()
@@ -283,7 +289,7 @@ class SlurmDispatch:
                 # Imported late, since only waiting needs tables.
                 from launcher.dispatch.slurm.waiting import wait_for
 
-                return wait_for(runs, submit_rest=lambda rest: self._submit_rest(rest, code))
+                return wait_for(runs, submit_rest=lambda: self._submit_rest(runs, code))
             signals.check()
         finally:
             signals.restore(before)
@@ -291,17 +297,19 @@ class SlurmDispatch:
 
     def _submit_now(self, runs: list[Job], code: Path | None) -> submission.NotNow | None:
         """Submit the runs that SLURM takes; none is an error, unless `wait` can wait for room."""
+        rest = [run for run in runs if run.is_unsubmitted]
         error = self.submit(runs, code)
-        if error is not None and not any(run.job_id for run in runs):
+        if error is not None and not any(run.job_id for run in rest):
             makes_room = self.wait and isinstance(error, submission.LimitReached)
             if not makes_room or not submission.queue_of(run.folder for run in runs):
                 raise error
         return error
 
-    def _submit_rest(self, rest: list[Job], code: Path | None) -> None:
+    def _submit_rest(self, runs: list[Job], code: Path | None) -> None:
         """Submit the runs that SLURM takes by now, and report them."""
+        rest = [run for run in runs if run.is_unsubmitted]
         try:
-            self._submit_now(rest, code)
+            self._submit_now(runs, code)
         except submission.NotAnswered as error:
             print(f"{error.messages[0]} Trying again later.", file=sys.stderr, flush=True)
         for run in rest:
@@ -312,21 +320,27 @@ class SlurmDispatch:
         """Note which runs are completed, running or queued; return SLURM's queue."""
         queue = submission.queue_of(run.folder for run in runs)
         for run in runs:
-            run.skipped = why_skipped(run.config.stored, run.folder, queue)
+            if run.is_unsubmitted:
+                run.skipped = why_skipped(run.config.stored, run.folder, queue)
         return queue
 
     def _hand_over(
-        self, due: list[Job], code: Path | None, queue: Mapping[str, QueuedJob]
+        self, runs: Sequence[Job], code: Path | None, queue: Mapping[str, QueuedJob]
     ) -> submission.NotNow | None:
         """Submit the arrays, one after the other. A signal ends this between two arrays.
 
         The runs that leave one trunk are an array of their own, since an array has one dependency.
         """
+        due = [run for run in runs if run.is_unsubmitted]
+        if not due:
+            return None
+        # SLURM limits one array, not several together.
+        before = None if self.array_parallelism is None else _after_jobs_of(runs, queue)
         folder = submission.new_submission(due[0].outputs)
         try:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
-            return self._submit_arrays(due, folder, code, queue)
+            return self._submit_arrays(due, folder, code, queue, before)
         except BaseException:
             if submitted := [run for run in due if run.job_id is not None]:
                 report(submitted)
@@ -336,10 +350,15 @@ class SlurmDispatch:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _submit_arrays(
-        self, due: list[Job], folder: Path, code: Path | None, queue: Mapping[str, QueuedJob]
+        self,
+        due: list[Job],
+        folder: Path,
+        code: Path | None,
+        queue: Mapping[str, QueuedJob],
+        before: str | None,
     ) -> submission.NotNow | None:
         script = self._script(due, [] if code is None else snapshot.lines(code))
-        first, before, part = script.flags.get("dependency"), None, 0
+        first, part = script.flags.get("dependency"), 0
         places = {id(run.trunk): place for place, run in enumerate(due)}
         rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
         num_jobs = self._count_jobs(due)
@@ -363,7 +382,6 @@ class SlurmDispatch:
             except submission.NotAnswered as error:
                 return error
             rest, part = rest[len(chunk) :], part + 1
-            # SLURM limits one array, not several together.
             if self.array_parallelism is not None:
                 before = f"afterany:{job}"
         return None
@@ -403,3 +421,13 @@ class SlurmDispatch:
         for run in due[:1]:
             for message in findings(self._script([run], [])):
                 print(f"! {message}", file=sys.stderr, flush=True)
+
+
+def _after_jobs_of(runs: Iterable[Job], queue: Mapping[str, QueuedJob]) -> str | None:
+    """Return the dependency on all jobs in the queue of the submissions that runs belong to."""
+    notes = (Submission.read(run.folder) for run in runs)
+    folders = {Path(note.script).parent for note in notes if note is not None}
+    jobs = {
+        job.id.partition("_")[0] for job in queue.values() if Path(job.script).parent in folders
+    }
+    return f"afterany:{':'.join(sorted(jobs))}" if jobs else None

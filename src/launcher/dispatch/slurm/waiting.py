@@ -33,7 +33,7 @@ RETRY = 10.0
 
 def wait_for(
     runs: Sequence[Job],
-    submit_rest: Callable[[list[Job]], None],
+    submit_rest: Callable[[], None],
 ) -> list[JobResult]:
     """Wait until no run is in SLURM's queue or must still be submitted.
 
@@ -75,7 +75,7 @@ def wait_for(
             if signals.first_signal():
                 _stop_waiting(len(open_runs) - len(rest), len(rest))
             if rest and queue is not None and time.monotonic() >= retry_at:
-                submit_rest(rest)
+                submit_rest()
                 retry_at = time.monotonic() + RETRY
             time.sleep(PAUSE)
         live.update(_render(stored), refresh=True)
