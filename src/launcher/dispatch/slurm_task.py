@@ -4,9 +4,8 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from launcher.config.compose.hydra_job import hydra_job
 from launcher.config.explain import explain, report
@@ -95,7 +94,7 @@ def _work(folder: RunFolder) -> object:
         # Several ranks leave together, at the first decision of rank 0 (`ranks.on_main`).
         if alone:
             signals.check()
-        count = ranks_of(dispatch) if PARENT in os.environ else 1
+        count = ranks_per_node(dispatch) if PARENT in os.environ else 1
         return spawn(config, count) if count > 1 else execute_job(config)
 
     is_own = folder.path.absolute() == config.folder.path.absolute()
@@ -103,13 +102,6 @@ def _work(folder: RunFolder) -> object:
         return run_guarded(
             job if is_own else lambda: _run_and_record(folder, job), folder, Budget.of(dispatch)
         )
-
-
-def ranks_of(dispatch: Mapping[str, Any]) -> int:
-    """Return the number of ranks of one of several runs of a job."""
-    return ranks_per_node(
-        dispatch["tasks_per_node"], dispatch["gpus_per_node"], dispatch["runs_per_job"]
-    )
 
 
 def _run_and_record(folder: RunFolder, job: Callable[[], object]) -> object:

@@ -41,11 +41,6 @@ def runs_path(script: Path) -> Path:
     return script.with_name(f"runs-{script.stem.partition('-')[2]}.txt")
 
 
-def job_folder(script: Path, task: int | None = None) -> Path:
-    """Return the folder of a job that has several runs (see `launcher.slurm.shared_job`)."""
-    return script.with_suffix("") / str(task or 0)
-
-
 @dataclass
 class Script:
     """The parts of a script. `launcher.dispatch.slurm.SlurmDispatch` describes the parameters."""
@@ -59,21 +54,18 @@ class Script:
     setup: list[str] = field(default_factory=list)
     python: str = field(default_factory=lambda: sys.executable)
     size: JobSize = field(default_factory=JobSize)
-    runs_per_job: int = 1
 
     def command(self, path: Path) -> str:
         """Return the script's body.
 
-        It finds its run by the array's task, and writes its output to the run's own log. Several
-        runs of a job have a folder of the job instead (see `launcher.slurm.shared_job`), and each
-        writes its log itself.
+        It finds the folder of its run, or of its several runs (see `launcher.slurm.shared_job`), by
+        the array's task, and writes its output to the log there.
 
         Between Python's start and the first handler, a signal would kill a task. So the task starts
         with signals ignored, and queries SLURM about missed signals once it runs. Without
         --export=ALL, a job with --export=NONE would start its tasks without PATH.
         """
         shell = 'trap "" TERM USR1 USR2; exec "$@"'
-        is_shared = self.runs_per_job > 1
         task = [*self.prefix, self.python, "-u", *ENTRY[1:], "task"]
         srun = shlex.join(
             [
@@ -88,18 +80,13 @@ class Script:
             ]
         )
         pythons = dict.fromkeys([sys.executable] if self.prefix else [self.python, sys.executable])
-        find_run = [
-            f"mapfile -t __launcher_runs <{shlex.quote(str(runs_path(path)))}",
-            "__launcher_run=${__launcher_runs[${SLURM_ARRAY_TASK_ID:-0}]}",
-            "__launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
-            'exec >>"$__launcher_run/logs/slurm-${__launcher_job:-$SLURM_JOB_ID}.log" 2>&1',
-        ]
-        folder = shlex.quote(str(job_folder(path).parent))
-        find_runs = [f"__launcher_run={folder}/${{SLURM_ARRAY_TASK_ID:-0}}"]
         return "\n".join(
             [
                 f"export {SCRIPT}={shlex.quote(str(path))}",
-                *(find_runs if is_shared else find_run),
+                f"mapfile -t __launcher_runs <{shlex.quote(str(runs_path(path)))}",
+                "__launcher_run=${__launcher_runs[${SLURM_ARRAY_TASK_ID:-0}]}",
+                "__launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
+                'exec >>"$__launcher_run/logs/slurm-${__launcher_job:-$SLURM_JOB_ID}.log" 2>&1',
                 f"__launcher_pythons=({shlex.join(pythons)})",
                 f"source {shlex.quote(str(path.with_name(GUARD.name)))}",
                 *(["set -e", *self.setup, "set +e"] if self.setup else []),

@@ -104,12 +104,8 @@ class Submission:
     script: str
     task: int | None = None
     job_id: str | None = None
-    runs: int | None = None
-    """The number of runs of the job, if it has several (see `launcher.slurm.shared_job`)."""
-
-    @property
-    def is_shared(self) -> bool:
-        return (self.runs or 1) > 1
+    is_shared: bool = False
+    """The job has several runs (see `launcher.slurm.shared_job`)."""
 
     @classmethod
     def read(cls, folder: RunFolder) -> "Submission | None":

@@ -110,8 +110,7 @@ def _node_range(tree: dict[str, object]) -> NodeRange:
 
 
 def _tasks_per_node(tree: dict[str, object]) -> int:
-    tasks, gpus = _count(tree, "dispatch.tasks_per_node"), _count(tree, "dispatch.gpus_per_node")
-    return ranks_per_node(tasks, gpus, _count(tree, "dispatch.runs_per_job") or 1)
+    return ranks_per_node(dict(items(tree, "dispatch")))
 
 
 def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:

@@ -4,8 +4,10 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,27 +17,33 @@ from launcher.config.schema.node_range import ranks_per_node
 from launcher.config.tree import get, walk
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.skip_reasons import why_skipped
-from launcher.dispatch.slurm import submit_arrays
 from launcher.dispatch.slurm.submitted_runs import report
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.secret_patterns import SECRET_TEXT, holds_secret
-from launcher.slurm import snapshot, submission
+from launcher.slurm import scheduler, shared_job, snapshot, submission
 from launcher.slurm.sbatch import Script, findings, test_only, time_limit
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.size import JobSize
 from launcher.slurm.submission import Submission
-from launcher.types import NonNegativeInt, PositiveInt
+from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
 
 OURS = {
     "array": "-m for several runs",
+    "cpus-per-task": "dispatch.cpus_per_task",
+    "gpus-per-node": "dispatch.gpus_per_node",
+    "nodes": "dispatch.nodes",
+    "ntasks": "dispatch.tasks_per_node",
+    "ntasks-per-node": "dispatch.tasks_per_node",
     "no-requeue": "dispatch.sbatch.requeue=false",
     "signal": "dispatch.signal_delay",
     "test-only": "dispatch.dry_run=true",
     "wait": "dispatch.wait=true",
 }
 """Flags of sbatch that cannot be set, and what to use instead."""
+WRITERS = 8
+"""Threads that write run folders."""
 
 
 @dataclass
@@ -78,13 +86,13 @@ class SlurmDispatch:
     gpus_per_node: NonNegativeInt = 0
     tasks_per_node: PositiveInt | None = None
     cpus_per_task: PositiveInt | None = None
-    mem: str | None = None
+    mem: NonEmptyText | None = None
     time: PositiveInt | str | None = None
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    exclude: str | None = None
+    partition: NonEmptyText | None = None
+    account: NonEmptyText | None = None
+    qos: NonEmptyText | None = None
+    constraint: NonEmptyText | None = None
+    exclude: NonEmptyText | None = None
     runs_per_job: PositiveInt = 1
     array_parallelism: PositiveInt | None = None
     signal_delay: PositiveInt = 120
@@ -155,7 +163,7 @@ class SlurmDispatch:
 
     @property
     def _ranks_per_node(self) -> int:
-        return ranks_per_node(self.tasks_per_node, self.gpus_per_node, self.runs_per_job)
+        return ranks_per_node(vars(self))
 
     @property
     def _cpus_per_task(self) -> int | None:
@@ -362,7 +370,9 @@ class SlurmDispatch:
         places = {id(run.trunk): place for place, run in enumerate(due)}
         rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
         num_jobs = self._count_jobs(due)
-        max_tasks = submit_arrays.most_tasks(num_jobs)
+        # An array's highest index is below MaxArraySize.
+        most = 2 if num_jobs == 1 else int(scheduler.config_value("MaxArraySize") or 1001)
+        max_tasks = max(1, most - 1)
         while rest:
             signals.check()
             alike = [run for run in rest if run.trunk is rest[0].trunk]
@@ -370,9 +380,7 @@ class SlurmDispatch:
             others = map(str, filter(None, (first, before, rest[0].dependency(queue))))
             script.flags["dependency"] = ",".join(others) or None
             try:
-                job = submit_arrays.submit(
-                    script, chunk, path, num_jobs > 1, self._jobs_at_once, code
-                )
+                job = self._submit_array(script, chunk, path, num_jobs > 1, code)
             except submission.LimitReached as reached:
                 # SLURM rejects the whole array.
                 if self._count_jobs(chunk) == 1:
@@ -385,6 +393,37 @@ class SlurmDispatch:
             if self.array_parallelism is not None:
                 before = f"afterany:{job}"
         return None
+
+    def _submit_array(
+        self, script: Script, runs: list[Job], path: Path, is_array: bool, code: Path | None
+    ) -> str:
+        """Submit the runs as one array or plain job, and return its id, or restore their folders.
+
+        `path` gets the script, and `code` is the folder of a snapshot.
+        """
+        folders, size = [run.folder for run in runs], self.runs_per_job
+        starts = range(0, len(runs), size)
+        places = [
+            RunFolder(shared_job.job_folder(path, task)) if size > 1 else folders[start]
+            for task, start in enumerate(starts)
+        ]
+        notes = [
+            Submission(str(path), index // size if is_array else None, is_shared=size > 1)
+            for index in range(len(runs))
+        ]
+        with submission.undone_on_failure(folders):
+            text = script.text(path, len(places) if is_array else None, self._jobs_at_once)
+            submission.write_script(path, text, places)
+            if size > 1:
+                for place, start in zip(places, starts, strict=True):
+                    shared_job.write_runs(place.path, folders[start : start + size])
+            # In threads, since each write waits for a shared file system.
+            with ThreadPoolExecutor(WRITERS) as pool:
+                list(pool.map(partial(_freeze, code), runs, notes))
+            job_id = submission.hand_over(path)
+        for run, note in zip(runs, notes, strict=True):
+            run.job_id = job_id if note.task is None else f"{job_id}_{note.task}"
+        return job_id
 
     def _count_jobs(self, runs: Sequence[Job]) -> int:
         return -(-len(runs) // self.runs_per_job)
@@ -400,7 +439,6 @@ class SlurmDispatch:
             self.prefix or [],
             [*(self.setup or []), *snapshot_lines],
             size=replace(self.size, lanes=min(lanes, default=None)),
-            runs_per_job=self.runs_per_job,
         )
         if self.python is not None:
             script.python = self.python
@@ -421,6 +459,11 @@ class SlurmDispatch:
         for run in due[:1]:
             for message in findings(self._script([run], [])):
                 print(f"! {message}", file=sys.stderr, flush=True)
+
+
+def _freeze(code: Path | None, run: Job, note: Submission) -> None:
+    with run.folder.explain_write_errors():
+        submission.freeze(run.folder, run.config.stored, run.config.hydra, note, code)
 
 
 def _after_jobs_of(runs: Iterable[Job], queue: Mapping[str, QueuedJob]) -> str | None:
