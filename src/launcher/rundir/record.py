@@ -392,10 +392,7 @@ class RunRecord:
         attempt = self.attempt
         if attempt is None or attempt.get("outcome") is not None:
             return
-        reason = (
-            "the process ended without recording why: it was killed, the machine went down, or the"
-            " disk was full"
-        )
+        reason = "the process ended without recording why: killed, machine down, or disk full"
         # Its last write may be older than its newest checkpoint.
         self.data["step"] = max(self.step, self.folder.newest_step())
         attempt.update({"outcome": "killed", "end_step": self.step, "reason": reason})

@@ -1,6 +1,5 @@
 """The sbatch script of a job or array and its problems."""
 
-import math
 import re
 import shlex
 import sys
@@ -9,36 +8,58 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher.config.schema.node_range import NodeRange
+from launcher.errors import ConfigError
 from launcher.process.child import ENTRY
 from launcher.slurm import scheduler
-from launcher.slurm.size import GUARD, JobSize
 
+GUARD = Path(__file__).with_name("batch.sh")
+"""File of the script's shell functions, which is copied next to it."""
 SCRIPT = "LAUNCHER_SCRIPT"
 """The variable with the script of the job that a process belongs to."""
 
 
-TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
-
-
-def time_limit(value: object) -> float | None:
-    """Return the seconds of a time limit of SLURM, or None if it is not one.
-
-    SLURM itself (22.05) takes a negative one for years, and 0 for no limit.
-    """
-    if str(value).upper() in ("INFINITE", "UNLIMITED"):
-        return math.inf
-    if (match := TIME.fullmatch(str(value))) is None:
-        return None
-    days, *clock = match.groups("0")
-    # It begins with hours after days, or if it has three parts, and otherwise with minutes.
-    if match[1] is None and match[4] is None:
-        clock = ["0", *clock]
-    hours, minutes, seconds, *_ = map(int, clock)
-    return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds or None
+TIME = re.compile(r"(?=.*[1-9])(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
+"""A time limit. SLURM itself (22.05) takes a negative one for years, and 0 for no limit."""
 
 
 def runs_path(script: Path) -> Path:
     return script.with_name(f"runs-{script.stem.partition('-')[2]}.txt")
+
+
+@dataclass(frozen=True)
+class JobSize:
+    """The number of nodes and ranks."""
+
+    nodes: NodeRange = field(default_factory=lambda: NodeRange(1, 1))
+    ranks_per_node: int = 1
+    lanes: int | None = None
+    """`trainer.lanes`. A launch uses the largest number of its nodes whose ranks divide it."""
+
+    @classmethod
+    def of(cls, nodes: int | str, ranks_per_node: int) -> "JobSize":
+        parsed = NodeRange.parse(nodes)
+        if parsed is None:
+            raise ConfigError(
+                f"dispatch.nodes='{nodes}': should be a number of nodes, or the fewest and the"
+                " most; e.g. dispatch.nodes=1-4."
+            )
+        return cls(parsed, ranks_per_node)
+
+    def flags(self, cpus_per_task: int | None) -> dict[str, Any]:
+        """Return the flags of sbatch.
+
+        With a range of nodes, tasks per node would cap the job at the fewest nodes, since SLURM
+        gives a job no more nodes than its tasks need.
+        """
+        tasks = {"ntasks-per-node": self.ranks_per_node, "cpus-per-task": cpus_per_task}
+        if self.nodes.is_open:
+            tasks = {"mincpus": self.ranks_per_node * (cpus_per_task or 1)}
+        return {"nodes": str(self.nodes), **tasks}
+
+    def command(self) -> str:
+        on_nodes = f"on_nodes {self.ranks_per_node} {self.lanes or 0}"
+        return on_nodes if self.nodes.is_open else "guarded srun"
 
 
 @dataclass
@@ -126,7 +147,7 @@ def findings(script: Script) -> Iterator[str]:
     flags = script.flags
     delay = int(str(flags["signal"]).partition("@")[2])
     limit = flags.get("time")
-    if (time_limit(limit) or math.inf) <= delay:
+    if isinstance(limit, int) and limit * 60 <= delay:
         yield (
             f"dispatch.time={limit}: is not longer than dispatch.signal_delay={delay} s, so"
             " the warning comes at the start; use a longer time."

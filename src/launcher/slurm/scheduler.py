@@ -38,7 +38,7 @@ UNREACHABLE = (
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 ENDLESS = re.compile(
     "DependencyNeverSatisfied|BadConstraints|Invalid(Account|QOS)|(Account|QOS)NotAllowed"
-    "|Partition(Node|Time)Limit|ReservationDeleted"
+    "|Partition(Config|NodeLimit|TimeLimit)|ReservationDeleted"
 )
 """SLURM's reasons why a job waits that only another submission, or an administrator, ends."""
 

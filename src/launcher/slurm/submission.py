@@ -34,9 +34,8 @@ from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.rundir.signing import record_signature
 from launcher.slurm import scheduler
-from launcher.slurm.sbatch import runs_path
+from launcher.slurm.sbatch import GUARD, runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
-from launcher.slurm.size import GUARD
 
 FROZEN = "submission.json"
 PAUSE = 0.2

@@ -231,7 +231,7 @@ def test_a_run_that_a_process_holds_is_running(tmp_path):
         ("job requeued in held state", ", scontrol release 7 lets it start"),
         ("launch failed requeued held", ", scontrol release 7 lets it start"),
         ("DependencyNeverSatisfied", ", it never starts; cancel it"),
-        ("PartitionTimeLimit", ", it never starts; cancel it"),
+        ("PartitionConfig", ", it never starts; cancel it"),
     ],
 )
 def test_a_job_that_would_wait_forever_is_reported(tmp_path, reason, advice):

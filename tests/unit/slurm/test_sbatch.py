@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,7 @@ from launcher.dispatch.slurm import SlurmDispatch
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
-from launcher.slurm.sbatch import Script, findings, time_limit
-from launcher.slurm.size import GUARD
+from launcher.slurm.sbatch import GUARD, Script
 from launcher.slurm.submission import Submission, freeze, read_frozen
 from support.composition import validate
 from support.scripted_slurm import ScriptedQueue, ScriptedSlurm
@@ -140,26 +138,6 @@ def test_settings_that_cannot_work_are_rejected(settings, key):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90", 5400),
-        ("90:30", 5430),
-        ("1:90", 150),
-        ("1:30:05", 5405),
-        ("1-0", 86400),
-        ("0-1:30", 5400),
-        ("1-12:00:00", 129600),
-        ("UNLIMITED", inf),
-    ],
-)
-def test_a_time_limit_is_read_as_slurm_reads_it(text, seconds):
-    """Warns of one that is not longer than `dispatch.signal_delay`, too."""
-    dispatch = SlurmDispatch(time=text, signal_delay=5405)
-    is_short = any("is not longer than" in line for line in findings(Script("", dispatch.flags())))
-    assert (time_limit(text), is_short) == (seconds, seconds <= 5405)
-
-
-@pytest.mark.parametrize(
     ("sbatch", "key", "lines"),
     [
         ({"exclusive": True}, "exclusive", ["exclusive"]),
@@ -167,6 +145,10 @@ def test_a_time_limit_is_read_as_slurm_reads_it(text, seconds):
         ({"requeue": False}, "requeue", ["no-requeue"]),
         ({"mem": "1G"}, "mem", ["mem=1G"]),
         ({"mem": 0}, "mem", ["mem=0"]),
+        *(
+            ({"time": text}, "time", [f"time={text}"])
+            for text in (90, "1:30:05", "1-0", "UNLIMITED")
+        ),
         ({"job_name": "mine"}, "job-name", ["job-name=mine"]),
         ({"output": "/logs/%j"}, "/logs", ["error=/logs/%j", "output=/logs/%j"]),
         ({}, "partition", ["partition=own"]),

@@ -23,9 +23,8 @@ from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.secret_patterns import SECRET_TEXT, holds_secret
 from launcher.slurm import scheduler, shared_job, snapshot, submission
-from launcher.slurm.sbatch import Script, findings, test_only, time_limit
+from launcher.slurm.sbatch import TIME, JobSize, Script, findings, test_only
 from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.size import JobSize
 from launcher.slurm.submission import Submission
 from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
 
@@ -122,7 +121,7 @@ class SlurmDispatch:
                 raise ConfigError(f"{key}={show(value)}: should be text; e.g. '{key}=\"a,b\"'.")
         # It raises for an invalid range of nodes.
         limit = self.flags()["time"]
-        if limit is not None and limit is not False and time_limit(limit) is None:
+        if limit is not None and limit is not False and not TIME.fullmatch(str(limit)):
             key = "dispatch.sbatch.time" if "time" in (self.sbatch or {}) else "dispatch.time"
             raise ConfigError(
                 f"{key}={show(limit)}: should be minutes above 0, or days-hours:minutes:seconds;"
@@ -342,13 +341,11 @@ class SlurmDispatch:
         due = [run for run in runs if run.is_unsubmitted]
         if not due:
             return None
-        # SLURM limits one array, not several together.
-        before = None if self.array_parallelism is None else _after_jobs_of(runs, queue)
         folder = submission.new_submission(due[0].outputs)
         try:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
-            return self._submit_arrays(due, folder, code, queue, before)
+            return self._submit_arrays(runs, folder, code, queue)
         except BaseException:
             if submitted := [run for run in due if run.job_id is not None]:
                 report(submitted)
@@ -358,15 +355,13 @@ class SlurmDispatch:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _submit_arrays(
-        self,
-        due: list[Job],
-        folder: Path,
-        code: Path | None,
-        queue: Mapping[str, QueuedJob],
-        before: str | None,
+        self, runs: Sequence[Job], folder: Path, code: Path | None, queue: Mapping[str, QueuedJob]
     ) -> submission.NotNow | None:
+        due = [run for run in runs if run.is_unsubmitted]
         script = self._script(due, [] if code is None else snapshot.lines(code))
         first, part = script.flags.get("dependency"), 0
+        # SLURM limits one array, not several together.
+        before = None if self.array_parallelism is None else _after_jobs_of(runs, queue)
         places = {id(run.trunk): place for place, run in enumerate(due)}
         rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
         num_jobs = self._count_jobs(due)
