@@ -63,6 +63,9 @@ class Held:
 
     holder: Holder | None
 
+    def __str__(self) -> str:
+        return f"running: {self.holder or 'another process'}"
+
     @property
     def is_here(self) -> bool:
         """It runs on this machine. Elsewhere, only a wait shows that it is alive."""
@@ -78,7 +81,9 @@ class Queued:
     """Differences between the job's configuration and the command's, or an empty text."""
 
     def __str__(self) -> str:
-        return f"in the queue as job {self.job.id} ({self.job.state.lower()}){self.differences}"
+        details = self.job.state.lower(), self.job.waits_for, self.job.advice
+        text = ", ".join(filter(None, details))
+        return f"in the queue as job {self.job.id} ({text}){self.differences}"
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,8 @@ def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path):
 
 
 def test_error_of_all_ranks_is_printed_once(tmp_path):
-    rejected = launch(tmp_path / "none", *LONG, "strategy=none", "dispatch.nproc=2")
+    of_one = "strategy._target_=support.saboteur.OneProcess"
+    rejected = launch(tmp_path / "none", *LONG, "strategy=none", of_one, "dispatch.nproc=2")
     (line,) = rejected.output.splitlines()
     assert rejected.returncode == 2 and line.startswith("strategy=none: 2 ranks")
     assert not (tmp_path / "none").exists()

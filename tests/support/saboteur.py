@@ -10,6 +10,7 @@ from launcher import BaseHook
 from launcher.jobs.train import TrainJob
 from launcher.models.gpt import GPT
 from launcher.process.ranks import on_main, store
+from launcher.strategies.none import NoStrategy
 
 
 class Saboteur(BaseHook):
@@ -82,3 +83,7 @@ class Silent(GPT):
         self.calls += 1
         loss, records = super().forward(batch)
         return (None if self.calls == 3 and os.environ["RANK"] == "1" else loss), records
+
+
+class OneProcess(NoStrategy):
+    """Rejects a second rank only once it is started."""

@@ -152,8 +152,8 @@ class ScriptedQueue:
     submitted: list[str] = field(default_factory=list)
     """The run's id of each job that was ever submitted."""
     cancelled: list[str] = field(default_factory=list)
-    ended: dict[str, str] = field(default_factory=dict)
-    """The last states of jobs that were cancelled."""
+    ended: dict[str, ScriptedJob] = field(default_factory=dict)
+    """Jobs that were cancelled, with their last states."""
     rejection: str = ""
     is_down: bool = False
     arrays: int = 0
@@ -178,8 +178,8 @@ class ScriptedQueue:
                 self.cancel(job)
         if "--states=all" in command:
             # SLURM has no record of an array's task that was cancelled before it started.
-            known = [job for job, state in self.ended.items() if state != "PENDING"]
-            return "\n".join(f"{job}|CANCELLED" for job in known)
+            known = [(name, job) for name, job in self.ended.items() if job.state != "PENDING"]
+            return "\n".join(f"{name}|CANCELLED|{job.script}" for name, job in known)
         return self.list() if command[0] == "squeue" else ""
 
     def submit(self, script: Path) -> str:
@@ -199,7 +199,7 @@ class ScriptedQueue:
     def cancel(self, job: str) -> None:
         self.cancelled.append(job)
         if job in self.jobs:
-            self.ended[job] = self.jobs.pop(job).state
+            self.ended[job] = self.jobs.pop(job)
 
     def list(self) -> str:
         for name, job in list(self.jobs.items()):

@@ -9,7 +9,7 @@ from launcher.slurm.submission import FROZEN, Submission
 
 
 def note_job(
-    folder: RunFolder, *script_and_task: Any, job_id: str | None = None, runs: int | None = None
+    folder: RunFolder, *script_and_task: Any, job_id: str | None = None, is_shared: bool = False
 ) -> None:
     """Note a run's job, as a submission does."""
     path = folder.path / FROZEN
@@ -18,7 +18,7 @@ def note_job(
         json.dumps(
             saved
             | {
-                "job": asdict(Submission(*script_and_task, job_id=job_id, runs=runs)),
+                "job": asdict(Submission(*script_and_task, job_id=job_id, is_shared=is_shared)),
                 "folder": str(folder.path),
             }
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.config.run_config import RunConfig
+from launcher.config.schema.checks import ONE_PROCESS
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.run_job import execute_job
@@ -23,8 +24,6 @@ from launcher.rundir.logs import announce_imports
 from launcher.rundir.record import RunRecord
 from launcher.types import PositiveInt, Seconds
 
-ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")
-"""Strategies and jobs that cannot use a second rank. `nproc=auto` starts one rank for them."""
 STARTS_RANKS = "launcher.proof.resume_check.ResumeCheckJob"
 """The job that starts the ranks itself, in trainings of its own."""
 LAST_LINES = 30

@@ -15,7 +15,7 @@ from launcher.config.construct import target_object
 from launcher.config.options import TRAIN_JOB
 from launcher.config.run_config import resolve_node
 from launcher.config.tree import Node, get, of_the_run
-from launcher.remaining import Done, Held, Queued, find_queued, remaining
+from launcher.remaining import Done, Train, find_queued, remaining
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.scheduler import QueuedJob
 
@@ -60,11 +60,9 @@ def why_skipped(config: Node, folder: RunFolder, queue: Mapping[str, QueuedJob])
     """
     if trains(config):
         rest = remaining(config, folder, queue)
-        if isinstance(rest, Done):
-            return f"already {rest}"
-        if isinstance(rest, Held):
-            return "running"
-        return str(rest) if isinstance(rest, Queued) else None
+        if isinstance(rest, Train):
+            return None
+        return f"already {rest}" if isinstance(rest, Done) else str(rest)
     if (queued := find_queued(config, folder, queue)) is not None:
         return str(queued)
     checkpoint = resolve_node(config, "job").get("checkpoint")

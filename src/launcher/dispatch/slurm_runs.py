@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.config.run_config import from_stored
+from launcher.config.schema.node_range import ranks_per_node
 from launcher.dispatch import forced_exit
 from launcher.dispatch.pool import Pool
 from launcher.dispatch.queue import run_queue
-from launcher.dispatch.slurm_task import close, ranks_of
+from launcher.dispatch.slurm_task import close
 from launcher.dispatch.spawner import count_cores
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
@@ -45,7 +46,7 @@ def run_shared(path: Path) -> int:
         return _has_failed(folder, script)
     dispatch = from_stored(*read_frozen(runs[0])).plain["dispatch"]
     forced_exit.arm(dispatch)
-    pool = RunPool(runs, dispatch["runs_per_job"], ranks_of(dispatch))
+    pool = RunPool(runs, dispatch["runs_per_job"], ranks_per_node(dispatch))
     return run_guarded(pool.run, folder, Budget.of(dispatch)) or _has_failed(folder, script)
 
 

@@ -11,7 +11,6 @@ from launcher.config.compose.hydra_job import hydra_job
 from launcher.config.explain import explain, report
 from launcher.config.run_config import from_stored
 from launcher.config.schema.node_range import ranks_per_node
-from launcher.config.tree import Node
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import join_ranks
 from launcher.dispatch.local import spawn
@@ -95,7 +94,7 @@ def _work(folder: RunFolder) -> object:
         # Several ranks leave together, at the first decision of rank 0 (`ranks.on_main`).
         if alone:
             signals.check()
-        count = ranks_of(dispatch) if PARENT in os.environ else 1
+        count = ranks_per_node(dispatch) if PARENT in os.environ else 1
         return spawn(config, count) if count > 1 else execute_job(config)
 
     is_own = folder.path.absolute() == config.folder.path.absolute()
@@ -103,13 +102,6 @@ def _work(folder: RunFolder) -> object:
         return run_guarded(
             job if is_own else lambda: _run_and_record(folder, job), folder, Budget.of(dispatch)
         )
-
-
-def ranks_of(dispatch: Node) -> int:
-    """Return the number of ranks of one of several runs of a job."""
-    return ranks_per_node(
-        dispatch["tasks_per_node"], dispatch["gpus_per_node"], dispatch["runs_per_job"]
-    )
 
 
 def _run_and_record(folder: RunFolder, job: Callable[[], object]) -> object:

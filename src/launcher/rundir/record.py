@@ -392,7 +392,9 @@ class RunRecord:
         attempt = self.attempt
         if attempt is None or attempt.get("outcome") is not None:
             return
-        reason = "the process ended without recording why: it was killed, or the machine went down"
+        reason = "the process ended without recording why: killed, machine down, or disk full"
+        # Its last write may be older than its newest checkpoint.
+        self.data["step"] = max(self.step, self.folder.newest_step())
         attempt.update({"outcome": "killed", "end_step": self.step, "reason": reason})
         # This is the last known time of the attempt.
         attempt["ended"] = iso(self.path.stat().st_mtime)

@@ -52,16 +52,18 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
 def ask_cancelled(runs: Iterable[StoredRun]) -> None:
     """Find the runs whose job was cancelled while it waited or was suspended, so left no record."""
     # A job may have several runs.
-    jobs = defaultdict[str, list[StoredRun]](list)
+    jobs = defaultdict[tuple[str, str], list[StoredRun]](list)
     for run in runs:
         is_lost = run.job is None and run.state in ("stale", "preempted")
-        if is_lost and run.open_job_id is not None:
-            jobs[run.open_job_id].append(run)
+        if is_lost and (lost := run.open_job_id) is not None:
+            note = run.note
+            script = note.script if note is not None and note.job_id == lost else ""
+            jobs[lost, script].append(run)
     if not jobs:
         return
     have_started = {
-        job: any((run.folder.logs / f"slurm-{job}.log").exists() for run in of_job)
-        for job, of_job in jobs.items()
+        (job, script): any((run.folder.logs / f"slurm-{job}.log").exists() for run in of_job)
+        for (job, script), of_job in jobs.items()
     }
     notes = [run.folder.path / FROZEN for of_job in jobs.values() for run in of_job]
     for job in find_cancelled(have_started, notes):

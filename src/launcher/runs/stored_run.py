@@ -20,7 +20,7 @@ from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.signing import is_own_record
 from launcher.rundir.user_note import UserNote
 from launcher.runs.format import seconds_of
-from launcher.slurm.scheduler import QueuedJob
+from launcher.slurm.scheduler import ENDING, QueuedJob
 from launcher.slurm.submission import Submission
 
 
@@ -111,12 +111,10 @@ class StoredRun(RunOnDisk):
 
     @property
     def waits_for(self) -> str | None:
-        """SLURM's reason why its job does not run yet: Resources, Priority, BeginTime."""
+        """SLURM's reason why its job does not run yet, or `completing`."""
         if self.job is None:
             return None
-        if self.job.state == "COMPLETING":
-            return "completing"
-        return self.job.reason if self.job.is_pending and self.job.reason != "None" else None
+        return "completing" if self.job.state == ENDING else self.job.waits_for
 
     @property
     def node(self) -> str | None:

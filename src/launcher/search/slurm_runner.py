@@ -197,7 +197,8 @@ class SlurmRunner(Runner):
         if phase == trial.phase:
             return
         trial.phase = phase
-        reason = "" if job.reason in ("", "None") else f" ({job.reason})"
+        details = ", ".join(filter(None, (job.waits_for, job.advice)))
+        reason = f" ({details})" if details else ""
         text = {
             "pending": f"is pending as SLURM job {job.id}{reason}",
             "running": f"runs on {job.nodes} as SLURM job {job.id}",
@@ -247,5 +248,7 @@ def format_trials(numbers: Iterable[int]) -> str:
 
 def was_cancelled(trial: Submitted) -> bool:
     """Return whether a job that has left the queue was cancelled."""
-    jobs = {} if trial.job_id is None else {trial.job_id: trial.phase != "pending"}
-    return bool(scheduler.find_cancelled(jobs))
+    note = Submission.read(trial.folder)
+    if trial.job_id is None or note is None:
+        return False
+    return bool(scheduler.find_cancelled({(trial.job_id, note.script): trial.phase != "pending"}))

@@ -15,6 +15,7 @@ from typing import Literal
 from launcher.process.child import describe_end, last_lines
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held_in_job
+from launcher.rundir.lock import RunLock
 from launcher.rundir.provenance import slurm_job_id
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
@@ -39,9 +40,7 @@ def main() -> int:
             if code == "0" or end_of_job() == "failed":
                 is_recorded |= record_silent_end(run, int(code))
             continue
-        # The log of a job of several runs is the file that SLURM writes.
-        log = None if run is folder else folder.path.parent.with_name(f"{slurm_job_id()}.out")
-        is_recorded |= record_failure(run, int(code), command, log)
+        is_recorded |= record_failure(run, int(code), command, folder)
     return UNRECORDED_CODE if is_recorded and code == "0" else 0
 
 
@@ -72,12 +71,14 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     ):
         return False
     print(f"SLURM job {job}: failed: {reason}", flush=True)
-    record.revise("failed", exit_code=1, reason=reason, slurm_job_id=job)
+    # It also removes the lock of the process, which would look alive from other nodes for a while.
+    with RunLock(folder):
+        record.revise("failed", exit_code=1, reason=reason, slurm_job_id=job)
     return True
 
 
 def record_failure(
-    folder: RunFolder, exit_code: int, command: str, log: Path | None = None
+    folder: RunFolder, exit_code: int, command: str, job_folder: RunFolder | None = None
 ) -> bool:
     """Record the failure, unless a process is on the run or SLURM starts the job again.
 
@@ -85,7 +86,7 @@ def record_failure(
         folder: the run's folder.
         exit_code: the exit code of the command.
         command: the command of the job's script that failed.
-        log: the job's log. Default None: in the run's folder.
+        job_folder: folder of the job's log. Default None: the run's.
     """
     record, job = own_record(folder), slurm_job_id()
     if record is None or record.state not in OPEN or is_held_in_job(folder) or job is None:
@@ -93,7 +94,7 @@ def record_failure(
     if (outcome := end_of_job()) is None:
         return False
     reason = f"'{command}' ended the job with exit code {exit_code}, before the run started"
-    line = last_line(log or folder.logs / f"slurm-{job}.log")
+    line = last_line((job_folder or folder).logs / f"slurm-{job}.log")
     record.add_failure(outcome, exit_code=exit_code, reason=f"{reason}: {line}" if line else reason)
     return True
 

@@ -1,5 +1,6 @@
 """The sbatch script of a job or array and its problems."""
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -7,21 +8,58 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher.config.schema.node_range import NodeRange
+from launcher.errors import ConfigError
 from launcher.process.child import ENTRY
 from launcher.slurm import scheduler
-from launcher.slurm.size import GUARD, JobSize
 
+GUARD = Path(__file__).with_name("batch.sh")
+"""File of the script's shell functions, which is copied next to it."""
 SCRIPT = "LAUNCHER_SCRIPT"
 """The variable with the script of the job that a process belongs to."""
+
+
+TIME = re.compile(r"(?=.*[1-9])(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
+"""A time limit. SLURM itself (22.05) takes a negative one for years, and 0 for no limit."""
 
 
 def runs_path(script: Path) -> Path:
     return script.with_name(f"runs-{script.stem.partition('-')[2]}.txt")
 
 
-def job_folder(script: Path, task: int | None = None) -> Path:
-    """Return the folder of a job that has several runs (see `launcher.slurm.shared_job`)."""
-    return script.with_suffix("") / str(task or 0)
+@dataclass(frozen=True)
+class JobSize:
+    """The number of nodes and ranks."""
+
+    nodes: NodeRange = field(default_factory=lambda: NodeRange(1, 1))
+    ranks_per_node: int = 1
+    lanes: int | None = None
+    """`trainer.lanes`. A launch uses the largest number of its nodes whose ranks divide it."""
+
+    @classmethod
+    def of(cls, nodes: int | str, ranks_per_node: int) -> "JobSize":
+        parsed = NodeRange.parse(nodes)
+        if parsed is None:
+            raise ConfigError(
+                f"dispatch.nodes='{nodes}': should be a number of nodes, or the fewest and the"
+                " most; e.g. dispatch.nodes=1-4."
+            )
+        return cls(parsed, ranks_per_node)
+
+    def flags(self, cpus_per_task: int | None) -> dict[str, Any]:
+        """Return the flags of sbatch.
+
+        With a range of nodes, tasks per node would cap the job at the fewest nodes, since SLURM
+        gives a job no more nodes than its tasks need.
+        """
+        tasks = {"ntasks-per-node": self.ranks_per_node, "cpus-per-task": cpus_per_task}
+        if self.nodes.is_open:
+            tasks = {"mincpus": self.ranks_per_node * (cpus_per_task or 1)}
+        return {"nodes": str(self.nodes), **tasks}
+
+    def command(self) -> str:
+        on_nodes = f"on_nodes {self.ranks_per_node} {self.lanes or 0}"
+        return on_nodes if self.nodes.is_open else "guarded srun"
 
 
 @dataclass
@@ -37,21 +75,18 @@ class Script:
     setup: list[str] = field(default_factory=list)
     python: str = field(default_factory=lambda: sys.executable)
     size: JobSize = field(default_factory=JobSize)
-    runs_per_job: int = 1
 
     def command(self, path: Path) -> str:
         """Return the script's body.
 
-        It finds its run by the array's task, and writes its output to the run's own log. Several
-        runs of a job have a folder of the job instead (see `launcher.slurm.shared_job`), and each
-        writes its log itself.
+        It finds the folder of its run, or of its several runs (see `launcher.slurm.shared_job`), by
+        the array's task, and writes its output to the log there.
 
         Between Python's start and the first handler, a signal would kill a task. So the task starts
         with signals ignored, and queries SLURM about missed signals once it runs. Without
         --export=ALL, a job with --export=NONE would start its tasks without PATH.
         """
         shell = 'trap "" TERM USR1 USR2; exec "$@"'
-        is_shared = self.runs_per_job > 1
         task = [*self.prefix, self.python, "-u", *ENTRY[1:], "task"]
         srun = shlex.join(
             [
@@ -66,18 +101,13 @@ class Script:
             ]
         )
         pythons = dict.fromkeys([sys.executable] if self.prefix else [self.python, sys.executable])
-        find_run = [
-            f"mapfile -t __launcher_runs <{shlex.quote(str(runs_path(path)))}",
-            "__launcher_run=${__launcher_runs[${SLURM_ARRAY_TASK_ID:-0}]}",
-            "__launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
-            'exec >>"$__launcher_run/logs/slurm-${__launcher_job:-$SLURM_JOB_ID}.log" 2>&1',
-        ]
-        folder = shlex.quote(str(job_folder(path).parent))
-        find_runs = [f"__launcher_run={folder}/${{SLURM_ARRAY_TASK_ID:-0}}"]
         return "\n".join(
             [
                 f"export {SCRIPT}={shlex.quote(str(path))}",
-                *(find_runs if is_shared else find_run),
+                f"mapfile -t __launcher_runs <{shlex.quote(str(runs_path(path)))}",
+                "__launcher_run=${__launcher_runs[${SLURM_ARRAY_TASK_ID:-0}]}",
+                "__launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
+                'exec >>"$__launcher_run/logs/slurm-${__launcher_job:-$SLURM_JOB_ID}.log" 2>&1',
                 f"__launcher_pythons=({shlex.join(pythons)})",
                 f"source {shlex.quote(str(path.with_name(GUARD.name)))}",
                 *(["set -e", *self.setup, "set +e"] if self.setup else []),
@@ -90,7 +120,7 @@ class Script:
         flags = {
             key.replace("_", "-"): value
             for key, value in self.flags.items()
-            if value not in (None, False)
+            if value is not None and value is not False
         }
         if self.flags.get("requeue") is False:
             # Otherwise the cluster's JobRequeue counts.

@@ -36,6 +36,11 @@ UNREACHABLE = (
 )
 """Parts of SLURM's messages, in lower case, of a controller that dies or has just started."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
+ENDLESS = re.compile(
+    "DependencyNeverSatisfied|BadConstraints|Invalid(Account|QOS)|(Account|QOS)NotAllowed"
+    "|Partition(Config|NodeLimit|TimeLimit)|ReservationDeleted"
+)
+"""SLURM's reasons why a job waits that only another submission, or an administrator, ends."""
 
 
 class SchedulerError(Exception):
@@ -88,6 +93,23 @@ class QueuedJob:
     @property
     def is_pending(self) -> bool:
         return self.state in PENDING
+
+    @property
+    def is_held(self) -> bool:
+        """Held by a person (JobHeldUser) or by SLURM (launch failed requeued held)."""
+        return "held" in self.reason.lower()
+
+    @property
+    def waits_for(self) -> str | None:
+        """SLURM's reason why it does not run yet: Resources, Priority, BeginTime."""
+        return self.reason if self.is_pending and self.reason not in ("", "None") else None
+
+    @property
+    def advice(self) -> str | None:
+        """Return how a wait ends that does not end by itself, or None."""
+        if self.is_held and self.reason != "JobHeldAdmin":
+            return f"scontrol release {self.id} lets it start"
+        return "it never starts; cancel it" if ENDLESS.fullmatch(self.waits_for or "") else None
 
 
 def call(command: Sequence[str], timeout: float = TIMEOUT, input: str = "") -> str:
@@ -213,36 +235,40 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
     return {job.id: job for job in jobs if job.state != "COMPLETED"}
 
 
-def find_cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
+def find_cancelled(
+    jobs: Mapping[tuple[str, str], bool], notes: Iterable[Path] = ()
+) -> set[tuple[str, str]]:
     """Return the jobs that were cancelled, as far as SLURM knows.
 
     Without accounting it forgets a job MinJobAge after its end (300 s by default). It never knows
     an array's task that was cancelled alone, before it started. So a job that has not started, and
-    that SLURM does not know, was cancelled.
+    that SLURM does not know, was cancelled. A job of the same id with another script belongs to
+    another cluster, or ids were reset.
 
     Args:
-        jobs: ids of jobs that have left the queue, and whether each has started.
+        jobs: ids and scripts of jobs that have left the queue, and whether each has started. An
+            empty script is not known.
         notes: as in `queue`.
     """
-    states: dict[str, str] = {}
     try:
-        for line in _squeue(notes, "%i|%T", "--states=all"):
-            job, _, states[job] = line.strip().partition("|")
+        lines = _squeue(notes, "%i|%T|%o", "--states=all")
     except SchedulerError:
         return set()
-    left = sorted(job for job in jobs if job not in states)
-    if left:
+    known = {line.partition("|")[0].strip() for line in lines}
+    if left := {job for job, _ in jobs} - known:
+        fields = "--format=JobID,State,SubmitLine"
         with suppress(SchedulerError):
-            for line in call(
-                ["sacct", "-X", "-n", "-P", "-j", ",".join(left), "--format=JobID,State"]
-            ).splitlines():
-                tasks, _, state = line.partition("|")
-                states |= dict.fromkeys(_tasks(tasks), state)
-    return {
-        job
-        for job, started in jobs.items()
-        if states.get(job, "" if started else CANCELLED).startswith(CANCELLED)
-    }
+            lines += call(["sacct", "-X", "-n", "-P", "-j", ",".join(left), fields]).splitlines()
+    states: dict[str, tuple[str, str]] = {}
+    for tasks, _, rest in (line.strip().partition("|") for line in lines):
+        state, _, command = rest.partition("|")
+        states |= dict.fromkeys(_tasks(tasks), (state, command))
+    cancelled = set[tuple[str, str]]()
+    for (job, script), started in jobs.items():
+        state, command = states.get(job, ("" if started else CANCELLED, script))
+        if state.startswith(CANCELLED) and command.endswith(script):
+            cancelled.add((job, script))
+    return cancelled
 
 
 def _tasks(job: str) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """A SLURM job with several runs (`dispatch.runs_per_job`).
 
 It has a folder next to its script, `<script's name>/<array task>/`, with `runs.txt`, a run's folder
-per line, and `restarts.json` (see `launcher.slurm.journal`). A job with one run has no folder of
-its own: all that it writes is in the run's.
+per line, `restarts.json` (see `launcher.slurm.journal`) and the job's own log. A job with one run
+has no folder of its own: all that it writes is in the run's.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.rundir.run_on_disk import RunOnDisk
-from launcher.slurm.sbatch import SCRIPT, job_folder
+from launcher.slurm.sbatch import SCRIPT
 from launcher.slurm.submission import Submission
 
 RUNS = "runs.txt"
@@ -20,8 +20,12 @@ END_STATES = ("completed", "paused", "failed", "cancelled")
 """States of a run that its job does not start again."""
 
 
+def job_folder(script: Path, task: int | None = None) -> Path:
+    return script.with_suffix("") / str(task or 0)
+
+
 def write_runs(folder: Path, runs: Iterable[RunFolder]) -> None:
-    folder.mkdir(parents=True)
+    (folder / "logs").mkdir(parents=True)
     (folder / RUNS).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))
 
 

@@ -34,9 +34,8 @@ from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.rundir.signing import record_signature
 from launcher.slurm import scheduler
-from launcher.slurm.sbatch import runs_path
+from launcher.slurm.sbatch import GUARD, runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
-from launcher.slurm.size import GUARD
 
 FROZEN = "submission.json"
 PAUSE = 0.2
@@ -104,12 +103,8 @@ class Submission:
     script: str
     task: int | None = None
     job_id: str | None = None
-    runs: int | None = None
-    """The number of runs of the job, if it has several (see `launcher.slurm.shared_job`)."""
-
-    @property
-    def is_shared(self) -> bool:
-        return (self.runs or 1) > 1
+    is_shared: bool = False
+    """The job has several runs (see `launcher.slurm.shared_job`)."""
 
     @classmethod
     def read(cls, folder: RunFolder) -> "Submission | None":

@@ -2,6 +2,7 @@
 record."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -217,13 +218,33 @@ def test_a_paused_run_is_submitted_only_for_a_later_step(tmp_path):
 def test_a_run_that_a_process_holds_is_running(tmp_path):
     folder = made(tmp_path / "run", "running")
     with RunLock(folder):
-        assert why_skipped(asked(folder.path, max_steps=30), folder, {}) == "running"
+        told = why_skipped(asked(folder.path, max_steps=30), folder, {})
+        assert told is not None and told.startswith(f"running: process {os.getpid()} on ")
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("Priority", ""),
+        ("JobHeldUser", ", scontrol release 7 lets it start"),
+        ("JobHeldAdmin", ""),
+        ("job requeued in held state", ", scontrol release 7 lets it start"),
+        ("launch failed requeued held", ", scontrol release 7 lets it start"),
+        ("DependencyNeverSatisfied", ", it never starts; cancel it"),
+        ("PartitionConfig", ", it never starts; cancel it"),
+    ],
+)
+def test_a_job_that_would_wait_forever_is_reported(tmp_path, reason, advice):
+    folder = made(tmp_path / "run", "queued")
+    queue = {"7": QueuedJob("7", "PENDING", reason, "", "/s/job-0.sh")}
+    expected = f"in the queue as job 7 (pending, {reason}{advice})"
+    assert why_skipped(asked(folder.path), folder, queue) == expected
 
 
 def test_a_queued_job_that_does_other_than_asked_is_reported(tmp_path):
     folder = made(tmp_path / "run", "queued")
     told = why_skipped(asked(folder.path, max_steps=30, partition="gpu"), folder, QUEUE)
-    assert told is not None and told.startswith("in the queue as job 7 (pending) with another ")
+    assert told is not None and told.startswith("in the queue as job 7 (pending, Priority) with")
     assert f"({PARTITION}, trainer.max_steps: 20 -> 30); cancel it" in told
     assert read_frozen(folder)[0]["trainer"]["max_steps"] == 20
 
@@ -240,7 +261,7 @@ def test_a_job_is_found_in_the_queue_with_or_without_its_id(tmp_path, job_id):
     queue = {job.id: job for job in others}
     assert why_skipped(config, folder, queue) is None
     queue["12_0"] = QueuedJob("12_0", "PENDING", "Priority", "", "/s/job-0.sh")
-    assert why_skipped(config, folder, queue) == "in the queue as job 12_0 (pending)"
+    assert why_skipped(config, folder, queue) == "in the queue as job 12_0 (pending, Priority)"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.causes import Budget, cause_of, decide, forgets
 from launcher.slurm.journal import Journal
+from launcher.slurm.sbatch import GUARD
 from launcher.slurm.scheduler import JobInfo, parse_job
-from launcher.slurm.size import GUARD
 from support.scripted_slurm import ANSWERS
 
 TERM, USR1, USR2 = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2

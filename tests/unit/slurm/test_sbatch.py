@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -23,11 +24,10 @@ from launcher.dispatch.slurm import SlurmDispatch
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
-from launcher.slurm.sbatch import Script
-from launcher.slurm.size import GUARD
+from launcher.slurm.sbatch import GUARD, Script
 from launcher.slurm.submission import Submission, freeze, read_frozen
 from support.composition import validate
-from support.scripted_slurm import ScriptedSlurm
+from support.scripted_slurm import ScriptedQueue, ScriptedSlurm
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,11 @@ def test_variables_of_the_shell_are_no_secrets():
 
 def run_of(tmp_path, lanes):
     config = {
-        "run": {"name": "mlp", "dir": tmp_path},
+        "run": {"name": "mlp", "dir": str(tmp_path), "resume": "auto"},
         "paths": {"outputs": tmp_path},
         "job": {"_target_": TRAIN_JOB},
-        "trainer": {"lanes": lanes},
+        "trainer": {"lanes": lanes, "max_steps": 9},
+        "hooks": {"checkpointing": {}},
     }
     return Job(RunConfig(config, config))
 
@@ -76,6 +77,30 @@ def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path, lanes, nodes)
     assert len(said) == (nodes != 3)
 
 
+@pytest.mark.parametrize("parallelism", [None, 1])
+@pytest.mark.parametrize("asked", ["all again", "the rest", "a cancelled one", "another"])
+def test_a_sweep_of_several_submissions_keeps_its_limit(tmp_path, monkeypatch, asked, parallelism):
+    """The command is repeated with more runs, has room for the rest, or submits a run again."""
+    slurm = ScriptedQueue(work=lambda folder, start: True).install(monkeypatch, tmp_path)
+    monkeypatch.setattr(Job, "outputs", tmp_path)
+    dispatch = SlurmDispatch(array_parallelism=parallelism)
+    first = [run_of(tmp_path / str(number), None) for number in range(2)]
+    third = run_of(tmp_path / "2", None)
+    assert dispatch.submit(first) is None
+    slurm.cancel("1_1")
+    again = {
+        "all again": [run_of(tmp_path / "0", None), third],
+        "the rest": [*first, third],
+        "a cancelled one": [run_of(tmp_path / "1", None)],
+        "another": [third],
+    }
+    assert dispatch.submit(again[asked]) is None
+    flag = "#SBATCH --dependency=afterany:1\n"
+    is_expected = parallelism is not None and asked != "another"
+    assert (flag in Path(slurm.jobs["3"].script).read_text()) == is_expected
+    assert list(slurm.jobs) == ["1_0", "3"]
+
+
 @pytest.mark.parametrize(
     ("settings", "cpus", "step"),
     [
@@ -86,13 +111,10 @@ def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path, lanes, nodes)
         ({"runs_per_job": 2, "gpus_per_node": 8, "tasks_per_node": 1}, 2, []),
     ],
 )
-def test_runs_that_share_a_job_are_one_task(settings, cpus, step, tmp_path):
+def test_runs_that_share_a_job_are_one_task(settings, cpus, step):
     dispatch = SlurmDispatch(**settings)
     assert (dispatch.flags()["ntasks-per-node"], dispatch.flags()["cpus-per-task"]) == (1, cpus)
     assert dispatch.srun_flags() == step
-    script = dispatch._script([run_of(tmp_path, None)], []).command(tmp_path / "job-0.sh")
-    assert f"__launcher_run={tmp_path}/job-0/${{SLURM_ARRAY_TASK_ID:-0}}\n" in script
-    assert "-m launcher.dispatch.child_job task" in script
 
 
 @pytest.mark.parametrize(
@@ -103,9 +125,11 @@ def test_runs_that_share_a_job_are_one_task(settings, cpus, step, tmp_path):
         ({"runs_per_job": 4, "array_parallelism": 3}, "runs_per_job=4"),
         *(
             ({"sbatch": {flag: True}}, f"sbatch.{flag}")
-            for flag in ("array", "signal", "test_only", "wait", "no-requeue")
+            for flag in ("array", "nodes", "ntasks", "signal", "test_only", "wait", "no-requeue")
         ),
         ({"sbatch": {"nodelist": ["n1", "n2"]}}, "sbatch.nodelist=['n1','n2']"),
+        *(({"time": text}, f"time='{text}'") for text in ("", "-5", "0", "0-0:0", "0:00:00", "1h")),
+        *(({"sbatch": {"time": number}}, f"sbatch.time={number}") for number in (-5, 0)),
     ],
 )
 def test_settings_that_cannot_work_are_rejected(settings, key):
@@ -120,6 +144,11 @@ def test_settings_that_cannot_work_are_rejected(settings, key):
         ({"exclusive": False}, "exclusive", []),
         ({"requeue": False}, "requeue", ["no-requeue"]),
         ({"mem": "1G"}, "mem", ["mem=1G"]),
+        ({"mem": 0}, "mem", ["mem=0"]),
+        *(
+            ({"time": text}, "time", [f"time={text}"])
+            for text in (90, "1:30:05", "1-0", "UNLIMITED")
+        ),
         ({"job_name": "mine"}, "job-name", ["job-name=mine"]),
         ({"output": "/logs/%j"}, "/logs", ["error=/logs/%j", "output=/logs/%j"]),
         ({}, "partition", ["partition=own"]),
@@ -246,6 +275,7 @@ def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, slurm, end, e
         assert record["state"] in ("paused", "running") and not record["attempts"][-1]["reason"]
     else:
         assert record["state"] == "failed" and reason in record["attempts"][-1]["reason"]
+        assert not folder.lock_path.exists(), "it would look alive from other nodes"
 
 
 SHELL = [

@@ -16,9 +16,8 @@ from launcher.slurm import not_started
 from launcher.slurm.cancel_marker import write_cancel_note
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import Requeue
-from launcher.slurm.sbatch import job_folder
 from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.shared_job import is_open, others_of, runs_of, write_runs
+from launcher.slurm.shared_job import is_open, job_folder, others_of, runs_of, write_runs
 from launcher.slurm.submission import Submission, freeze
 from support.run_maker import begin_run
 
@@ -38,7 +37,7 @@ def job(tmp_path, script, monkeypatch):
     runs = []
     for state in STATES:
         run = RunFolder(tmp_path / "gpt" / state)
-        note = Submission(str(script), job_id="6", runs=len(STATES))
+        note = Submission(str(script), job_id="6", is_shared=True)
         freeze(run, {"run": {"dir": str(run.path)}}, None, note)
         record = begin_run(run) if state != "queued" else None
         if record is not None and state != "running":
@@ -157,7 +156,7 @@ def test_a_run_that_ends_without_a_record_says_with_which_code(job, monkeypatch,
 
 
 def test_a_job_that_did_not_start_has_failed_for_its_open_runs(job, slurm):
-    job.path.parent.with_name("6.out").write_text("no such module\n")
+    (job.logs / "slurm-6.log").write_text("no such module\n")
     before = states(job)
     assert note_failed_start(job) == 0
     assert states(job) == before | dict.fromkeys(OPEN, "failed")

@@ -27,6 +27,11 @@ from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 PREDICT, EXPORT = "launcher.jobs.predict.PredictJob", "launcher.jobs.export.ExportJob"
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
 """Jobs that use the model (and the data) of a run, and do not train."""
+ONE_PROCESS = {
+    "launcher.strategies.none.NoStrategy": ("strategy", "none"),
+    EXPORT: ("job", "export"),
+}
+"""Strategies and jobs that cannot use a second rank. `nproc=auto` starts one rank for them."""
 LR_FIND = "launcher.jobs.lr_find.LRFindJob"
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 NAME = re.compile(r"\w[\w.+=@-]*")
@@ -51,6 +56,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from _new_data(tree)
     elif job != EXPORT:
         yield from _files(tree)
+    yield from _one_process(tree)
     yield from _names(tree)
     yield from _start(tree)
     yield from _folders(tree)
@@ -110,8 +116,7 @@ def _node_range(tree: dict[str, object]) -> NodeRange:
 
 
 def _tasks_per_node(tree: dict[str, object]) -> int:
-    tasks, gpus = _count(tree, "dispatch.tasks_per_node"), _count(tree, "dispatch.gpus_per_node")
-    return ranks_per_node(tasks, gpus, _count(tree, "dispatch.runs_per_job") or 1)
+    return ranks_per_node(dict(items(tree, "dispatch")))
 
 
 def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
@@ -120,6 +125,14 @@ def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
     source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
     source += f" x {nodes} nodes" if nodes.max > 1 else ""
     return (nproc or tasks) * nodes.min, source
+
+
+def _one_process(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check that what cannot use a second rank gets none."""
+    (ranks, source), nodes = _fewest_ranks(tree), _node_range(tree)
+    for target, (group, option) in ONE_PROCESS.items():
+        if get(tree, f"{group}._target_") == target and ranks * nodes.max > nodes.min:
+            yield ConfigIssue(group, option, f"uses one rank, and gets more ({source}); use one.")
 
 
 def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:

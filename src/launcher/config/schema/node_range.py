@@ -1,7 +1,9 @@
 """Size of a SLURM job: its number of nodes (a number, or a range as `1-4`), and a node's ranks."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 RANGE = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
@@ -34,6 +36,12 @@ class NodeRange:
         return range(self.min, self.max + 1)
 
 
-def ranks_per_node(tasks: int | None, gpus: int | None, runs: int = 1) -> int:
-    """Return the ranks of a run on one node, whose GPUs the runs of a job share."""
-    return tasks or (gpus or 0) // runs or 1
+def ranks_per_node(dispatch: Mapping[str, Any]) -> int:
+    """Return the ranks of a run on one node, whose GPUs the runs of a job share.
+
+    A value of a wrong type, which the schema reports, counts as none.
+    """
+    keys = ("tasks_per_node", "gpus_per_node", "runs_per_job")
+    values = (dispatch.get(key) for key in keys)
+    tasks, gpus, runs = (value if type(value) is int and value > 0 else 0 for value in values)
+    return tasks or gpus // (runs or 1) or 1

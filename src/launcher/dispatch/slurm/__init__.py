@@ -3,9 +3,11 @@
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,26 +17,32 @@ from launcher.config.schema.node_range import ranks_per_node
 from launcher.config.tree import get, walk
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.skip_reasons import why_skipped
-from launcher.dispatch.slurm import submit_arrays
 from launcher.dispatch.slurm.submitted_runs import report
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.secret_patterns import SECRET_TEXT, holds_secret
-from launcher.slurm import snapshot, submission
-from launcher.slurm.sbatch import Script, findings, test_only
+from launcher.slurm import scheduler, shared_job, snapshot, submission
+from launcher.slurm.sbatch import TIME, JobSize, Script, findings, test_only
 from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.size import JobSize
-from launcher.types import NonNegativeInt, PositiveInt
+from launcher.slurm.submission import Submission
+from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
 
 OURS = {
     "array": "-m for several runs",
+    "cpus-per-task": "dispatch.cpus_per_task",
+    "gpus-per-node": "dispatch.gpus_per_node",
+    "nodes": "dispatch.nodes",
+    "ntasks": "dispatch.tasks_per_node",
+    "ntasks-per-node": "dispatch.tasks_per_node",
     "no-requeue": "dispatch.sbatch.requeue=false",
     "signal": "dispatch.signal_delay",
     "test-only": "dispatch.dry_run=true",
     "wait": "dispatch.wait=true",
 }
 """Flags of sbatch that cannot be set, and what to use instead."""
+WRITERS = 8
+"""Threads that write run folders."""
 
 
 @dataclass
@@ -77,13 +85,13 @@ class SlurmDispatch:
     gpus_per_node: NonNegativeInt = 0
     tasks_per_node: PositiveInt | None = None
     cpus_per_task: PositiveInt | None = None
-    mem: str | None = None
+    mem: NonEmptyText | None = None
     time: PositiveInt | str | None = None
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    exclude: str | None = None
+    partition: NonEmptyText | None = None
+    account: NonEmptyText | None = None
+    qos: NonEmptyText | None = None
+    constraint: NonEmptyText | None = None
+    exclude: NonEmptyText | None = None
     runs_per_job: PositiveInt = 1
     array_parallelism: PositiveInt | None = None
     signal_delay: PositiveInt = 120
@@ -111,8 +119,14 @@ class SlurmDispatch:
             if isinstance(value, list | dict):
                 key = f"dispatch.sbatch.{flag}"
                 raise ConfigError(f"{key}={show(value)}: should be text; e.g. '{key}=\"a,b\"'.")
-        # It raises for an invalid range.
-        JobSize.of(self.nodes, 1)
+        # It raises for an invalid range of nodes.
+        limit = self.flags()["time"]
+        if limit is not None and limit is not False and not TIME.fullmatch(str(limit)):
+            key = "dispatch.sbatch.time" if "time" in (self.sbatch or {}) else "dispatch.time"
+            raise ConfigError(
+                f"{key}={show(limit)}: should be minutes above 0, or days-hours:minutes:seconds;"
+                f" e.g. {key}=90 or {key}=1-12:00:00."
+            )
 
     def _check_runs_per_job(self) -> None:
         if self.runs_per_job == 1:
@@ -148,7 +162,7 @@ class SlurmDispatch:
 
     @property
     def _ranks_per_node(self) -> int:
-        return ranks_per_node(self.tasks_per_node, self.gpus_per_node, self.runs_per_job)
+        return ranks_per_node(vars(self))
 
     @property
     def _cpus_per_task(self) -> int | None:
@@ -261,8 +275,7 @@ class SlurmDispatch:
                 queue = self._look_up(runs)
             except submission.NotAnswered as error:
                 return error
-            due = [run for run in runs if run.skipped is None]
-            return self._hand_over(due, code, queue) if due else None
+            return self._hand_over(runs, code, queue)
 
     def _submit(self, runs: list[Job], code: Path | None = None) -> list[JobResult]:
         self.check()
@@ -283,7 +296,7 @@ class SlurmDispatch:
                 # Imported late, since only waiting needs tables.
                 from launcher.dispatch.slurm.waiting import wait_for
 
-                return wait_for(runs, submit_rest=lambda rest: self._submit_rest(rest, code))
+                return wait_for(runs, submit_rest=lambda: self._submit_rest(runs, code))
             signals.check()
         finally:
             signals.restore(before)
@@ -291,17 +304,19 @@ class SlurmDispatch:
 
     def _submit_now(self, runs: list[Job], code: Path | None) -> submission.NotNow | None:
         """Submit the runs that SLURM takes; none is an error, unless `wait` can wait for room."""
+        rest = [run for run in runs if run.is_unsubmitted]
         error = self.submit(runs, code)
-        if error is not None and not any(run.job_id for run in runs):
+        if error is not None and not any(run.job_id for run in rest):
             makes_room = self.wait and isinstance(error, submission.LimitReached)
             if not makes_room or not submission.queue_of(run.folder for run in runs):
                 raise error
         return error
 
-    def _submit_rest(self, rest: list[Job], code: Path | None) -> None:
+    def _submit_rest(self, runs: list[Job], code: Path | None) -> None:
         """Submit the runs that SLURM takes by now, and report them."""
+        rest = [run for run in runs if run.is_unsubmitted]
         try:
-            self._submit_now(rest, code)
+            self._submit_now(runs, code)
         except submission.NotAnswered as error:
             print(f"{error.messages[0]} Trying again later.", file=sys.stderr, flush=True)
         for run in rest:
@@ -312,21 +327,25 @@ class SlurmDispatch:
         """Note which runs are completed, running or queued; return SLURM's queue."""
         queue = submission.queue_of(run.folder for run in runs)
         for run in runs:
-            run.skipped = why_skipped(run.config.stored, run.folder, queue)
+            if run.is_unsubmitted:
+                run.skipped = why_skipped(run.config.stored, run.folder, queue)
         return queue
 
     def _hand_over(
-        self, due: list[Job], code: Path | None, queue: Mapping[str, QueuedJob]
+        self, runs: Sequence[Job], code: Path | None, queue: Mapping[str, QueuedJob]
     ) -> submission.NotNow | None:
         """Submit the arrays, one after the other. A signal ends this between two arrays.
 
         The runs that leave one trunk are an array of their own, since an array has one dependency.
         """
+        due = [run for run in runs if run.is_unsubmitted]
+        if not due:
+            return None
         folder = submission.new_submission(due[0].outputs)
         try:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
-            return self._submit_arrays(due, folder, code, queue)
+            return self._submit_arrays(runs, folder, code, queue)
         except BaseException:
             if submitted := [run for run in due if run.job_id is not None]:
                 report(submitted)
@@ -336,14 +355,19 @@ class SlurmDispatch:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _submit_arrays(
-        self, due: list[Job], folder: Path, code: Path | None, queue: Mapping[str, QueuedJob]
+        self, runs: Sequence[Job], folder: Path, code: Path | None, queue: Mapping[str, QueuedJob]
     ) -> submission.NotNow | None:
+        due = [run for run in runs if run.is_unsubmitted]
         script = self._script(due, [] if code is None else snapshot.lines(code))
-        first, before, part = script.flags.get("dependency"), None, 0
+        first, part = script.flags.get("dependency"), 0
+        # SLURM limits one array, not several together.
+        before = None if self.array_parallelism is None else _after_jobs_of(runs, queue)
         places = {id(run.trunk): place for place, run in enumerate(due)}
         rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
         num_jobs = self._count_jobs(due)
-        max_tasks = submit_arrays.most_tasks(num_jobs)
+        # An array's highest index is below MaxArraySize.
+        most = 2 if num_jobs == 1 else int(scheduler.config_value("MaxArraySize") or 1001)
+        max_tasks = max(1, most - 1)
         while rest:
             signals.check()
             alike = [run for run in rest if run.trunk is rest[0].trunk]
@@ -351,9 +375,7 @@ class SlurmDispatch:
             others = map(str, filter(None, (first, before, rest[0].dependency(queue))))
             script.flags["dependency"] = ",".join(others) or None
             try:
-                job = submit_arrays.submit(
-                    script, chunk, path, num_jobs > 1, self._jobs_at_once, code
-                )
+                job = self._submit_array(script, chunk, path, num_jobs > 1, code)
             except submission.LimitReached as reached:
                 # SLURM rejects the whole array.
                 if self._count_jobs(chunk) == 1:
@@ -363,10 +385,40 @@ class SlurmDispatch:
             except submission.NotAnswered as error:
                 return error
             rest, part = rest[len(chunk) :], part + 1
-            # SLURM limits one array, not several together.
             if self.array_parallelism is not None:
                 before = f"afterany:{job}"
         return None
+
+    def _submit_array(
+        self, script: Script, runs: list[Job], path: Path, is_array: bool, code: Path | None
+    ) -> str:
+        """Submit the runs as one array or plain job, and return its id, or restore their folders.
+
+        `path` gets the script, and `code` is the folder of a snapshot.
+        """
+        folders, size = [run.folder for run in runs], self.runs_per_job
+        starts = range(0, len(runs), size)
+        places = [
+            RunFolder(shared_job.job_folder(path, task)) if size > 1 else folders[start]
+            for task, start in enumerate(starts)
+        ]
+        notes = [
+            Submission(str(path), index // size if is_array else None, is_shared=size > 1)
+            for index in range(len(runs))
+        ]
+        with submission.undone_on_failure(folders):
+            text = script.text(path, len(places) if is_array else None, self._jobs_at_once)
+            submission.write_script(path, text, places)
+            if size > 1:
+                for place, start in zip(places, starts, strict=True):
+                    shared_job.write_runs(place.path, folders[start : start + size])
+            # In threads, since each write waits for a shared file system.
+            with ThreadPoolExecutor(WRITERS) as pool:
+                list(pool.map(partial(_freeze, code), runs, notes))
+            job_id = submission.hand_over(path)
+        for run, note in zip(runs, notes, strict=True):
+            run.job_id = job_id if note.task is None else f"{job_id}_{note.task}"
+        return job_id
 
     def _count_jobs(self, runs: Sequence[Job]) -> int:
         return -(-len(runs) // self.runs_per_job)
@@ -382,7 +434,6 @@ class SlurmDispatch:
             self.prefix or [],
             [*(self.setup or []), *snapshot_lines],
             size=replace(self.size, lanes=min(lanes, default=None)),
-            runs_per_job=self.runs_per_job,
         )
         if self.python is not None:
             script.python = self.python
@@ -403,3 +454,18 @@ class SlurmDispatch:
         for run in due[:1]:
             for message in findings(self._script([run], [])):
                 print(f"! {message}", file=sys.stderr, flush=True)
+
+
+def _freeze(code: Path | None, run: Job, note: Submission) -> None:
+    with run.folder.explain_write_errors():
+        submission.freeze(run.folder, run.config.stored, run.config.hydra, note, code)
+
+
+def _after_jobs_of(runs: Iterable[Job], queue: Mapping[str, QueuedJob]) -> str | None:
+    """Return the dependency on all jobs in the queue of the submissions that runs belong to."""
+    notes = (Submission.read(run.folder) for run in runs)
+    folders = {Path(note.script).parent for note in notes if note is not None}
+    jobs = {
+        job.id.partition("_")[0] for job in queue.values() if Path(job.script).parent in folders
+    }
+    return f"afterany:{':'.join(sorted(jobs))}" if jobs else None

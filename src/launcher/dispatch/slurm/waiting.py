@@ -33,7 +33,7 @@ RETRY = 10.0
 
 def wait_for(
     runs: Sequence[Job],
-    submit_rest: Callable[[list[Job]], None],
+    submit_rest: Callable[[], None],
 ) -> list[JobResult]:
     """Wait until no run is in SLURM's queue or must still be submitted.
 
@@ -46,6 +46,7 @@ def wait_for(
     from rich.live import Live
 
     missing: dict[str, int] = {}
+    reported = set[str]()
     retry_at = 0.0
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
@@ -55,6 +56,14 @@ def wait_for(
             if sys.stdout.isatty():
                 live.update(_render(stored), refresh=True)
             pairs = list(zip(runs, stored, strict=True))
+            advice = {
+                f"{run.label}: SLURM job {state.job.id}: {state.job.waits_for}: {state.job.advice}"
+                for run, state in pairs
+                if state.job is not None and state.job.advice is not None
+            }
+            for line in sorted(advice - reported):
+                print(line, file=sys.stderr, flush=True)
+            reported |= advice
             rest = [run for run in runs if run.is_unsubmitted]
             open_runs = [
                 run
@@ -66,7 +75,7 @@ def wait_for(
             if signals.first_signal():
                 _stop_waiting(len(open_runs) - len(rest), len(rest))
             if rest and queue is not None and time.monotonic() >= retry_at:
-                submit_rest(rest)
+                submit_rest()
                 retry_at = time.monotonic() + RETRY
             time.sleep(PAUSE)
         live.update(_render(stored), refresh=True)

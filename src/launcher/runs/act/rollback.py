@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 def job_on_hold(run: StoredRun) -> Iterator[None]:
     """Keep the run's SLURM job from starting within the context: the run is locked."""
     job = run.job
-    if job is None or is_held_by_hand(job):
+    if job is None or job.is_held:
         yield
         return
     if not job.is_pending:
@@ -76,16 +76,12 @@ def job_on_hold(run: StoredRun) -> Iterator[None]:
         raise ConfigError(f"'{run.label}': {error}.") from error
 
 
-def is_held_by_hand(job: scheduler.QueuedJob) -> bool:
-    return job.reason.startswith("JobHeld")
-
-
 def job_of(run: StoredRun) -> str:
     """Name the job of a run that waits in SLURM's queue, and how a job on hold is released."""
     if run.job is None:
         return ""
     hint = f", once it is released: scontrol release {run.job.id}"
-    return f", by SLURM job {run.job.id}{hint if is_held_by_hand(run.job) else ''}"
+    return f", by SLURM job {run.job.id}{hint if run.job.is_held else ''}"
 
 
 def step_to_keep(store: CheckpointStore, word: str) -> int:

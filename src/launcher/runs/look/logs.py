@@ -59,7 +59,10 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
         return path
     jobs = sorted(run.folder.logs.glob("slurm-*.log"), key=lambda log: log.stat().st_mtime)
     if not jobs and run.note is not None and run.note.script:
-        jobs = list(Path(run.note.script).parent.glob(f"{run.job_id}.out"))
+        parent = Path(run.note.script).parent
+        jobs = [*parent.glob(f"{run.job_id}.out")]
+        # Of a job of several runs, which did not get as far as this one.
+        jobs += parent.glob(f"*/*/logs/slurm-{run.job_id}.log")
     if jobs and (slurm or rank == 0):
         return jobs[-1]
     names = sorted(log.name for log in run.folder.logs.glob("*.log"))

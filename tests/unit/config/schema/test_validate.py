@@ -102,6 +102,10 @@ CUSTOM = "data=custom data.vocab_size=8 data.seq_len=8"
         "by 3 ranks (3 nodes, 1 per node); use a smaller range or data.batch_size=60 or 72.",
     ),
     (f"{SLURM}20-21 data.batch_size=7", "dispatch.nodes=20-21", "or data.batch_size=420."),
+    (f"{SLURM}2 strategy=none", "strategy=none", "gets more (1 per node x 2 nodes); use one."),
+    (f"{SLURM}1-2 strategy=none", "strategy=none", "gets more (1 per node x 1-2 nodes); use one."),
+    (f"{SLURM}1 dispatch.gpus_per_node=2 job=export", "job=export", "gets more (2 per node)"),
+    ("dispatch.nproc=2 strategy=none", "strategy=none", "gets more (dispatch.nproc=2); use one."),
     (
         f"{SLURM}1-30000 data.batch_size=7", "dispatch.nodes=1-30000",
         "by 2 ranks (2 nodes, 1 per node); use a smaller range.",

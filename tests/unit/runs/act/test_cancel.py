@@ -16,8 +16,7 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record
 from launcher.runs.__main__ import main
 from launcher.slurm.cancel_marker import is_cancel_noted
-from launcher.slurm.sbatch import job_folder
-from launcher.slurm.shared_job import write_runs
+from launcher.slurm.shared_job import job_folder, write_runs
 from support.submitted import note_job
 
 
@@ -116,7 +115,7 @@ def test_a_part_of_a_job_that_cannot_be_told_is_not_said_to_be_cancelled(
     for folder in folders:
         if not is_live:
             RunRecord(folder).queue()
-        note_job(folder, str(script), job_id="7", runs=2)
+        note_job(folder, str(script), job_id="7", is_shared=True)
     (folders[0].path / ".cancel").mkdir()
     slurm(squeue=f"echo '7|RUNNING|None|n1|{script}'")
     code, output, error = runs("cancel", "1a2b0000")

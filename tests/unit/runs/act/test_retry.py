@@ -99,20 +99,26 @@ def test_a_copy_of_a_run_is_not_the_run_of_the_job(
 
 @pytest.mark.parametrize("record", ["queued", "preempted", "stale", "failed"])
 @pytest.mark.parametrize("job", ["7", "7_1"])
-@pytest.mark.parametrize("known", ["squeue", "sacct", "failed", "nothing"])
+@pytest.mark.parametrize(
+    "known", ["squeue", "sacct", "failed", "nothing", "squeue of others", "sacct of others"]
+)
 def test_a_job_that_was_cancelled_while_it_waited(
     make_run, runs, slurm, monkeypatch, record, job, known
 ):
     """SLURM knows of it when the run could not record it, or has forgotten a task that has not
-    started; `retry` does not submit it, and keeps that."""
+    started; `retry` does not submit it, and keeps that. A cancelled job of another cluster, or from
+    after a reset of ids, may have the same id."""
     monkeypatch.setenv("SLURM_JOB_ID", job)  # of the attempt
     folder = make_run("gpt", "1a2b0000", state=record)
     if record == "queued":
         RunRecord(folder).queue()
     note_job(folder, "/s/job-0.sh", job_id=job)
-    in_squeue = f"7_9|PENDING\\n{job}|CANCELLED\\n" if known == "squeue" else ""
-    cancelled = f"7_[0,1-3%%2]|CANCELLED by 0\\n{job}|CANCELLED by 0\\n"
-    listed = {"sacct": cancelled, "failed": f"{job}|FAILED\\n"}.get(known, "")
+    script = "/other.sh" if "others" in known else "/s/job-0.sh"
+    in_squeue = f"7_9|PENDING|/s\\n{job}|CANCELLED|{script}\\n" if "squeue" in known else ""
+    by = f"CANCELLED by 0|sbatch --parsable {script}"
+    cancelled = f"7_[0,1-3%%2]|{by}\\n{job}|{by}\\n"
+    listed = cancelled if "sacct" in known else ""
+    listed = f"{job}|FAILED|\\n" if known == "failed" else listed
     if record != "queued":  # it has started
         folder.logs.mkdir(exist_ok=True)
         (folder.logs / f"slurm-{job}.log").touch()
@@ -243,7 +249,7 @@ def test_all_runs_of_a_job_that_was_cancelled_while_it_waited(make_run, runs, sl
     folders = [make_run("gpt", f"1a2b000{n}", state="preempted") for n in range(3)]
     for folder in folders:
         RunRecord(folder).queue()
-        note_job(folder, "/s/job-0.sh", job_id="7", runs=3)
+        note_job(folder, "/s/job-0.sh", job_id="7", is_shared=True)
     slurm(squeue="true")
     code, output, error = runs("retry", "--all")
     assert (code, output) == (0, "") and error.count("its SLURM job was cancelled") == 3
