@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -157,19 +156,15 @@ class SlurmDispatch:
     @property
     def size(self) -> JobSize:
         """Return the size of a job, in which several runs are one task."""
-        ranks = 1 if self.runs_per_job > 1 else self._ranks_per_node
+        ranks = 1 if self.runs_per_job > 1 else ranks_per_node(vars(self))
         return JobSize.of(self.nodes, ranks)
-
-    @property
-    def _ranks_per_node(self) -> int:
-        return ranks_per_node(vars(self))
 
     @property
     def _cpus_per_task(self) -> int | None:
         """Return the cores of a rank, or of all ranks of runs that share a job."""
         if self.runs_per_job == 1:
             return self.cpus_per_task
-        return (self.cpus_per_task or 1) * self._ranks_per_node * self.runs_per_job
+        return (self.cpus_per_task or 1) * ranks_per_node(vars(self)) * self.runs_per_job
 
     @property
     def _jobs_at_once(self) -> int | None:
@@ -406,6 +401,11 @@ class SlurmDispatch:
             Submission(str(path), index // size if is_array else None, is_shared=size > 1)
             for index in range(len(runs))
         ]
+
+        def freeze(run: Job, note: Submission) -> None:
+            with run.folder.explain_write_errors():
+                submission.freeze(run.folder, run.config.stored, run.config.hydra, note, code)
+
         with submission.undone_on_failure(folders):
             text = script.text(path, len(places) if is_array else None, self._jobs_at_once)
             submission.write_script(path, text, places)
@@ -414,7 +414,7 @@ class SlurmDispatch:
                     shared_job.write_runs(place.path, folders[start : start + size])
             # In threads, since each write waits for a shared file system.
             with ThreadPoolExecutor(WRITERS) as pool:
-                list(pool.map(partial(_freeze, code), runs, notes))
+                list(pool.map(freeze, runs, notes))
             job_id = submission.hand_over(path)
         for run, note in zip(runs, notes, strict=True):
             run.job_id = job_id if note.task is None else f"{job_id}_{note.task}"
@@ -454,11 +454,6 @@ class SlurmDispatch:
         for run in due[:1]:
             for message in findings(self._script([run], [])):
                 print(f"! {message}", file=sys.stderr, flush=True)
-
-
-def _freeze(code: Path | None, run: Job, note: Submission) -> None:
-    with run.folder.explain_write_errors():
-        submission.freeze(run.folder, run.config.stored, run.config.hydra, note, code)
 
 
 def _after_jobs_of(runs: Iterable[Job], queue: Mapping[str, QueuedJob]) -> str | None:
