@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.progress import ProgressHook
+from launcher.process import signals
 from support.broken_disk import BrokenDisk
 from support.toy import BAD, GOOD, Toy, Values
 
@@ -126,6 +128,20 @@ def test_checkpoints_are_saved_and_kept_by_their_intervals(tmp_path, keep_previo
     hook = CheckpointingHook(3, keep_previous, keep_interval=4, keep_steps=[5], path="mine")
     Toy([hook], 10, tmp_path, [GOOD]).train()
     assert [int(path.name[5:]) for path in sorted(tmp_path.glob("mine/step-*"))] == kept
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"), [({}, 128 + signal.SIGUSR1), ({"exit_code": 7, "exit_delay": 0.01}, 7)]
+)
+def test_the_exit_code_after_a_signal(tmp_path, settings, code):
+    def stop(trainer: Any) -> None:
+        if trainer.step == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    hook = CheckpointingHook(9, exit_signals="USR1", **settings)
+    with pytest.raises(signals.SignalExit) as end:
+        Toy([hook, FunctionHook(on_after_step=stop)], 5, tmp_path, [GOOD]).train()
+    assert end.value.code == code and steps(tmp_path) == [3]
 
 
 def test_a_value_before_the_first_step_is_no_best(tmp_path):
