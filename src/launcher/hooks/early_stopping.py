@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
+from launcher.config.messages import plural
 from launcher.config.schema.matters_from import ALL_STEPS, Node, Pair, before_last_line
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
@@ -83,7 +84,8 @@ class EarlyStoppingHook(BaseHook):
             if self.best.value is not None:
                 best = f"{self.best.value:.6g} (step {self.best.step})"
             self._reason = (
-                f"{self.best.metric} has not improved on {best} in {self.misses} evaluations"
+                f"{self.best.metric} has not improved on {best} in"
+                f" {plural(self.misses, 'evaluation')}"
             )
             trainer.logger.info("Step %d: training stops early: %s.", trainer.step, self._reason)
             trainer.state.stop(self._reason)

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
+from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.proof.segment import Replay, replay
 from launcher.rundir.folder import checkpoint_steps
 from launcher.runs.act.repeat_command import add_trust, select_runs
 from launcher.runs.find_runs import RUN_HELP
-from launcher.runs.format import plural
 from launcher.runs.stored_run import StoredRun
 
 

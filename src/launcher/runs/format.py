@@ -47,10 +47,6 @@ def best(record: RecordData) -> str:
     return f"{number(value.get('value'))} ({value.get('metric')}, step {value.get('step')})"
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def join_names(names: Collection[str]) -> str:
     """Join names with commas, of many the first four."""
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""

@@ -19,9 +19,10 @@ from launcher.checkpoint.store import (
     TEMPORARY,
     CheckpointStore,
 )
+from launcher.config.messages import plural
 from launcher.process.byte_sizes import folder_size, size
 from launcher.process.text_table import TextTable
-from launcher.runs.format import duration, plural
+from launcher.runs.format import duration
 from launcher.runs.stored_run import StoredRun
 
 HEADINGS = ("run", "step", "size", "age", "state")

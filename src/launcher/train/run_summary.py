@@ -8,6 +8,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from torch import nn
 
+from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.data.iterable import length
 from launcher.hooks.records import show
@@ -82,10 +83,6 @@ def data_line(trainer: Trainer) -> str:
     factors += [f"{plan.grad_accum_steps} accumulated"] if plan.grad_accum_steps > 1 else []
     factors += [f"{ranks} ranks"] if ranks > 1 else []
     return f"{size}, batch {batch}{' = ' + ' x '.join(factors) if len(factors) > 1 else ''}"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def is_in_sweep() -> bool:

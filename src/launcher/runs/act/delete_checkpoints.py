@@ -13,14 +13,14 @@ from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
 from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, LATEST, CheckpointStore
-from launcher.config.messages import hint
+from launcher.config.messages import hint, plural
 from launcher.errors import ConfigError
 from launcher.process.byte_sizes import size
 from launcher.process.text_table import TextTable
 from launcher.rundir.folder import checkpoint_of, find_folders, is_copy, run_name
 from launcher.rundir.holder import is_held
 from launcher.rundir.lock import RunLock
-from launcher.runs.format import duration, plural
+from launcher.runs.format import duration
 from launcher.runs.found_checkpoints import (
     HEADINGS,
     FoundCheckpoint,

@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher.checkpoint.find_checkpoint import checkpoint_path, damage_error, missing_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.store import BEST, CheckpointStore, read_notes
+from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import name_abandoned
@@ -18,7 +19,6 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import BestData
 from launcher.rundir.step_lines import set_lines_aside
 from launcher.runs.find_runs import RUN_HELP, ask_queue, find_run
-from launcher.runs.format import plural
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
 

@@ -4,12 +4,13 @@ import argparse
 import time
 from collections.abc import Iterator
 
+from launcher.config.messages import plural
 from launcher.process.argument_parser import Parser
 from launcher.process.text_table import TextTable, headings_that_fit, terminal_width
 from launcher.rundir.record_format import AttemptData, RecordData
 from launcher.runs.act.repeat_command import select_runs
 from launcher.runs.find_runs import RUN_HELP, ask_queue
-from launcher.runs.format import best, duration, local_time, number, plural, seconds_of
+from launcher.runs.format import best, duration, local_time, number, seconds_of
 from launcher.runs.found_checkpoints import cells, verify_checkpoints
 from launcher.runs.look.compare import commit
 from launcher.runs.look.differences import is_group

@@ -7,13 +7,13 @@ import sys
 import time
 from typing import NoReturn
 
+from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.printable import printable, raw
 from launcher.process.text_table import is_colored
 from launcher.rundir.logs import is_live_terminal
 from launcher.runs.filters import no_runs, sort
-from launcher.runs.format import plural
 from launcher.runs.look.listing import add_selection, print_runs, select_runs, table
 from launcher.runs.stored_run import StoredRun, count_states
 
