@@ -10,7 +10,7 @@ from importlib import import_module
 
 from launcher.errors import ConfigError
 from launcher.process import collector, signals, user_exits
-from launcher.rundir.logs import prepare_output
+from launcher.rundir.logs import ending_with_reader, prepare_output
 
 
 def main() -> None:
@@ -23,8 +23,9 @@ def main() -> None:
         sys.path.insert(0, os.getcwd())
     words = sys.argv[1:]
     try:
-        if _is_answered(words):
-            return
+        with ending_with_reader():
+            if _is_answered(words):
+                return
     except ConfigError as error:
         print("\n".join(error.messages), file=sys.stderr)
         raise SystemExit(2) from None

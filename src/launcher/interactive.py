@@ -24,6 +24,7 @@ from launcher.config.compose.grid import GRID
 from launcher.config.compose.hydra_job import as_hydra_job
 from launcher.config.construct import construct
 from launcher.config.explain import explain
+from launcher.config.messages import plural
 from launcher.config.options import own_folder
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.jobs import Job
@@ -170,7 +171,8 @@ class Sweep(list[Run]):
         if failed:
             job, result = failed[0]
             raise TrainingError(
-                f"{len(failed)} of {len(self)} runs failed; {job.run}: {reason(job, result)}"
+                f"{len(failed)} of {plural(len(self), 'run')} failed; {job.run}:"
+                f" {reason(job, result)}"
             ) from result.error
         return self
 

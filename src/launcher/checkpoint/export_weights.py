@@ -11,6 +11,7 @@ from launcher.checkpoint.shards import ShardReader, write_tensors
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import target_object
+from launcher.config.messages import plural
 from launcher.config.run_config import read_tree, resolve_node
 from launcher.errors import ConfigError
 from launcher.optim.precision import DTYPES
@@ -65,7 +66,7 @@ class Export:
             replace_file(folder.export / "config.yaml", text.encode())
         files = [target] if target.is_file() else sorted(target.glob("model*.safetensors"))
         count = len(ShardReader(files).names())
-        logger.info("%s: %d tensors of step %d.", target, count, stored.manifest.step)
+        logger.info("%s: %s of step %d.", target, plural(count, "tensor"), stored.manifest.step)
         return stored.manifest.step, target
 
     def _tensors(self, stored: StoredCheckpoint) -> Tensors:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from launcher.config.identity.record_entry import read_identity
+from launcher.config.messages import plural
 from launcher.config.tree import Node
 from launcher.dispatch.jobs import Job
 
@@ -105,4 +106,6 @@ def describe_branches(branches: Sequence[Branch]) -> str:
     """Return the line that a sweep prints before it starts."""
     total = sum(branch.steps for branch in branches)
     trained = total - sum(branch.start for branch in branches)
-    return f"{len(branches)} runs, {total:,} steps; shared: {trained:,} are trained"
+    return (
+        f"{plural(len(branches), 'run')}, {plural(total, 'step')}; shared: {trained:,} are trained"
+    )

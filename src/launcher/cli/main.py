@@ -21,13 +21,11 @@ BAD_COMMAND = 2
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; exits by SystemExit unless the run completes."""
-    with ending_with_reader():
-        try:
+    try:
+        with ending_with_reader():
             execute(read(with_own_folder(sys.argv[1:] if argv is None else argv)))
-        except BrokenPipeError:
-            raise
-        except Exception as error:
-            raise SystemExit(_report_error(error)) from None
+    except Exception as error:
+        raise SystemExit(_report_error(error)) from None
 
 
 def execute(arguments: Namespace) -> None:

@@ -7,6 +7,7 @@ from launcher.config.explain import explain, log_traceback, report
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
 from launcher.dispatch.run_job import dispatch_run
+from launcher.rundir.logs import ending_with_reader
 from launcher.runs.objective import job_value, objective_of
 
 REJECTED = 2
@@ -22,7 +23,8 @@ def start_run(run: RunConfig, call: Callable[[RunConfig, Task], object] = as_hyd
         SystemExit: it was rejected, see `rejection`.
     """
     try:
-        result = call(run, dispatch_run)
+        with ending_with_reader():
+            result = call(run, dispatch_run)
     except Exception as error:
         messages = without_environment(explain(error), str(run.stored))
         if not messages:

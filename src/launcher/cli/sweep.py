@@ -20,6 +20,7 @@ from launcher.config.compose.hydra_job import Callbacks
 from launcher.config.construct import construct, target_object
 from launcher.config.containers import to_plain
 from launcher.config.identity.difference import diff
+from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.metric_direction import sort_best_first
 from launcher.config.schema.validate import check_hydra
@@ -242,7 +243,7 @@ def conclude(jobs: Sequence[Job], results: Sequence[JobResult]) -> None:
         width = max(len(job.label) for job, _ in failed)
         lines = [f"  {job.label:<{width}}  {reason(job, result)}" for job, result in failed]
         print(
-            "\n".join([f"{len(failed)} of {len(jobs)} jobs failed:", *lines]),
+            "\n".join([f"{len(failed)} of {plural(len(jobs), 'job')} failed:", *lines]),
             file=sys.stderr,
             flush=True,
         )

@@ -70,7 +70,9 @@ def _format(value: object, text: Callable[[str], str]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """Format a count: "1 run", "2,000 runs", "2 batches"."""
+    end = "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else end}"
 
 
 def describe_type(value: object) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import xxhash
 
+from launcher.config.messages import plural
 from launcher.data.base import DataSource
 from launcher.data.encoding import Document, Encoder, Fields, no_tokenizer, tokenizer_digest
 from launcher.data.file_patterns import check_files, find_files
@@ -107,8 +108,9 @@ class DocumentData(DataSource):
         documents = rows.store.meta["documents"]
         if not len(rows):
             purpose = "train on" if part == "train" else "hold any out"
+            found = plural(sum(documents.values()), "document")
             raise ConfigError(
-                f"data.{name}: the files have {sum(documents.values())} documents, too few to"
+                f"data.{name}: the files have {found}, too few to"
                 f" {purpose} with data.val_fraction={self.val_fraction}; add documents or set"
                 " data.val_files."
             )
@@ -157,7 +159,9 @@ class DocumentData(DataSource):
         self, folder: Path, key: str, files: list[Path], val_fraction: float, is_new: bool
     ) -> None:
         encoder = Encoder(self.tokenizer_folder, self.fields, self.num_classes, not is_new)
-        logger.info("Tokenizing %d files of %s; the tokens stay in %s.", len(files), key, folder)
+        logger.info(
+            "Tokenizing %s of %s; the tokens stay in %s.", plural(len(files), "file"), key, folder
+        )
         meta = {"vocab_size": len(encoder.tokenizer), "pad": encoder.pad}
         write_store(folder, self._documents(encoder, key, files), val_fraction, meta)
 

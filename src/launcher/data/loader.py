@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
+from launcher.config.messages import plural
 from launcher.data.fetch import CPU, Batches, Fetch, Request, StatefulFetch, load, size_of
 from launcher.data.iterable import (
     Collate,
@@ -126,7 +127,7 @@ class ResumableLoader:
             if self.keeps_state
             else "its dataset is not resumed by state_dict and load_state_dict"
         )
-        logger.info("Reading %d samples of the stream again, since %s.", samples, why)
+        logger.info("Reading %s of the stream again, since %s.", plural(samples, "sample"), why)
 
     def _batches(self) -> Batches:
         if self.order is None:

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterable
 from typing import ClassVar, Literal
 
+from launcher.config.messages import plural
 from launcher.config.schema.matters_from import ALL_STEPS, Pair, before_last_line
 from launcher.config.tree import Node
 from launcher.hooks.base import Records, State, TrainerView
@@ -83,7 +84,8 @@ class EarlyStoppingHook(SteeredByMetric):
             if self.best.value is not None:
                 best = f"{self.best.value:.6g} (step {self.best.step})"
             self._reason = (
-                f"{self.best.metric} has not improved on {best} in {self.misses} evaluations"
+                f"{self.best.metric} has not improved on {best} in"
+                f" {plural(self.misses, 'evaluation')}"
             )
             trainer.logger.info("Step %d: training stops early: %s.", trainer.step, self._reason)
             trainer.state.stop(self._reason)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.messages import plural
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, State, TrainerView
 from launcher.hooks.best import best_step, check_keeps_best
@@ -202,7 +203,7 @@ class EvaluationHook(BaseHook):
             skipped = trainer.state.skipped_in_row
             raise TrainingError(
                 f"Training ended with {key}={value} at step {trainer.step}"
-                + (f", after {skipped} skipped updates in a row" if skipped else "")
+                + (f", after {plural(skipped, 'skipped update')} in a row" if skipped else "")
                 + ". This state is not saved. Lower the learning rate or check the data."
             )
 

@@ -15,6 +15,7 @@ from launcher.config.schema.checks import no_weights
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
+from launcher.rundir.folder import weights_source
 from launcher.strategies.weights import (
     MODEL,
     model_tensors,
@@ -126,14 +127,13 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
         raise ConfigError(f"run.init_from={source}: {issue}")
     if source.is_file():
         return _read(source, [source])
-    folders = [source, *outputs.glob(f"*/{source}")] if len(source.parts) == 1 else [source]
-    for folder in folders:
-        if checkpoint := _checkpoint(folder, source):
-            stored = StoredCheckpoint(checkpoint)
-            stored.use_weights(None)
-            return stored
-        if files := _model_files(folder):
-            return _read(source, files)
+    folder = weights_source(outputs, str(source)) or source
+    if checkpoint := _checkpoint(folder, source):
+        stored = StoredCheckpoint(checkpoint)
+        stored.use_weights(None)
+        return stored
+    if files := _model_files(folder):
+        return _read(source, files)
     raise ConfigError(
         f"run.init_from={source}: has no weights; use a .safetensors file, the folder of a"
         " checkpoint, a run or a Hugging Face model, or the id of a run."

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
@@ -61,7 +62,7 @@ class CheckJob:
 def _summary(issues: list[str]) -> str:
     for issue in issues:
         logger.error(issue)
-    return f"job=check: {len(issues)} error{'s' if len(issues) > 1 else ''}"
+    return f"job=check: {plural(len(issues), 'error')}"
 
 
 class _Watch(BaseHook):
@@ -76,7 +77,8 @@ class _Watch(BaseHook):
             for name, tensor in tensors:
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 logger.info("%s: %s %s on %s", name, list(tensor.shape), dtype, tensor.device)
-            logger.info("A step has %d micro-batches a rank.", trainer.gradient_accumulation_steps)
+            count = plural(trainer.gradient_accumulation_steps, "micro-batch")
+            logger.info("A step has %s a rank.", count)
             self._is_first = False
         if not tensors:
             self.issues.append("The batch has no tensor.")
@@ -129,7 +131,7 @@ def batch_faults(
         yield f"{name} is empty."
     elif tensor.is_floating_point():
         if bad := int((~tensor.isfinite()).sum()):
-            yield f"{name} has {bad} values that are NaN or infinite, of {tensor.numel()}."
+            yield f"{name} has {bad} of {plural(tensor.numel(), 'value')} NaN or infinite."
     elif tensor.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8):
         key, size = ("vocab_size", vocab_size) if vocab_size else ("num_classes", num_classes)
         if not isinstance(size, int) or not (vocab_size or is_last):

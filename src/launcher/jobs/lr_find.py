@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
+from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.data.user_dataloader import keep_loader_state
 from launcher.errors import ConfigError, TrainingError
@@ -218,7 +219,7 @@ def _report(result: LRFinderResult, file: Path) -> None:
     replace_file(file, json.dumps(result.to_dict(), indent=1).encode())
     logger.info("The curve is in %s.", file)
     if result.stopped:
-        logger.info("Stopped after %d steps: %s.", len(result.losses), result.stopped)
+        logger.info("Stopped after %s: %s.", plural(len(result.losses), "step"), result.stopped)
     if result.suggested_lr is None:
         logger.warning("No suggestion: the loss does not fall, or was not finite; set job.end_lr.")
     else:

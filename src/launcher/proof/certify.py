@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 
@@ -129,8 +130,9 @@ def certify(arguments: argparse.Namespace, folder: Path) -> list[Finding]:
     steps = sorted(straight.losses)
     if len(steps) < 3:
         raise ConfigError(
-            f"{len(steps)} lines of the output have a step (--step={arguments.step.pattern}) and a"
-            f" loss (--loss={arguments.loss.pattern}), and 3 are needed:",
+            f"{plural(len(steps), 'line')} of the output have a step"
+            f" (--step={arguments.step.pattern}) and a loss"
+            f" (--loss={arguments.loss.pattern}), and 3 are needed:",
             *straight.lines,
         )
     at = steps[len(steps) // 2 - 1] if arguments.at is None else arguments.at
@@ -268,7 +270,7 @@ def findings_of_resume(straight: Launch, first: Launch, second: Launch) -> Itera
         text = f"{len(missing)} steps were never printed, the first of them {min(missing):g}."
         yield Finding(text, "skipped steps")
     if repeated := first.losses.keys() & second.losses.keys():
-        yield Finding(f"It repeats {len(repeated)} steps.")
+        yield Finding(f"It repeats {plural(len(repeated), 'step')}.")
     if second.code:
         yield Finding(f"The second start ended with exit code {second.code}.", "failed")
     if steps := differing_steps(straight, second):

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint
+from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError, TrainingError
 from launcher.process.ranks import Ranks
@@ -62,7 +63,7 @@ class ResumeCheckJob:
         straight, stopped = (
             scratch_run(config, scratch / name, nproc) for name in ("straight", "stopped")
         )
-        logger.info("Training %d steps straight.", end)
+        logger.info("Training %s straight.", plural(end, "step"))
         straight.train(end)
         logger.info("Training %d steps again, with SIGTERM after step %d.", end, self.steps)
         code = stopped.train(end, self.steps)

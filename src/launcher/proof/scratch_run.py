@@ -15,7 +15,7 @@ from launcher.errors import ConfigError
 from launcher.process.child import ENTRY, describe_end, last_lines, start_child
 from launcher.process.files import expand
 from launcher.process.process_id import RANK_VARIABLES
-from launcher.rundir.folder import RunFolder, checkpoint_of, step_name
+from launcher.rundir.folder import RunFolder, checkpoint_of, step_name, weights_source
 
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 CONTINUED_FILES = ("metrics.jsonl", "media.jsonl")
@@ -133,9 +133,9 @@ def starts_of(config: Node) -> dict[str, str]:
     fork, weights = run.get("fork_from"), run.get("init_from")
     if fork and (path := checkpoint_of(outputs, fork)) is not None:
         paths["run.fork_from"] = str(path.absolute())
-    if weights and not expand(weights).exists():
-        found = [str(path.absolute()) for path in outputs.glob(f"*/{weights}")]
-        paths |= {"run.init_from": found[0]} if found else {}
+    source = weights_source(outputs, weights) if weights else None
+    if source is not None and source != expand(weights):
+        paths["run.init_from"] = str(source.absolute())
     return paths
 
 

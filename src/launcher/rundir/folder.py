@@ -1,5 +1,6 @@
 """The run folder and the names in it: an interface, since people and scripts use them."""
 
+import glob
 import os
 import re
 from collections.abc import Iterator
@@ -40,6 +41,14 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
         return matches[0] if len(matches) == 1 else None
     folder = expand(name)
     return folder.resolve() if (folder / "manifest.json").is_file() else None
+
+
+def weights_source(outputs: Path, name: str) -> Path | None:
+    """Find the file or folder that `run.init_from` names: a path, else the id of one run."""
+    if (path := expand(name)).exists():
+        return path
+    folders = [] if "/" in name else [*outputs.glob(f"*/{glob.escape(name)}")]
+    return folders[0] if len(folders) == 1 else None
 
 
 def run_folders(folder: str) -> Iterator[str]:

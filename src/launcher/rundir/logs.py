@@ -1,5 +1,6 @@
 """Log records on the screen and in the run's files."""
 
+import errno
 import io
 import logging
 import os
@@ -71,25 +72,41 @@ def prepare_output() -> None:
 
 @contextmanager
 def ending_with_reader() -> Iterator[None]:
-    """Exit quietly, with SIGPIPE's code, if the reader of the output closes the pipe (`| head`)."""
+    """Exit without a traceback if the output cannot be written.
+
+    If its reader closes the pipe (`| head`), exit quietly, with SIGPIPE's code.
+    """
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        unread = [stream for stream in (sys.stdout, sys.stderr) if _is_unread(stream)]
-        if not unread:
-            # Another pipe broke.
+    except OSError as error:
+        # A failed write may have left nothing to flush.
+        probe = "\n" if error.errno == errno.ENOSPC else ""
+        broken = [stream for stream in (sys.stdout, sys.stderr) if _is_broken(stream, probe)]
+        if not broken:
+            # Another pipe or file broke.
             raise
         # The interpreter flushes them at its end.
-        for stream in unread:
+        for stream in broken:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise SystemExit(128 + signal.SIGPIPE) from None
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(128 + signal.SIGPIPE) from None
+        print(f"The output cannot be written ({error.strerror}).", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
-def _is_unread(stream: TextIO) -> bool:
+def _is_broken(stream: TextIO, probe: str) -> bool:
     poll = select.poll()
-    # Only errors are polled.
-    poll.register(stream, 0)
+    try:
+        stream.write(probe)
+        stream.flush()
+        # Only errors are polled.
+        poll.register(stream, 0)
+    # A notebook's stream has no file.
+    except io.UnsupportedOperation:
+        return False
+    except OSError:
+        return True
     return any(flags & (select.POLLERR | select.POLLHUP) for _, flags in poll.poll(0))
 
 

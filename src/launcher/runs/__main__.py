@@ -129,14 +129,15 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; return the exit code: 0, 1 for a failure, or 2 for a wrong command line."""
     prepare_output()
-    with printable_output(), ending_with_reader():
+    with printable_output():
         return _run(sys.argv[1:] if arguments is None else arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
     try:
-        parsed = parse(arguments)
-        code: int = import_module(VERBS[parsed.verb]).run(parsed)
+        with ending_with_reader():
+            parsed = parse(arguments)
+            code: int = import_module(VERBS[parsed.verb]).run(parsed)
         return code
     except ConfigError as error:
         print(*error.messages, sep="\n", file=sys.stderr)

@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 from launcher.runs.filters import select
@@ -51,7 +52,7 @@ class Runs(list[StoredRun]):
         super().__init__(select(runs, filters))
 
     def __repr__(self) -> str:
-        return f"<{len(self)} runs in {self.outputs}>"
+        return f"<{plural(len(self), 'run')} in {self.outputs}>"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return `name`, `id`, `state`, `step`, differing keys, and newest metrics of each run."""

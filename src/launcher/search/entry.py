@@ -14,6 +14,7 @@ from launcher.cli.sweep_queue import say
 from launcher.config.compose.composer import Command
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
+from launcher.config.messages import plural
 from launcher.config.options import TRAIN_JOB
 from launcher.config.tree import Node, get
 from launcher.dispatch.jobs import Job
@@ -75,7 +76,7 @@ def sweep(words: Command, master: DictConfig) -> None:
 def _conduct(search: Search) -> None:
     """Run a study from its beginning, or from where it was left, to its results."""
     search.load()
-    progress = f", {len(search.trials)} trials so far" if search.trials else ""
+    progress = f", {plural(len(search.trials), 'trial')} so far" if search.trials else ""
     rungs = f", rungs at steps {search.rungs}" if search.rungs else ""
     print(f"Study {search.folder}{progress}{rungs}", flush=True)
     try:

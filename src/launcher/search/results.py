@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from launcher.config.messages import plural
 from launcher.config.schema.metric_direction import sort_best_first
 from launcher.process.files import replace_file
 from launcher.process.text_table import TextTable
@@ -32,7 +33,8 @@ def conclude(search: Search) -> None:
     trial_table(search).print()
     more = len(search.trials) - MAX_ROWS
     print(
-        f"{f'and {more} more; ' if more > 0 else ''}{search.folder}: {len(search.trials)} trials, "
+        f"{f'and {more} more; ' if more > 0 else ''}{search.folder}:"
+        f" {plural(len(search.trials), 'trial')}, "
         f"{', '.join(f'{count} {status}' for status, count in counts.items())}"
     )
     best = best_of(search.trials, search.settings)

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from launcher.config.messages import plural
 from launcher.slurm.scheduler import JobInfo
 
 Cause = Literal[
@@ -99,7 +100,7 @@ class Budget:
         if limit is None or restarts <= limit:
             return None
         return (
-            f"was restarted {restarts} times in a row without a new checkpoint "
+            f"was restarted {plural(restarts, 'time')} in a row without a new checkpoint "
             f"(dispatch.max_fruitless_restarts={limit}): it is not restarted again"
         )
 
@@ -117,6 +118,6 @@ def decide(cause: Cause, budget: Budget, before: int) -> tuple[Action, str | Non
     if limit is None or before < limit:
         return "requeue", None
     return "fail", (
-        f"{cause} more than {limit} times (dispatch.{key}={limit}): it is not requeued;"
+        f"{cause} more than {plural(limit, 'time')} (dispatch.{key}={limit}): it is not requeued;"
         " the same command resumes it"
     )

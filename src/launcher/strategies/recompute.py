@@ -8,6 +8,7 @@ from functools import partial
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from launcher.config.messages import plural
 from launcher.errors import ConfigError
 
 
@@ -25,7 +26,8 @@ def recompute_units(model: nn.Module, every: int) -> None:
         )
     if every > len(units):
         raise ConfigError(
-            f"{key}: {type(model).__name__} has {len(units)} blocks; use {len(units)} or less."
+            f"{key}: {type(model).__name__} has {plural(len(units), 'block')}; use"
+            f" {len(units)} or less."
         )
     for unit in units[every - 1 :: every]:
         unit.forward = partial(checkpoint, unit.forward, use_reentrant=False)

@@ -222,7 +222,7 @@ class BaseTrainer(HookCaller):
     def build_model_and_optimizer(self) -> None:
         self.model = self._part("build_model", "a torch.nn.Module", "named_parameters")
         check_parameters(self.model)
-        self.optimizer = self._part("build_optimizer", "a torch.optim.Optimizer", "param_groups")
+        self.optimizer = self.build_optimizer()
         check_optimizer(self.optimizer, f"{type(self).__name__}.build_optimizer")
 
     def _part(self, method: str, expected: str, *attributes: str) -> Any:

@@ -1,6 +1,8 @@
 """The command line, as a user types it."""
 
 import json
+import os
+import sys
 import zlib
 
 import pytest
@@ -306,6 +308,20 @@ def test_a_traceback_without_a_line_of_the_users_code_is_named_only(tmp_path):
     first, second = user_traceback(error).splitlines()
     assert first.startswith("json.decoder.JSONDecodeError: Expecting property name")
     assert second.endswith(f"The whole traceback is in {folder.log_path()}.")
+
+
+@pytest.mark.parametrize(("is_pipe", "code"), [(True, 141), (False, 1)])
+def test_output_that_cannot_be_written_leaves_no_traceback(is_pipe, code, tmp_path, monkeypatch):
+    run = run_of(["model=mlp", "data=digits", f"run.dir={tmp_path}"])
+    log = run.folder.create().log_path()
+    reader, writer = os.pipe() if is_pipe else (0, os.open("/dev/full", os.O_WRONLY))
+    if is_pipe:
+        os.close(reader)
+    with os.fdopen(writer, "w") as stream, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit) as ended:
+            start_run(run, lambda *_: print(9999 * "a line", flush=True))
+    assert ended.value.code == code and not log.exists()
 
 
 def test_a_start_resumes_the_run_of_an_equivalent_configuration(folder, capsys):

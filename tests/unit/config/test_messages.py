@@ -7,7 +7,7 @@ from annotated_types import MinLen
 from omegaconf import OmegaConf
 
 from launcher.config.compose.composer import compose
-from launcher.config.messages import ELSEWHERE, closest_name, hint, show
+from launcher.config.messages import ELSEWHERE, closest_name, hint, plural, show
 from launcher.config.schema.value_types import fits
 from launcher.types import (
     Fraction,
@@ -85,3 +85,8 @@ def test_ours_exist():
     config = compose([])
     for ours in ELSEWHERE:
         assert OmegaConf.select(config, ours.partition(",")[0], default="absent") != "absent"
+
+
+def test_a_count_has_the_number_of_its_noun():
+    counts = plural(1, "run"), plural(0, "run"), plural(2000, "micro-batch")
+    assert counts == ("1 run", "0 runs", "2,000 micro-batches")

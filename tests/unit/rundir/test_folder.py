@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.rundir.folder import RunFolder, find_folders, place_of
+from launcher.rundir.folder import RunFolder, find_folders, place_of, weights_source
 
 
 @pytest.fixture
@@ -77,3 +77,14 @@ def test_a_word_names_the_closest_runs(tmp_path):
     assert {
         word: sorted(folder.name for folder in find_folders(tmp_path, word)) for word in expected
     } == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("aa", "mlp/aa"), ("bb", None), ("{root}/gpt/bb", "gpt/bb"), ("?a", None), ("gone/aa", None)],
+)
+def test_weights_come_from_a_path_or_from_the_one_run_of_an_id(tmp_path, name, found):
+    for run in ("mlp/aa", "mlp/bb", "gpt/bb"):
+        (tmp_path / run).mkdir(parents=True)
+    expected = None if found is None else tmp_path / found
+    assert weights_source(tmp_path, name.format(root=tmp_path)) == expected

@@ -195,7 +195,13 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
     # Only a mapping has keys below it.
     if near := closest_name(name, [*(parts if rest else keys), *groups]):
         return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
-    if below := closest_name(name, [str(key) for node in parts.values() for key in node]):
+    inner = {
+        str(key)
+        for node in parts.values()
+        for key in node
+        if not rest or isinstance(select(node, str(key)), DictConfig)
+    }
+    if below := closest_name(name, sorted(inner)):
         echoes = references(to_plain(config))
         owners = [
             key for key, node in parts.items() if below in node and f"{key}.{below}" not in echoes

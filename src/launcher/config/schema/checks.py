@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.containers import settings_of
-from launcher.config.messages import ConfigIssue, show
+from launcher.config.messages import ConfigIssue, plural, show
 from launcher.config.schema import deepspeed_file
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
@@ -22,7 +22,7 @@ from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.settings import TrainerSettings
 from launcher.config.tree import get, items
 from launcher.process.files import expand
-from launcher.rundir.folder import checkpoint_of, checkpoint_steps
+from launcher.rundir.folder import checkpoint_of, checkpoint_steps, weights_source
 
 PREDICT, EXPORT = "launcher.jobs.predict.PredictJob", "launcher.jobs.export.ExportJob"
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
@@ -174,7 +174,7 @@ def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> C
         return ConfigIssue(
             "scheduler.warmup_steps",
             show(steps),
-            f"the run has only {total} steps; use at most {total}.",
+            f"the run has only {plural(total, 'step')}; use at most {total}.",
         )
     return None
 
@@ -287,12 +287,9 @@ def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     init_from = get(tree, "run.init_from")
     if not isinstance(init_from, str):
         return
-    issue = no_weights(expand(init_from))
-    if not expand(init_from).exists():
-        outputs = expand(str(get(tree, "paths.outputs")))
-        if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
-            issue = "there is no such file or folder, and no run of this id."
-    if issue is not None:
+    source = weights_source(expand(str(get(tree, "paths.outputs"))), init_from)
+    issue = "there is no such file or folder, and no run, or several runs, of this id."
+    if source is None or (issue := no_weights(source) or ""):
         yield ConfigIssue("run.init_from", show(init_from, 200), issue)
 
 

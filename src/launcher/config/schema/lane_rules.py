@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from launcher.config.messages import ConfigIssue, show
+from launcher.config.messages import ConfigIssue, plural, show
 from launcher.config.settings import TrainerSettings
 
 
@@ -34,7 +34,7 @@ def lane_issues(
     lane, micro = (batch_size or 0) // lanes, settings.micro_batch_size
     if lane and micro is not None and micro != lane:
         text = (
-            f"a lane is a micro-batch of {lane} samples (data.batch_size={batch_size},"
+            f"a lane is a micro-batch of {plural(lane, 'sample')} (data.batch_size={batch_size},"
             f" trainer.lanes={lanes}); use trainer.micro_batch_size=null."
         )
         yield ConfigIssue("trainer.micro_batch_size", str(micro), text)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from launcher.config.messages import to_override_text
+from launcher.config.messages import plural, to_override_text
 from launcher.config.schema.metric_direction import Mode, best_index, mode_of, sort_best_first
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
@@ -108,9 +108,10 @@ def plotly_source() -> str:
 def page(data: Data, plotly: str) -> str:
     """Return the HTML file. `<` is escaped in the data, so no user's text can end the script."""
     names = sorted({run["name"] for run in data["runs"]})
-    title = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {len(data['runs'])} runs"
+    count = plural(len(data["runs"]), "run")
+    title = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {count}"
     if "study" in data:
-        title = f"{data['study']['name']}: {len(data['study']['trials'])} trials"
+        title = f"{data['study']['name']}: {plural(len(data['study']['trials']), 'trial')}"
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     template = (resources.files("launcher.runs.look") / "report.html").read_text(encoding="utf-8")
     parts = {"title": html.escape(title), "data": text, "plotly": plotly}

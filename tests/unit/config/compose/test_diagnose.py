@@ -77,6 +77,10 @@ MISTAKES = {
         "dispatch.runs_per_job=2: no key dispatch.runs_per_job; dispatch=slurm has it.",
         "data.target=x: no key data.target; data=table has it.",
     ],
+    "sweep.fail_fast=true": ["sweep.fail_fast=true: no key sweep; a run has job, data, "],
+    "checkpointing.interval=3": [
+        "checkpointing.interval=3: no key checkpointing; did you mean hooks.checkpointing.interval"
+    ],
     "~seed model=mlp data=digits": [
         "seed: is missing, and a run needs it; add +seed=<a whole number"
     ],

@@ -134,4 +134,4 @@ def test_a_text_that_looks_like_the_template_is_shown(make_run, change, reported
     rows = [{"step": 1, "time": 1.0, "train/loss": 1.0}]
     change(make_run("gpt", "aaaa0001", config={"note": text}, rows=rows), name=text)
     assert [run["name"] for run in reported()["runs"]] == [text]
-    assert f"<h1>{text}: 1 runs</h1>" in (outputs / "report.html").read_text()
+    assert f"<h1>{text}: 1 run</h1>" in (outputs / "report.html").read_text()
