@@ -1,5 +1,6 @@
 """Checkpoints that go into other strategies and numbers of ranks, as tasks (see `drive`)."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,18 @@ def misfits(source: str, folder: str, overrides: list[str], changes: list[str]) 
             sentences[change] = str(error)
         trainer.strategy.teardown()
     return sentences
+
+
+def seen_by_one(source: str, folder: str, overrides: list[str], rank: int) -> int:
+    """Step that this rank begins with where only `rank` sees the checkpoint of `source`."""
+    own_rank = os.environ["RANK"]
+    own = Path(folder) / own_rank / "name" / "id"
+    if own_rank == str(rank):
+        shutil.copytree(source, own, symlinks=True)
+    trainer = build(own, [*overrides, "scheduler.max_steps=9"], Journal())
+    trainer.restore()
+    trainer.strategy.teardown()
+    return trainer.step
 
 
 def hook_values(source: str, folder: str, overrides: list[str]) -> dict[str, str]:

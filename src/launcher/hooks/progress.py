@@ -67,6 +67,11 @@ class ProgressHook(StatsHook):
             )
             return
         trainer.logger.info("Training from step %d to %d.", trainer.step, trainer.max_steps)
+        times = (trainer.state.num_epochs or 0) / trainer.max_steps
+        if self._shows and times > 1:
+            trainer.logger.warning(
+                "A step has each training sample %.3g times: use a smaller batch.", times
+            )
         if self._shows and (is_live_terminal() if self.live is None else self.live):
             self._bar = _Bar(trainer.step, trainer.max_steps, self._clock)
 
@@ -97,7 +102,7 @@ class ProgressHook(StatsHook):
         if self._bar is None:
             trainer.logger.info(line)
         elif trainer.is_last_step:
-            self._close()
+            self.on_close(trainer)
             trainer.logger.info(line)
         else:
             file_only(trainer.logger, line)
@@ -128,9 +133,6 @@ class ProgressHook(StatsHook):
         return f"{_short(per_second)} steps/s" if seconds < 1 else f"{_short(seconds)} s/step"
 
     def on_close(self, trainer: TrainerView) -> None:
-        self._close()
-
-    def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -148,10 +150,9 @@ def percent(step: int, total: int) -> str:
 
 def fit_bar(step: int, total: int, parts: list[str], width: int, marks: str = "━╌") -> str:
     """Return the line of a bar in at most `width` columns. Parts that do not fit are left out."""
-    share = step / total
     line = f"{step}/{total} {percent(step, total)}"
     if width >= MIN_WIDTH_OF_BAR - MARGIN:
-        done = round(16 * share)
+        done = round(16 * step / total)
         line = f"{step}/{total} {marks[0] * done}{marks[1] * (16 - done)} {percent(step, total)}"
     for part in parts:
         if len(line) + 1 + len(part) <= width:

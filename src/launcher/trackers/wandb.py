@@ -9,8 +9,10 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
+
+from annotated_types import MaxLen, MinLen
 
 from launcher.errors import ConfigError
 from launcher.process.files import expand
@@ -57,7 +59,7 @@ class WandbTracker(Tracker):
         name: str | None = None,
         group: str | None = None,
         job_type: str | None = "train",
-        tags: list[str] | None = None,
+        tags: list[Annotated[str, MinLen(1), MaxLen(64)]] | None = None,
         notes: str | None = None,
         mode: Literal["online", "offline"] | None = None,
         image_format: Literal["png", "jpeg"] = "png",

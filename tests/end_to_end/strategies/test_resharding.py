@@ -76,6 +76,11 @@ def read(root):
             tasks["misfits",] = task(
                 "misfits", place(root, "misfits"), "strategy=ddp", source=source, changes=changes
             )
+            for rank in (0, 1):
+                folder = place(root, f"seen by {rank}")
+                tasks["seen", str(rank)] = task(
+                    "seen_by_one", folder, "strategy=ddp", source=source, rank=rank
+                )
         if count == 3:
             source = str(place(root, *CHAIN[:2]))
             tasks[CHAIN] = task(
@@ -91,6 +96,10 @@ def test_a_changed_model_or_optimizer_is_rejected_on_all_ranks(read):
         for change, why in MISFITS.items():
             assert "does not fit this configuration: " in sentences[change]
             assert why in sentences[change]
+
+
+def test_all_ranks_take_what_rank_0_sees(read):
+    assert (read["seen", "0"], read["seen", "1"]) == ([STEPS, STEPS], [0, 0])
 
 
 @pytest.mark.parametrize("writer", WRITERS)

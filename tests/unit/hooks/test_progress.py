@@ -1,13 +1,16 @@
 """The progress of training, as a person sees it."""
 
 import sys
+from itertools import repeat
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import BaseHook, ProgressHook
+from launcher.data import ResumableLoader
 from launcher.hooks.progress import fit_bar, percent
 from launcher.hooks.stats import Stats
 from launcher.process import signals
@@ -47,6 +50,24 @@ def test_a_line_of_a_log(tmp_path, caplog):
     assert "eta" not in lines[0] and "eta 0:00:02" in lines[1], "two steps took four seconds"
     for word in ("loss ", " lr 0.05 ", " steps/s ", "grad_norm ", "data 0.", "| size 4.000 aux/l "):
         assert word in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("batches", "accumulated", "times"),
+    [
+        (None, 3, None),  # of 3 batches
+        (None, 6, "2"),
+        (ResumableLoader(torch.zeros(4, 2), seed=0, micro_batch_size=4), 1, None),
+        (ResumableLoader(torch.zeros(3, 2), seed=0, micro_batch_size=4), 1, "1.33"),
+        (repeat(torch.zeros(4, 2)), 6, None),  # without a length
+    ],
+)
+def test_a_step_of_more_samples_than_there_are_is_named(
+    tmp_path, caplog, batches, accumulated, times
+):
+    Toy([ProgressHook()], 1, tmp_path, batches, gradient_accumulation_steps=accumulated).train()
+    warnings = [] if times is None else [f"A step has each training sample {times} times: use a"]
+    assert [message.partition(" smaller")[0] for message in caplog.messages] == warnings
 
 
 @given(step=st.integers(0, 10**6), more=st.integers(0, 10**6), width=st.integers(10, 150))

@@ -124,6 +124,11 @@ CUSTOM = "data=custom data.vocab_size=8 data.seq_len=8"
     ("scheduler.warmup_steps=5 scheduler.warmup_ratio=???", "scheduler.warmup_ratio", "needs a v"),
     ("scheduler.warmup_steps=1epok", "scheduler.warmup_steps='1epok'", "should be a whole number"),
     ("scheduler.min_lr_ratio=1epoch", "scheduler.min_lr_ratio='1epoch'", "a number from 0 to 1"),
+    # what a service rejects
+    *(
+        (f"tracker=wandb tracker.wandb.tags=[{tag}]", "tracker.wandb.tags=['", "of at most 64.")
+        for tag in ("''", "a" * 65)
+    ),
     # run and paths
     ("run.resume=atuo", "run.resume='atuo'", "one of auto, never, must; e.g. run.resume=auto."),
     ("run.resume=/a/step-00000004", "run.resume='/a/step-00000004'", "one of auto, never, must"),
