@@ -19,8 +19,8 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.imported_sources import is_library
 
 LOG = "launcher_log"
-LIBRARY_ERRORS = (ValueError, TypeError, RuntimeError, MemoryError, OverflowError)
-"""Errors by which libraries reject arguments, or sizes."""
+LIBRARY_ERRORS = (ValueError, TypeError, OverflowError, RuntimeError)
+"""Errors by which libraries reject arguments."""
 
 
 def report(messages: Sequence[str]) -> None:
@@ -83,8 +83,10 @@ def _is_rejected(error: InstantiationException) -> str | None:
 
 def library_error(error: BaseException) -> str | None:
     """Return why a library rejected its arguments, or None: user code's error has a traceback."""
-    is_rejection = isinstance(error, LIBRARY_ERRORS) and not _user_line(error)
-    return first_line(error) if is_rejection else None
+    # A subclass of torch's is of the machine: memory, a device, the network.
+    is_of_machine = isinstance(error, RuntimeError) and type(error) is not RuntimeError
+    is_rejection = isinstance(error, LIBRARY_ERRORS) and not is_of_machine
+    return first_line(error) if is_rejection and not _user_line(error) else None
 
 
 def _parse_build_error(error: InstantiationException, beginning: str) -> tuple[str, str]:

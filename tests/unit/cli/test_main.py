@@ -6,11 +6,12 @@ import sys
 import zlib
 
 import pytest
+import torch
 
 from launcher.cli.main import main, read
 from launcher.cli.start import start_run
 from launcher.config.compose import session
-from launcher.config.explain import log_traceback, user_traceback
+from launcher.config.explain import library_error, log_traceback, user_traceback
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -296,6 +297,14 @@ def test_only_a_log_that_has_the_traceback_is_named(writable, tmp_path):
     assert "ValueError: the cause" in printed
     assert (f"The whole traceback is in {folder.log_path()}." in printed) == writable
     assert not writable or "ValueError: the cause" in folder.log_path().read_text()
+
+
+def test_an_error_of_the_machine_rejects_no_argument():
+    """It is a crash, with exit code 1, since the same command may succeed later."""
+    assert library_error(RuntimeError("no such size")) == "no such size."
+    assert library_error(torch.OutOfMemoryError("out of memory")) is None
+    assert library_error(torch.distributed.DistNetworkError("no route")) is None
+    assert library_error(OSError("no file")) is None
 
 
 def test_a_traceback_without_a_line_of_the_users_code_is_named_only(tmp_path):
