@@ -101,7 +101,8 @@ def _leave_out_frozen(
 def _fingerprint(module: nn.Module) -> str:
     digest = xxhash.xxh3_64()
     for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
+        # Peft keeps the initial weights of a new head, which are random and unused.
+        if not parameter.requires_grad and ".original_module." not in name:
             digest.update(name.encode())
             digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
