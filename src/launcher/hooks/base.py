@@ -164,6 +164,8 @@ class TrainerView(Protocol):
     restored: State | None
     """`training_state`, the states of `hooks` and `rng`, set by the hook that loads them."""
     resumed_from: Path | None
+    step_has_changed: bool
+    """A hook has completed the restored step, so its boundary comes again, which saves it again."""
     pause_at: int | None
     is_fork: bool
     """True at the first launch of a fork, when `resumed_from` is a checkpoint of another run."""

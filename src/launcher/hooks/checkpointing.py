@@ -203,8 +203,9 @@ class CheckpointingHook(BaseHook):
         if ends:
             # A failed save of this step is tried again below.
             self._await(trainer)
-        is_saved = step == 0 or (step == self.saved_at and not self._is_stale)
-        if (ends or self._is_due(trainer, step)) and not is_saved:
+        was_saved = step == self.saved_at
+        is_due = ends or was_saved or self._is_due(trainer, step)
+        if is_due and step > 0 and (self._is_stale or not was_saved):
             self._save_unless_broken(trainer, wait=ends)
         if not self._is_checked and step > 0:
             # What cannot be stored is found before there is much to lose.

@@ -108,6 +108,7 @@ class EvaluationHook(BaseHook):
             # This step may have no checkpoint of this run.
             was_at_end = trainer.state.is_at_end()
             self._evaluate(trainer)
+            trainer.step_has_changed = missed and self._done_at == trainer.step
             if trainer.state.is_at_end() and not was_at_end:
                 trainer.fire("on_last_step")
 

@@ -102,8 +102,8 @@ def _is_broken(stream: TextIO, probe: str) -> bool:
         stream.flush()
         # Only errors are polled.
         poll.register(stream, 0)
-    # A notebook's stream has no file.
-    except io.UnsupportedOperation:
+    # It is closed, or has no file, as in a notebook.
+    except ValueError:
         return False
     except OSError:
         return True

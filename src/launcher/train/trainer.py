@@ -128,7 +128,7 @@ class BaseTrainer(HookCaller):
         # The hook that restores a checkpoint sets these.
         self.restored: State | None = None
         self.resumed_from: Path | None = None
-        self.is_fork = False
+        self.is_fork = self.step_has_changed = False
         # The current step and its boundary.
         self.step_info: StepInfo = {}
         self._has_checked_forward = self.is_paused = False
@@ -267,7 +267,7 @@ class BaseTrainer(HookCaller):
             self.build()
         rng = rng_state()
         self.is_paused, self.stop_signal, self._agreed_at = False, 0, -1
-        has_ended = False
+        has_ended = self.step_has_changed = False
         try:
             self.restore()
             self.fire("on_ready")
@@ -316,7 +316,8 @@ class BaseTrainer(HookCaller):
         try:
             restore_rng(rng)
             self._agree_on_signal()
-            if self.stop_signal or self.must_pause() or self.state.is_at_end():
+            is_at_end = self.must_pause() or self.state.is_at_end()
+            if self.stop_signal or is_at_end or self.step_has_changed:
                 self._boundary()
             while not (self.is_paused or self.state.is_at_end()):
                 self._run_step()

@@ -19,7 +19,8 @@ from launcher import (
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.hooks.run_record import RecordHook
 from launcher.process import signals
-from launcher.rundir.folder import RunFolder
+from launcher.proof.diff import checkpoint_differences
+from launcher.rundir.folder import RunFolder, step_name
 from launcher.rundir.record import RunRecord
 from support.runner import metrics_of
 from support.toy import GOOD, Recorder, Toy
@@ -74,7 +75,7 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at, end)
     def trainer(folder: str) -> Interrupted:
         batches = Drawing([torch.ones(4, 2), torch.zeros(1, 2)])
         evaluation = EvaluationHook(2, loader=lambda: batches)
-        checkpointing = CheckpointingHook(9, best_metric="val/loss")
+        checkpointing = CheckpointingHook(9, best_metric="val/loss", keep_steps=[2])
         record = RunRecord(RunFolder(tmp_path / folder))
         record.begin_attempt(start_step=record.step, max_steps=4, world_size=1, strategy="none")
         recorder = RecordHook({}, {}, lambda: None)
@@ -86,18 +87,21 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at, end)
         return Interrupted(hooks, 4, tmp_path / folder, batches=[GOOD])
 
     for folder in ("whole", "parts"):
-        (tmp_path / folder).mkdir()
-    trainer("whole").train()
-    first = trainer("parts")
+        (tmp_path / folder / "run").mkdir(parents=True)
+    trainer("whole/run").train()
+    first = trainer("parts/run")
     first.stop_at = at
     signals.install()
     with pytest.raises(signals.SignalExit):
         first.train()
-    trainer("parts").train()
+    trainer("parts/run").train()
     whole, _, second = (record.data["best"] for record in records)
     assert second == whole and whole["step"] == end
     found = []
-    for folder in (tmp_path / "whole", tmp_path / "parts"):
+    folders = tmp_path / "whole/run", tmp_path / "parts/run"
+    # The one that the signal has saved before its evaluation was complete.
+    assert checkpoint_differences(*(at / "checkpoints" / step_name(2) for at in folders)) == []
+    for folder in folders:
         assert (folder / "checkpoints" / "best").resolve().name == f"step-0000000{end}"
         lines = [
             {name: value for name, value in line.items() if "memory" not in name}
