@@ -121,7 +121,7 @@ def _loss_and_gradients(
     It is an operator, into which a compiler does not look: in a graph of all chunks, inductor may
     compute the logits of each before it uses the first. So only a chunk's own work is compiled.
     """
-    compute = _compiled_chunk if compiled else _chunk
+    compute, size = _compiled_chunk if compiled else _chunk, min(size, len(x))
     matrix, gradient = weight.to(dtype), torch.empty_like(x)
     of_weight = torch.zeros_like(weight, dtype=torch.promote_types(dtype, torch.float32))
     losses = []
@@ -129,10 +129,13 @@ def _loss_and_gradients(
         for part, targets, of_x in zip(
             x.split(size), target.split(size), gradient.split(size), strict=True
         ):
-            rows = part.to(dtype)
-            loss, slope = compute(rows, matrix, targets)
+            # A compiler would compile a shorter last chunk, and then all, for any number of tokens,
+            # with other rounding than before.
+            missing = size - len(part) if compiled else 0
+            rows = F.pad(part.to(dtype), (0, 0, 0, missing))
+            loss, slope = compute(rows, matrix, F.pad(targets, (0, missing), value=IGNORED))
             losses.append(loss)
-            of_x.copy_(slope @ matrix)
+            of_x.copy_(slope[: len(part)] @ matrix)
             of_weight.add_(slope.t() @ rows)
     return torch.stack(losses).sum(), gradient, of_weight
 
@@ -158,4 +161,4 @@ def _chunk(rows: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor
     return loss, slope.masked_fill_((target == IGNORED)[:, None], 0.0).to(rows.dtype)
 
 
-_compiled_chunk = torch.compile(_chunk)
+_compiled_chunk = torch.compile(_chunk, dynamic=False)
