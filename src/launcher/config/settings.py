@@ -104,7 +104,8 @@ class CompileSettings:
         "default"
     )
     fullgraph: bool = False
-    dynamic: bool | None = None
+    dynamic: bool | None = False
+    """With None, a graph depends on the shapes that came before, which a resume has not seen."""
     backend: str = "inductor"
 
 

@@ -26,7 +26,7 @@ from launcher.config.schema.lane_rules import lane_issues, support_issue
 from launcher.config.schema.run_length import with_epochs
 from launcher.config.schema.validate import without_own_keys
 from launcher.config.schema.value_types import check_call
-from launcher.config.settings import RunSettings, TrainerSettings
+from launcher.config.settings import CompileSettings, RunSettings, TrainerSettings
 from launcher.config.tree import Node, Tree, get
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
@@ -158,7 +158,8 @@ def compile_options(
     """Return the arguments of torch.compile, or None if nothing is compiled."""
     if setting is False:
         return None
-    options: dict[str, Any] = {} if setting is True else dict(setting)
+    options: dict[str, Any] = {"dynamic": CompileSettings.dynamic}
+    options |= {} if setting is True else setting
     backend = options.get("backend", "inductor")
     backends = torch.compiler.list_backends(exclude_tags=())
     if backend not in backends:

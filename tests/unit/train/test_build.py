@@ -170,6 +170,23 @@ def test_cuda_graphs_accumulate_nothing(tmp_path):
     assert compile_options({"mode": "max-autotune-no-cudagraphs"}, strategy)
 
 
+def test_each_shape_has_a_graph_of_its_own(tmp_path):
+    """An evaluation may have compiled its shorter last batch before the first step, and not before
+    the first step of a resume, which must compute with the same graph."""
+    trainer, graphs = build(tmp_path), []
+
+    def backend(module: Any, inputs: list[Any]) -> Any:
+        graphs.append(any(isinstance(size, torch.SymInt) for size in inputs))
+        return module
+
+    trainer.compile(compile_options(True, trainer.strategy) | {"backend": backend})
+    values, target = next(iter(trainer.data_loader))
+    for size in (4, 2, 3):
+        trainer.forward((values[:size], target[:size]))
+    torch.compiler.reset()
+    assert graphs == [False] * 3
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("options", ["{mode:reduce-overhead}", "{backend:cudagraphs}"])
 def test_cuda_graphs_change_no_number(options, tmp_path):
