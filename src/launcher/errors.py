@@ -1,5 +1,8 @@
 """Errors that the user can fix: messages on the screen and exit code 2, never a traceback."""
 
+OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory", "MPS backend out of memory")
+"""Words of torch's errors on a GPU, on the CPU and on mps."""
+
 
 class ConfigError(Exception):
     """A wrong command line or configuration.
@@ -23,3 +26,7 @@ def config_error(error: BaseException) -> ConfigError | None:
 
 class TrainingError(RuntimeError):
     """Training cannot continue: too many non-finite gradients, or a state that does not fit."""
+
+
+def is_out_of_memory(error: str) -> bool:
+    return any(words in error for words in OUT_OF_MEMORY)

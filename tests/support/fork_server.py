@@ -136,10 +136,11 @@ def become(request: dict, files: list[int]) -> None:
     unbuffered = bool(request["env"].get("PYTHONUNBUFFERED"))
     sys.stdout = sys.__stdout__ = stream(1, unbuffered)
     sys.stderr = sys.__stderr__ = stream(2, unbuffered)
+    given = [*filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))]
     sys.path[:] = [
         *([] if request["env"].get("PYTHONSAFEPATH") else [request["cwd"]]),
-        *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep)),
-        *OWN_PATH,
+        *given,
+        *(path for path in OWN_PATH if path not in given),
     ]
     sys.executable = request["env"].get("LAUNCHER_TESTS_PYTHON", sys.executable)
     for signum in request["ignored"]:

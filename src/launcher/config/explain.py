@@ -13,7 +13,7 @@ from launcher.config.schema import validate
 from launcher.config.schema.source import NotFound, Unresolvable, locate
 from launcher.config.secrets import without_environment
 from launcher.config.tree import join
-from launcher.errors import TrainingError, config_error
+from launcher.errors import TrainingError, config_error, is_out_of_memory
 from launcher.process.printable import printable
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.imported_sources import is_library
@@ -83,8 +83,9 @@ def _is_rejected(error: InstantiationException) -> str | None:
 
 def library_error(error: BaseException) -> str | None:
     """Return why a library rejected its arguments, or None: user code's error has a traceback."""
-    # A subclass of torch's is of the machine: memory, a device, the network.
+    # A subclass of torch's is of the machine: a device, the network.
     is_of_machine = isinstance(error, RuntimeError) and type(error) is not RuntimeError
+    is_of_machine |= is_out_of_memory(f"{type(error).__name__}: {error}")
     is_rejection = isinstance(error, LIBRARY_ERRORS) and not is_of_machine
     return first_line(error) if is_rejection and not _user_line(error) else None
 
@@ -117,17 +118,21 @@ def user_traceback(error: BaseException) -> str:
 
     If the whole traceback is in a log, only the log is named in place of other frames.
     """
-    stack = traceback.TracebackException.from_exception(unwrap_cause(error))
+    error = unwrap_cause(error)
+    stack = traceback.TracebackException.from_exception(error)
     whole = "".join(stack.format())
-    # The traceback of another process is the text of its cause.
-    any_own = bool(getattr(unwrap_cause(error).__cause__, "has_user_frames", False))
+    cause, any_own = error.__cause__, False
+    while cause is not None:
+        # The traceback of another process is the text of a cause.
+        any_own |= getattr(cause, "has_user_frames", False)
+        cause = cause.__cause__
     chain: traceback.TracebackException | None = stack
     while chain is not None:
         user_frames = [frame for frame in chain.stack if not is_library(frame.filename)]
         any_own = any_own or bool(user_frames)
         chain.stack = traceback.StackSummary.from_list(user_frames)
         chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
-    log = unwrap_cause(error).__dict__.get(LOG)
+    log = error.__dict__.get(LOG)
     if not any_own and not log:
         return whole
     place = f"The whole traceback is in {log}.\n" if log else ""

@@ -92,7 +92,7 @@ class LocalDispatch:
             return 1
         if self.nproc != "auto":
             return self.nproc
-        if {strategy, job} & set(ONE_PROCESS):
+        if strategy in ONE_PROCESS or job in ONE_PROCESS:
             return 1
         return max(1, count_gpus()) if config.device in ("auto", "cuda") else 1
 

@@ -21,7 +21,7 @@ from launcher.config.explain import explain, unwrap_cause
 from launcher.config.identity.lookup import describe_nearest_run
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
-from launcher.errors import TrainingError, config_error
+from launcher.errors import TrainingError, config_error, is_out_of_memory
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.process import deadline, signals
 from launcher.process.files import fsync_file, remove_empty, replacing
@@ -37,7 +37,6 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import Outcome, RecordData
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
-from launcher.train.micro_batch import is_out_of_memory
 from launcher.train.run_summary import end_lines, is_in_sweep
 
 LESS_MEMORY = (

@@ -11,7 +11,7 @@ import torch
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import batch_issue
 from launcher.config.settings import AUTO
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import ConfigError, TrainingError, is_out_of_memory
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.process.ranks import STARTING, TIMEOUT, Ranks, exchange, on_main
 from launcher.rundir.folder import RunFolder
@@ -21,12 +21,6 @@ from launcher.train.composed import Trainer
 
 STEPS = 2
 """The second step has the optimizer's state from its start."""
-OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory", "MPS backend out of memory")
-"""Words of torch's errors on a GPU, on the CPU and on mps."""
-
-
-def is_out_of_memory(error: str) -> bool:
-    return any(words in error for words in OUT_OF_MEMORY)
 
 
 def with_micro_batch_size(config: RunConfig, folder: RunFolder) -> RunConfig:

@@ -304,6 +304,7 @@ def test_an_error_of_the_machine_rejects_no_argument():
     assert library_error(RuntimeError("no such size")) == "no such size."
     assert library_error(torch.OutOfMemoryError("out of memory")) is None
     assert library_error(torch.distributed.DistNetworkError("no route")) is None
+    assert library_error(RuntimeError("DefaultCPUAllocator: can't allocate memory")) is None
     assert library_error(OSError("no file")) is None
 
 

@@ -111,7 +111,7 @@ class Timms:
     [
         ("build_data_loader", None, r"an iterable of batches; it returned nothing \(None\)"),
         ("build_model", 3, "a torch.nn.Module; it returned an int"),
-        ("build_optimizer", [], "a torch.optim.Optimizer; it returned a list"),
+        ("build_optimizer", [], "should make a torch.optim.Optimizer; it made a list"),
         ("build_lr_scheduler", 3, "a scheduler of torch.optim, or None; it returned an int"),
         ("build_lr_scheduler", Timms(), "a torch.*LRScheduler; it made a Timms. Use "),
         ("build_optimizer", LBFGS([Parameter(zeros(1))]), "the step of LBFGS needs a closure, "),

@@ -27,10 +27,8 @@ from launcher.rundir.folder import checkpoint_of, checkpoint_steps, weights_sour
 PREDICT, EXPORT = "launcher.jobs.predict.PredictJob", "launcher.jobs.export.ExportJob"
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
 """Jobs that use the model (and the data) of a run, and do not train."""
-ONE_PROCESS = {
-    "launcher.strategies.none.NoStrategy": ("strategy", "none"),
-    EXPORT: ("job", "export"),
-}
+NO_STRATEGY = "launcher.strategies.none.NoStrategy"
+ONE_PROCESS = (NO_STRATEGY, EXPORT)
 """Strategies and jobs that cannot use a second rank. `nproc=auto` starts one rank for them."""
 LR_FIND = "launcher.jobs.lr_find.LRFindJob"
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
@@ -128,11 +126,11 @@ def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
 
 
 def _one_process(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check that what cannot use a second rank gets none."""
+    """Check that `strategy=none` gets one rank."""
     (ranks, source), nodes = _fewest_ranks(tree), _node_range(tree)
-    for target, (group, option) in ONE_PROCESS.items():
-        if get(tree, f"{group}._target_") == target and ranks * nodes.max > nodes.min:
-            yield ConfigIssue(group, option, f"uses one rank, and gets more ({source}); use one.")
+    if get(tree, "strategy._target_") == NO_STRATEGY and ranks * nodes.max > nodes.min:
+        text = f"uses one rank, and gets more ({source}); use one."
+        yield ConfigIssue("strategy", "none", text)
 
 
 def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
@@ -288,7 +286,7 @@ def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     if not isinstance(init_from, str):
         return
     source = weights_source(expand(str(get(tree, "paths.outputs"))), init_from)
-    issue = "there is no such file or folder, and no run, or several runs, of this id."
+    issue = "there is no such file or folder, and no run of this id, or several."
     if source is None or (issue := no_weights(source) or ""):
         yield ConfigIssue("run.init_from", show(init_from, 200), issue)
 

@@ -104,7 +104,6 @@ CUSTOM = "data=custom data.vocab_size=8 data.seq_len=8"
     (f"{SLURM}20-21 data.batch_size=7", "dispatch.nodes=20-21", "or data.batch_size=420."),
     (f"{SLURM}2 strategy=none", "strategy=none", "gets more (1 per node x 2 nodes); use one."),
     (f"{SLURM}1-2 strategy=none", "strategy=none", "gets more (1 per node x 1-2 nodes); use one."),
-    (f"{SLURM}1 dispatch.gpus_per_node=2 job=export", "job=export", "gets more (2 per node)"),
     ("dispatch.nproc=2 strategy=none", "strategy=none", "gets more (dispatch.nproc=2); use one."),
     (
         f"{SLURM}1-30000 data.batch_size=7", "dispatch.nodes=1-30000",
@@ -146,7 +145,7 @@ CUSTOM = "data=custom data.vocab_size=8 data.seq_len=8"
     ("run.id='" + 65 * "é" + "'", "run.id='éé", "name of at most 128 bytes"),
     ("run.id=true", "run.id=true", "should be text; a text needs quotes: 'run.id=\"true\"'."),
     ("run.sweep=1.5", "run.sweep=1.5", "should be text or a whole number or null."),
-    ("run.init_from=/no/where", "run.init_from='/no/where'", "or folder, and no run of this id."),
+    ("run.init_from=/no/where", "run.init_from='/no/where'", "and no run of this id, or several."),
     ("paths.outputs='~nobody_here/x'", "paths.outputs='~nobody_here/x'", "is no user nobody_here."),
     ("paths.outputs=/dev/null/x", "paths.outputs='/dev/null/x'", "not a folder; use another"),
     ("job=lr_find job.folder=/dev/null/x", "job.folder='/dev/null/x'", "not a folder; use another"),
