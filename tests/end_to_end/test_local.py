@@ -13,7 +13,7 @@ import pytest
 from launcher.checkpoint.manifest import verify
 from support import python
 from support.processes import Command
-from support.runner import ENVIRONMENT, launch, record, run_folder, stop_at
+from support.runner import ENVIRONMENT, final_state, launch, metrics, record, run_folder, stop_at
 from support.waiting import wait_for
 
 TINY = split(
@@ -92,6 +92,25 @@ def test_a_signal_to_one_rank_while_it_starts_slowly(tmp_path, monkeypatch):
         assert command.wait() == 128 + signal.SIGTERM, command.output
         assert command.left() == [] and "forced exit" not in command.output
     assert "Training from" not in command.output, "nothing had begun"
+
+
+def test_an_interruption_leaves_no_trace(tmp_path):
+    overrides = (*TINY, "dispatch.nproc=2", "model.dropout=0.1", "trainer.max_steps=8")
+    overrides += ("hooks.logging.interval=3", "data.num_val_samples=11")
+    stop = stop_at(4, "optimizer", group=False)
+    for name, more, code in [("whole", [], 0), ("parts", stop, 143), ("parts", [], 0)]:
+        launch(tmp_path / name, *overrides, *more, code=code)
+    assert record(tmp_path / "parts")["strategy"] == "fsdp", "what auto is on two ranks"
+    assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    for file in ("shard-00001.safetensors", "rank-00001.safetensors"):
+        ends = [run_folder(tmp_path / name) / "checkpoints/latest" for name in ("parts", "whole")]
+        assert (ends[0] / file).read_bytes() == (ends[1] / file).read_bytes()
+    for job in ("evaluate", "export"):
+        launch(tmp_path / "whole", *overrides, f"job={job}", code=0)
+    line = json.loads((run_folder(tmp_path / "whole") / "evaluations.jsonl").read_text())
+    assert line["val/loss"] == pytest.approx(metrics(tmp_path / "whole")[-1]["val/loss"], rel=1e-6)
+    assert (run_folder(tmp_path / "whole") / "export" / "model.safetensors").exists()
 
 
 def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path):

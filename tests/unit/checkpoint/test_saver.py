@@ -68,7 +68,7 @@ def test_a_failure_is_raised_once(tmp_path):
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_writer_that_wakes_up_again_commits_nothing(tmp_path, wake, ends):
-    """A run that ends waits only so long for it, and a run that goes on saves again."""
+    """A run that ends waits only so long for it, and a run that continues saves again."""
     writer = saver(CheckpointStore(tmp_path), patience=0.2)
     writer.save(payload(1), wait=False)
     sleeper = writer._writing.thread  # type: ignore[union-attr]

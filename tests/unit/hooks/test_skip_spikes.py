@@ -72,7 +72,7 @@ CASES = {
     "the first steps are not judged": (spiky(4)[:5], []),
     "a new level is accepted": ([GOOD] * 6 + [BIG] * 6, [7, 8]),
     "a state whose last update is a spike is saved": (spiky(7)[:7], [7]),
-    "a loss that is not finite is no spike": ([GOOD] * 6 + [BAD, GOOD, BIG, GOOD], [7, 9]),
+    "a loss that is not finite is not a spike": ([GOOD] * 6 + [BAD, GOOD, BIG, GOOD], [7, 9]),
 }
 
 

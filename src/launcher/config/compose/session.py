@@ -23,7 +23,7 @@ from launcher.errors import ConfigError
 VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3.") else {}
 """Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
 BEFORE_SCHEMAS = SearchPathQuery(provider="schema")
-NO_MAPPING = "its file should have keys, such as `_target_: my_package.Net`, and is no mapping"
+NO_MAPPING = "its file should have keys, such as `_target_: my_package.Net`, and is not a mapping"
 COMPOSITION_ERRORS = (
     HydraException,
     OmegaConfBaseException,
