@@ -1,5 +1,7 @@
 """Errors that the user can fix: messages on the screen and exit code 2, never a traceback."""
 
+from collections.abc import Iterator
+
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory", "MPS backend out of memory")
 """Words of torch's errors on a GPU, on the CPU and on mps."""
 
@@ -18,10 +20,14 @@ class ConfigError(Exception):
 
 def config_error(error: BaseException) -> ConfigError | None:
     """Return the ConfigError that `error` is or was raised from, as Hydra wraps exceptions."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ConfigError):
-        cause = cause.__cause__
-    return cause
+    return next((cause for cause in causes(error) if isinstance(cause, ConfigError)), None)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, the error that it was raised from, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 class TrainingError(RuntimeError):

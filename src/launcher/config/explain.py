@@ -13,7 +13,7 @@ from launcher.config.schema import validate
 from launcher.config.schema.source import NotFound, Unresolvable, locate
 from launcher.config.secrets import without_environment
 from launcher.config.tree import join
-from launcher.errors import TrainingError, config_error, is_out_of_memory
+from launcher.errors import TrainingError, causes, config_error, is_out_of_memory
 from launcher.process.printable import printable
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.imported_sources import is_library
@@ -48,9 +48,7 @@ def _explain_not_found(error: InstantiationException) -> str | None:
         return str(validate.target_issue(path, target, missing))
     except Unresolvable:
         pass
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
+    *_, cause = causes(error)
     why = f"{cause.msg}." if isinstance(cause, SyntaxError) else first_line(cause)
     return f"{join(path, '_target_')}={target!r}: cannot be imported: {_user_line(cause)}{why}"
 
@@ -121,11 +119,8 @@ def user_traceback(error: BaseException) -> str:
     error = unwrap_cause(error)
     stack = traceback.TracebackException.from_exception(error)
     whole = "".join(stack.format())
-    cause, any_own = error.__cause__, False
-    while cause is not None:
-        # The traceback of another process is the text of a cause.
-        any_own |= getattr(cause, "has_user_frames", False)
-        cause = cause.__cause__
+    # The traceback of another process is the text of a cause.
+    any_own = any(getattr(cause, "has_user_frames", False) for cause in causes(error))
     chain: traceback.TracebackException | None = stack
     while chain is not None:
         user_frames = [frame for frame in chain.stack if not is_library(frame.filename)]

@@ -316,8 +316,8 @@ class BaseTrainer(HookCaller):
         try:
             restore_rng(rng)
             self._agree_on_signal()
-            is_at_end = self.must_pause() or self.state.is_at_end()
-            if self.stop_signal or is_at_end or self.step_has_changed:
+            has_boundary = bool(self.stop_signal) or self.step_has_changed
+            if has_boundary or self.must_pause() or self.state.is_at_end():
                 self._boundary()
             while not (self.is_paused or self.state.is_at_end()):
                 self._run_step()
