@@ -37,6 +37,7 @@ ORDER = [
     {"hooks"},
     {"remaining"},
     {"trackers"},
+    {"resume"},
     {"checkpoint"},
     {"strategies", "data"},
     {"models", "optim"},
@@ -50,7 +51,6 @@ ROWS = {name: number for number, names in enumerate(ORDER) for name in names}
 # What a process starts with is at the top, wherever its file is.
 ENTRIES = {
     "launcher.__main__",
-    "launcher.dispatch.child_job",
     "launcher.dispatch.freeze",
     "launcher.runs.__main__",
 }

@@ -30,7 +30,7 @@ class Branch:
 
 def in_order(jobs: Sequence[Job]) -> list[Job]:
     """Print the plan; return the jobs in its order, each with its trunk and its leaves."""
-    from launcher.optim.common_steps import comparable
+    from launcher.resume.common_steps import comparable
 
     identities = []
     for job in jobs:
@@ -61,10 +61,10 @@ def plan(identities: Sequence[Node]) -> list[Branch]:
     are trained, since two runs share with each other what both share with a third.
 
     Args:
-        identities: see `launcher.optim.common_steps.comparable`.
+        identities: see `launcher.resume.common_steps.comparable`.
     """
     # Torch is imported late: only this needs it before a job starts.
-    from launcher.optim.common_steps import decisive_part
+    from launcher.resume.common_steps import decisive_part
 
     parts = list(map(decisive_part, identities))
     tree = _grow(range(len(identities)), identities, parts)
@@ -81,7 +81,7 @@ def _grow(
     Runs that leave one trunk at one step have no more than that in common. So few pairs are
     compared: at each fork the runs that leave it there, until none has more.
     """
-    from launcher.optim.common_steps import common_steps
+    from launcher.resume.common_steps import common_steps
 
     tree: dict[int, Branch] = {}
     roots: dict[str, list[int]] = {}

@@ -14,13 +14,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from launcher.cli.start import rejection, start_run
 from launcher.config.compose.session import COMPOSITION_ERRORS, VERSION, first_line
 from launcher.config.construct import without_hydra_whitelist
 from launcher.config.containers import to_plain
 from launcher.config.identity.lookup import RunIndex
 from launcher.config.options import config_path
 from launcher.config.run_config import check
+from launcher.dispatch.start import rejection, start_run
 from launcher.errors import ConfigError
 from launcher.process.files import remove_empty
 from launcher.rundir.folder import RunFolder

@@ -60,7 +60,7 @@ def execute(arguments: Namespace) -> None:
 
 
 def _start(words: Command) -> None:
-    from launcher.cli.start import start_run
+    from launcher.dispatch.start import start_run
 
     config = words.config()
     run = words.check(config)

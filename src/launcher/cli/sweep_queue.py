@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
-from launcher.cli.start import REJECTED, start_run
 from launcher.config.explain import unwrap_cause, user_traceback
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.local import private_folder
 from launcher.dispatch.pool import Pool
 from launcher.dispatch.queue import run_queue
+from launcher.dispatch.start import REJECTED, start_run
 from launcher.errors import TrainingError
 from launcher.process import signals
 from launcher.process.child import last_lines

@@ -51,8 +51,8 @@ def run_child(role: str, path: Path, result: Path | None = None) -> int:
         from launcher.dispatch.slurm_task import run_task
 
         return run_task(path)
-    from launcher.cli.start import start_run
     from launcher.config.run_config import load_job
+    from launcher.dispatch.start import start_run
 
     value = start_run(load_job(path))
     if result is not None:

@@ -18,6 +18,8 @@ from launcher.errors import ConfigError
 from launcher.hooks.best import Best
 from launcher.hooks.records import to_number, to_numbers
 from launcher.process.times import PhaseTimes
+from launcher.resume.forking import Fork
+from launcher.resume.shared import SharedStart
 from launcher.rundir.history import is_measured
 from launcher.strategies.base import Strategy, TensorReader
 from launcher.strategies.sharded import ShardedLike
@@ -106,10 +108,10 @@ class RunContext:
     """The data source of the configuration."""
     texts: dict[str, str] = field(default_factory=dict)
     """Small files to store next to each checkpoint, by name."""
-    fork: Any = None
-    """The `hooks.forking.Fork` that a new run starts from, or None."""
-    shared: Any = None
-    """The `hooks.shared.SharedStart` of a run with `run.share_prefix`, or None."""
+    fork: Fork | None = None
+    """What a new run starts from, or None."""
+    shared: SharedStart | None = None
+    """Finds common steps for a run with `run.share_prefix`, or None."""
     leaves: Mapping[int, Sequence[str]] = field(default_factory=dict)
     """Ids of the runs that will start from this run's checkpoints, by the steps of these."""
     attempt: int = 1

@@ -22,11 +22,11 @@ from launcher.hooks.base import BaseHook, Records, State, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
 from launcher.hooks.records import show
-from launcher.hooks.resuming import CheckpointRestorer
-from launcher.hooks.shared import steps_to_await
 from launcher.hooks.state import hook_shards, hook_states
 from launcher.process import deadline, signals
 from launcher.process.rng import rng_state
+from launcher.resume.restorer import CheckpointRestorer
+from launcher.resume.shared import steps_to_await
 from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
 from launcher.rundir.imported_sources import digest_imported_sources, source_changes
 from launcher.rundir.run_on_disk import RunOnDisk
@@ -168,8 +168,7 @@ class CheckpointingHook(BaseHook):
 
     def on_ready(self, trainer: TrainerView) -> None:
         self.resuming.abandon_later(trainer)
-        if self.resuming.choice.is_shared and trainer.strategy.ranks.is_main:
-            trainer.context.shared.take_over(trainer.workspace, self.store)
+        self.resuming.take_over(trainer)
 
     # ----------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:

@@ -40,12 +40,13 @@ class RecordHook(BaseHook):
 
     def on_ready(self, trainer: TrainerView) -> None:
         source, start = trainer.resumed_from, trainer.context.shared
-        is_shared = start is not None and start.source is not None
+        shared = None if start is None else start.data()
+        is_shared = shared is not None
         is_fork = source is not None and not is_shared and not is_own(source, trainer.workspace)
         if self.record is not None and source is not None and is_fork:
             self.record.data["forked_from"] = source_of(source, trainer.step)
         if self.record is not None and is_shared:
-            self.record.data["shared"] = start.data()
+            self.record.data["shared"] = shared
         self.begin()
         self._is_ready = self.record is not None
         if self._is_ready and source is not None and not is_shared:

@@ -1,7 +1,6 @@
 """The state that hooks add to a checkpoint, each under its own name, and restoring it."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
@@ -10,7 +9,8 @@ from typing import Any
 import torch
 
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, State, TrainerView, overrides
+from launcher.hooks.base import State, TrainerView, overrides
+from launcher.resume.trainer import name_by_class
 from launcher.strategies.base import Shape, ShardSpec, Tensors
 from launcher.strategies.sharded import ShardedLike, shards_to_write
 from launcher.strategies.weights import model_tensors
@@ -24,7 +24,7 @@ def hook_states(trainer: TrainerView, training_state: State) -> dict[str, State]
     """
     model = MappingProxyType(model_tensors(trainer.model))
     states = {}
-    for name, hook in name_hooks(trainer.hooks):
+    for name, hook in name_by_class(trainer.hooks):
         if overrides(hook, "on_state_dict"):
             state: State = {"model": model, "training_state": training_state}
             hook.on_state_dict(trainer, state)
@@ -48,7 +48,7 @@ def load_hook_states(
 
     If `states` is complete, a hook that is not in it is new, and gets nothing.
     """
-    for name, hook in name_hooks(trainer.hooks):
+    for name, hook in name_by_class(trainer.hooks):
         if is_complete and name not in states and overrides(hook, "on_state_dict"):
             continue
         others = {
@@ -98,7 +98,7 @@ def load_full_state(trainer: TrainerView, state: State, options: Any) -> None:
 
 def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
     tensors: dict[str, ShardedLike] = {}
-    for name, hook in name_hooks(trainer.hooks):
+    for name, hook in name_by_class(trainer.hooks):
         added = hook.state_tensors(trainer)
         if common := added.keys() & tensors.keys():
             raise ConfigError(
@@ -147,15 +147,6 @@ def reject_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
             f"{key}: strategy={trainer.strategy.name} keeps weights and gradients in flat buffers"
             f" of its own, whose {use} are not supported; use strategy=fsdp, or leave {key} out."
         )
-
-
-def name_hooks(hooks: Sequence[BaseHook]) -> Iterator[tuple[str, BaseHook]]:
-    """Yield hooks with their names. The second hook of a class is `LoggingHook#2`."""
-    counts: Counter[str] = Counter()
-    for hook in hooks:
-        name = type(hook).__name__
-        counts[name] += 1
-        yield (name if counts[name] == 1 else f"{name}#{counts[name]}"), hook
 
 
 def _class(name: str) -> str:

@@ -33,15 +33,12 @@ from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
-from launcher.hooks.forking import Fork
 from launcher.hooks.init_from import InitFromHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
-from launcher.hooks.shared import SharedStart
 from launcher.hooks.sources import SourcesHook
 from launcher.models.output import check_parameters
-from launcher.optim.common_steps import comparable
 from launcher.optim.fused import kernels_for_any_shard
 from launcher.optim.optimizers import check_optimizer
 from launcher.optim.precision import Precision
@@ -50,6 +47,9 @@ from launcher.process import collector
 from launcher.process.files import expand
 from launcher.process.ranks import Ranks
 from launcher.process.rng import seed_all, set_deterministic
+from launcher.resume.common_steps import comparable
+from launcher.resume.forking import Fork
+from launcher.resume.shared import SharedStart
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.signing import sign_text
 from launcher.strategies.base import Strategy

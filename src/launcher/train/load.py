@@ -19,8 +19,8 @@ from launcher.config.explain import explain
 from launcher.config.foreign import read_config
 from launcher.config.run_config import resolve_node
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.init_from import fit_names
 from launcher.process.files import expand
+from launcher.resume.weights_source import fit_names
 from launcher.rundir.folder import RunFolder, find_folders, run_name
 from launcher.strategies.weights import load_weights, model_tensors, names_of_tied
 

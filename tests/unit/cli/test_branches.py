@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from launcher.cli.branches import describe_branches, plan
-from launcher.optim.common_steps import common_steps
+from launcher.resume.common_steps import common_steps
 from support.paths import ROOT
 
 
@@ -75,7 +75,7 @@ def test_each_run_is_compared_with_few(monkeypatch):
         counts["same" if one["seed"] == other["seed"] else "other"] += 1
         return original(one, other)
 
-    monkeypatch.setattr("launcher.optim.common_steps.common_steps", counted)
+    monkeypatch.setattr("launcher.resume.common_steps.common_steps", counted)
     runs = [run(200, 0.1 + 0.01 * ratio, seed) for ratio in range(20) for seed in range(5)]
     assert describe_branches(plan(runs)) == "100 runs, 20,000 steps; shared: 4,705 are trained"
     assert set(counts) == {"same"} and counts["same"] <= 4 * len(runs)

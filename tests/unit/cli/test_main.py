@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from launcher.cli.main import main, read
-from launcher.cli.start import start_run
 from launcher.config.compose import session
 from launcher.config.explain import library_error, log_traceback, user_traceback
 from launcher.config.run_config import RunConfig
+from launcher.dispatch.start import start_run
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from support.composition import run_of
@@ -252,7 +252,7 @@ def jobs(monkeypatch):
     def note(config: RunConfig) -> None:
         jobs.append((config.seed, config.trainer.max_steps))
 
-    monkeypatch.setattr("launcher.cli.start.dispatch_run", note)
+    monkeypatch.setattr("launcher.dispatch.start.dispatch_run", note)
     return jobs
 
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from launcher import BaseTrainer
 from launcher.errors import ConfigError
-from launcher.hooks.init_from import InitFromHook, fit_names, open_weights
+from launcher.hooks.init_from import InitFromHook
+from launcher.resume.weights_source import fit_names, open_weights
 
 
 class Wrapped(nn.Module):

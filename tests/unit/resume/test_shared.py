@@ -7,8 +7,8 @@ from typing import Any
 
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
-from launcher.hooks.shared import SharedStart, steps_to_await
-from launcher.optim.common_steps import comparable
+from launcher.resume.common_steps import comparable
+from launcher.resume.shared import SharedStart, steps_to_await
 from launcher.rundir.record_format import IDENTITY_VERSION
 
 READ: Counter[str] = Counter()

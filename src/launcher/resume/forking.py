@@ -8,9 +8,9 @@ from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.run_config import read_tree
 from launcher.errors import ConfigError
-from launcher.hooks.base import TrainerView
-from launcher.hooks.init_from import fit_names
 from launcher.optim.schedulers import set_rate
+from launcher.resume.trainer import Resumable
+from launcher.resume.weights_source import fit_names
 from launcher.rundir.folder import checkpoint_of
 from launcher.strategies.weights import model_tensors, names_of_tied
 
@@ -45,7 +45,7 @@ class Fork:
         return find_checkpoint(path.parent, path, KEY, hashes=False)
 
     def restore(
-        self, trainer: TrainerView, stored: StoredCheckpoint, rank_state: Settings | None
+        self, trainer: Resumable, stored: StoredCheckpoint, rank_state: Settings | None
     ) -> None:
         """Load the checkpoint, without the parts in `without`."""
         before, now = _parts(stored.path / "config.yaml"), _parts(self.config)
@@ -83,7 +83,7 @@ class Fork:
                 " run.fork_without=[optimizer]."
             )
 
-    def _check_takes_settings(self, trainer: TrainerView) -> None:
+    def _check_takes_settings(self, trainer: Resumable) -> None:
         if not trainer.strategy.has_plain_tensors:
             raise ConfigError(
                 f"{KEY}={self.source}: under strategy={trainer.strategy.name} a fork has the"
@@ -107,7 +107,7 @@ def _target(node: object) -> str:
     return str(node.get("_target_") if isinstance(node, dict) else node).rpartition(".")[2]
 
 
-def _set_groups(trainer: TrainerView, own_groups: list[Settings], keeps_rates: bool) -> None:
+def _set_groups(trainer: Resumable, own_groups: list[Settings], keeps_rates: bool) -> None:
     """Give the parameter groups this run's settings. A schedule keeps its learning rates."""
     for group, settings in zip(trainer.optimizer.param_groups, own_groups, strict=False):
         lr = group["lr"]

@@ -14,11 +14,11 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, is_small
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import TrainerView
-from launcher.hooks.forking import KEY, Fork, own_position
-from launcher.hooks.shared import SharedStart, States, with_states
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
+from launcher.resume.forking import KEY, Fork, own_position
+from launcher.resume.shared import SharedStart, States, with_states
+from launcher.resume.trainer import Resumable
 from launcher.rundir.provenance import is_restart
 from launcher.rundir.run_on_disk import RunOnDisk
 
@@ -64,7 +64,7 @@ class CheckpointRestorer:
         if config is None:
             self._key, self._another = "load", "another workspace"
 
-    def restore(self, trainer: TrainerView) -> Path | None:
+    def restore(self, trainer: Resumable) -> Path | None:
         """Load the checkpoint that the run resumes from, and return it, or None at step 0."""
         while (checkpoint := self._agree_on_choice(trainer)) is not None:
             if self._try_restore(trainer, checkpoint):
@@ -81,16 +81,22 @@ class CheckpointRestorer:
             trainer.logger.info("%s from %s (step %d).", how, checkpoint, trainer.step)
         return checkpoint
 
-    def abandon_later(self, trainer: TrainerView) -> None:
+    def abandon_later(self, trainer: Resumable) -> None:
         """Set later checkpoints than a named one aside, once nothing can reject the attempt."""
         if self.choice.is_named:
             self._agree(trainer, lambda: self._abandon_later(trainer))
 
-    def _agree_on_choice(self, trainer: TrainerView) -> Path | None:
+    def take_over(self, trainer: Resumable) -> None:
+        """Make the steps that this run shares its own, once nothing can reject the attempt."""
+        is_taken = self.choice.is_shared and trainer.strategy.ranks.is_main
+        if is_taken and self.shared is not None and trainer.workspace is not None:
+            self.shared.take_over(trainer.workspace, self.store)
+
+    def _agree_on_choice(self, trainer: Resumable) -> Path | None:
         self.choice = self._agree(trainer, lambda: self._choose_or_fork(trainer))
         return None if self.choice.path is None else Path(self.choice.path)
 
-    def _agree(self, trainer: TrainerView, act: Callable[[], T]) -> T:
+    def _agree(self, trainer: Resumable, act: Callable[[], T]) -> T:
         """Let rank 0 call `act` for all ranks, which may see different contents of a folder."""
         value: Any = None
         problem: str | None = None
@@ -111,7 +117,7 @@ class CheckpointRestorer:
         result: T = value
         return result
 
-    def _try_restore(self, trainer: TrainerView, path: Path) -> bool:
+    def _try_restore(self, trainer: Resumable, path: Path) -> bool:
         """Load a checkpoint and verify the checksum of each tensor.
 
         If any rank finds damage, all ranks take the next older checkpoint, which overwrites
@@ -158,7 +164,7 @@ class CheckpointRestorer:
             " optimizer)."
         )
 
-    def _choose_or_fork(self, trainer: TrainerView) -> ResumeChoice:
+    def _choose_or_fork(self, trainer: Resumable) -> ResumeChoice:
         choice = self._choose(trainer)
         if choice.path is None and self.fork is not None:
             source = str(self.fork.checkpoint())
@@ -169,7 +175,7 @@ class CheckpointRestorer:
                 return ResumeChoice(str(shared_start[0]), is_shared=True, states=shared_start[1])
         return choice
 
-    def _choose(self, trainer: TrainerView) -> ResumeChoice:
+    def _choose(self, trainer: Resumable) -> ResumeChoice:
         self.store.recover()
         if self.load is None:
             return ResumeChoice()
@@ -201,7 +207,7 @@ class CheckpointRestorer:
             ) from None
         return ResumeChoice(str(newest[0])) if newest else None
 
-    def _reject_new_start(self, trainer: TrainerView) -> None:
+    def _reject_new_start(self, trainer: Resumable) -> None:
         """Reject a start at step 0 of a run that has saved."""
         if step := RunOnDisk.read(trainer.workspace or Path()).record.get("checkpoint"):
             raise ConfigError(
@@ -210,7 +216,7 @@ class CheckpointRestorer:
                 f" 0 with {self._key}=never, or as another run with {self._another}."
             )
 
-    def _abandon_later(self, trainer: TrainerView) -> None:
+    def _abandon_later(self, trainer: Resumable) -> None:
         """Set aside later checkpoints, or all if the run resumes from another folder."""
         source = trainer.resumed_from
         if source is not None and source.parent == self.store.root:
@@ -233,7 +239,7 @@ class CheckpointRestorer:
 
         return is_same(read_tree(file), read_tree(self.config))
 
-    def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
+    def _restore(self, trainer: Resumable, stored: StoredCheckpoint) -> None:
         expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
         if expected != actual:
             raise ConfigError(

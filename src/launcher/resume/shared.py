@@ -19,10 +19,9 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
 from launcher.config.tree import Node, nest
-from launcher.hooks.base import TrainerView
-from launcher.hooks.state import name_hooks
-from launcher.optim.common_steps import common_steps, comparable
 from launcher.process.files import fsync_file, replace_file
+from launcher.resume.common_steps import common_steps, comparable
+from launcher.resume.trainer import Resumable, name_by_class
 from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
 from launcher.rundir.history import read_rows
 from launcher.rundir.provenance import MACHINE, describe_machine
@@ -93,7 +92,7 @@ class SharedStart:
         self.identity, self.texts = identity, texts
         self.source: Source | None = None
 
-    def find(self, trainer: TrainerView) -> tuple[Path, States] | None:
+    def find(self, trainer: Resumable) -> tuple[Path, States] | None:
         """Return the latest checkpoint that this run would have reached bitwise identical.
 
         Returns:
@@ -133,7 +132,7 @@ class SharedStart:
                     if step <= common:
                         yield Source(run, record, other, lines, step)
 
-    def _usable(self, trainer: TrainerView, source: Source) -> Source:
+    def _usable(self, trainer: Resumable, source: Source) -> Source:
         """Return a source with its best checkpoint, if this run would have saved the same."""
         path, batch_size = source.path(source.step), self.identity["data"]["batch_size"]
         manifest = Manifest.read(path)
@@ -157,11 +156,11 @@ class SharedStart:
         before = self._states(trainer, source, step)
         return replace(source, states={step: before, source.step: states})
 
-    def _states(self, trainer: TrainerView, source: Source, step: int) -> States:
+    def _states(self, trainer: Resumable, source: Source, step: int) -> States:
         """Return the states at a step of hooks with other settings than in the other run."""
         path, lines = source.path(step), source.lines
         stored, states = _read_hooks(path), dict[str, Any]()
-        for name, hook in name_hooks(trainer.hooks):
+        for name, hook in name_by_class(trainer.hooks):
             target = f"{type(hook).__module__}.{type(hook).__qualname__}"
             here, there = (_settings(tree, target) for tree in (self.identity, source.identity))
             if here != there and (state_after := getattr(hook, "state_after", None)):
@@ -172,7 +171,7 @@ class SharedStart:
             raise Unusable("some of its updates were skipped.")
         return states
 
-    def _check_rounding(self, trainer: TrainerView, attempt: AttemptData) -> None:
+    def _check_rounding(self, trainer: Resumable, attempt: AttemptData) -> None:
         """Check that the steps of an attempt have the same last bits as here."""
         here = describe_machine(yaml.safe_load(self.texts[MACHINE]))
         if (machine := attempt.get("machine")) != here:

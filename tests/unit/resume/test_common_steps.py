@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 
 from launcher.errors import ConfigError
 from launcher.optim import schedulers
-from launcher.optim.common_steps import common_steps
+from launcher.resume.common_steps import common_steps
 
 Node = dict[str, Any]
 OURS, TORCH = "launcher.optim.schedulers.", "torch.optim.lr_scheduler."
