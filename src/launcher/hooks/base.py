@@ -109,7 +109,7 @@ class RunContext:
     texts: dict[str, str] = field(default_factory=dict)
     """Small files to store next to each checkpoint, by name."""
     fork: Fork | None = None
-    """What a new run starts from, or None."""
+    """The start of a run that is a fork, or None."""
     shared: SharedStart | None = None
     """Finds common steps for a run with `run.share_prefix`, or None."""
     leaves: Mapping[int, Sequence[str]] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""What a run starts from: its own checkpoint, the steps of another run, or other weights."""
+"""The start of a run: its own checkpoint, the steps of another run, or other weights."""

@@ -1,4 +1,4 @@
-"""What resuming needs of a trainer."""
+"""The view of a trainer that resuming needs."""
 
 import logging
 from collections.abc import Iterator, Sequence
