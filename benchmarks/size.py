@@ -1,29 +1,22 @@
-"""Print the size of each package of src, and the share that a default run imports: `make size`."""
+"""Print the size and density of each package of src, and the length of a walk: `make size`."""
 
 import ast
 import io
-import os
 import re
 import subprocess
 import sys
-import tempfile
 import tokenize
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from docs.check_style import PRONOUN, comments
+
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 BRANCHES = ast.If, ast.IfExp, ast.ExceptHandler
-SHARES = {"participles": "functions", "decisions": "statements", "reached": "code"}
+SHARES = {"participles": "functions", "decisions": "statements", "pronouns": "comments"}
 COLUMNS = ("files", "lines", "code", "tokens", "functions", "over 40")
 IRREGULAR = "built|done|drawn|found|given|held|hidden|kept|known|lost|meant|seen|sent|shown|written"
 PARTICIPLE = re.compile(rf"_*([a-z]{{2,}}ed|{IRREGULAR})(_|$)")
-OBSERVER = """import os, sys
-file = os.open(os.environ["IMPORTED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-def note(event, args):
-    if event == "import" and args[0].startswith(("launcher", "hydra_plugins")):
-        os.write(file, args[0].encode() + b"\\n")
-sys.addaudithook(note)
-"""
 
 
 def measure(text: str) -> Counter[str]:
@@ -44,36 +37,32 @@ def measure(text: str) -> Counter[str]:
     counts["participles"] = sum(PARTICIPLE.match(n.name) is not None for n in functions)
     counts["decisions"] = words + sum(isinstance(n, BRANCHES) for n in nodes)
     counts["statements"] = sum(isinstance(n, ast.stmt) for n in nodes)
+    first_lines = comments(text)
+    counts["comments"] = len(first_lines)
+    counts["pronouns"] = sum(PRONOUN.match(comment) is not None for _, comment in first_lines)
     return counts
 
 
-def imported_by_a_default_run() -> set[str]:
-    """Train one step in an empty folder; return the modules that its processes import."""
-    command = [sys.executable, "-m", "launcher", "trainer.max_steps=1", "device=cpu"]
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "sitecustomize.py").write_text(OBSERVER)
-        environment = os.environ | {"PYTHONPATH": folder, "IMPORTED": f"{folder}/imported"}
-        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
-        return set(Path(folder, "imported").read_text().split())
-
-
-def table(source: Path, imported: set[str]) -> list[str]:
+def table(source: Path) -> list[str]:
     """Return the headings, a line for each package, and a line for all of them."""
     rows: dict[str, Counter[str]] = defaultdict(Counter)
     for path in source.rglob("*.py"):
-        parts = path.relative_to(source).with_suffix("").parts
+        parts = path.relative_to(source).parts
         counts = measure(path.read_text())
-        if ".".join(parts).removesuffix(".__init__") in imported:
-            counts["reached"] = counts["code"]
         rows["/".join(parts[:-1][:2])] += counts
         rows["all"] += counts
-    lines = [" " * 26 + "".join(f"{head:>12}" for head in (*COLUMNS, *SHARES))]
+    heads = (*COLUMNS, *SHARES, "tokens a line")
+    lines = [" " * 26 + "".join(f"{head:>14}" for head in heads)]
     for name, row in sorted(rows.items(), key=lambda item: item[1]["code"]):
-        counts = "".join(f"{row[key]:12,}" for key in COLUMNS)
-        shares = (f"{100 * row[one] / max(1, row[of]):10.1f} %" for one, of in SHARES.items())
-        lines.append(f"{name:26}{counts}{''.join(shares)}")
+        counts = "".join(f"{row[key]:14,}" for key in COLUMNS)
+        shares = (f"{100 * row[one] / max(1, row[of]):12.1f} %" for one, of in SHARES.items())
+        density = row["tokens"] / max(1, row["code"])
+        lines.append(f"{name:26}{counts}{''.join(shares)}{density:14.2f}")
     return lines
 
 
 if __name__ == "__main__":
-    print("\n".join(table(SOURCE, imported_by_a_default_run())))
+    print("\n".join(table(SOURCE)))
+    walk = [sys.executable, "-m", "benchmarks.walk"]
+    done = subprocess.run(walk, check=True, capture_output=True, text=True)
+    print(next(line for line in done.stdout.splitlines() if "files hold" in line))
