@@ -11,6 +11,13 @@ class ConfigError(Exception):
 
     Each message names the key, its value and the fix: `optimizer.lr='abc': should be a number; e.g.
     optimizer.lr=0.001.`
+
+    Examples:
+        >>> try:
+        ...     launcher.compose("optimizer.lrr=1")
+        ... except ConfigError as error:
+        ...     print(error.messages[0])
+        optimizer.lrr=1: no key optimizer.lrr; did you mean optimizer.lr=1?
     """
 
     def __init__(self, *messages: str):
@@ -31,7 +38,16 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class TrainingError(RuntimeError):
-    """Training cannot continue: too many non-finite gradients, or a state that does not fit."""
+    """Training cannot continue: too many non-finite gradients, or a state that does not fit.
+
+    Examples:
+        >>> class Undefined(Line):
+        ...     def forward(self, batch):
+        ...         return 0 * self.model(batch[0]).sum() / 0, {}
+        >>> Undefined(max_steps=9, device="cpu", max_consecutive_skipped_steps=2).train()
+        Traceback (most recent call last):
+        launcher.errors.TrainingError: ...
+    """
 
 
 def is_out_of_memory(error: str) -> bool:

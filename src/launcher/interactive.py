@@ -41,7 +41,15 @@ SLURM = "dispatch=slurm"
 
 
 class Run:
-    """A run, as its configuration names it. Nothing is written before it trains."""
+    """A run, as its configuration names it. Nothing is written before it trains.
+
+    Examples:
+        >>> run = launcher.compose("model=mlp", "data=digits", "trainer.max_steps=2", "device=cpu")
+        >>> run.state, run.step
+        ('new', 0)
+        >>> run.name
+        'mlp-digits'
+    """
 
     def __init__(self, overrides: Sequence[str], config_dir: str | Path | None, config: RunConfig):
         self._overrides, self._config_dir, self._config = list(overrides), config_dir, config
@@ -139,7 +147,13 @@ class Run:
 
 
 class Sweep(list[Run]):
-    """The runs of a sweep, in the order of its jobs. `launcher.sweep` makes one."""
+    """The runs of a sweep, in the order of its jobs. `launcher.sweep` makes one.
+
+    Examples:
+        >>> sweep = launcher.sweep(["model=mlp", "data=digits", "seed=1,2"])
+        >>> [run.config["seed"] for run in sweep]
+        [1, 2]
+    """
 
     def __init__(self, runs: Sequence[Run], jobs: Sequence[Job]):
         super().__init__(runs)

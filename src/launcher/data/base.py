@@ -55,6 +55,20 @@ class DataSource(LoaderSettings, ABC):
     `torch.utils.data.IterableDataset`. A map-style dataset may add `get_batch(indices) -> batch`,
     which takes an int64 array and returns a collated batch, and `fingerprint`, a string that
     changes when the samples do.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(kw_only=True, eq=False)
+        ... class Squares(DataSource):
+        ...     size: int = 8
+        ...
+        ...     def train_dataset(self):
+        ...         numbers = torch.arange(self.size, dtype=torch.float32)
+        ...         return list(zip(numbers, numbers**2))
+        >>> source = Squares(batch_size=4, shuffle=False)
+        >>> input, target = next(iter(source.train_loader(seed=0)))
+        >>> target.tolist()
+        [0.0, 1.0, 4.0, 9.0]
     """
 
     seed_samples: bool = False
@@ -91,6 +105,7 @@ class DataSource(LoaderSettings, ABC):
         return None
 
     def named_val_dataset(self, name: str) -> Any:
+        """Return the samples of a further validation set, by one of `val_names`."""
         raise KeyError(name)
 
     def train_loader(

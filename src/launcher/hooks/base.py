@@ -211,6 +211,17 @@ class BaseHook:
     """Override the events that you need; the others cost nothing.
 
     Hooks are called in list order, at each step, and a hook with an interval checks it itself.
+
+    Examples:
+        >>> class PrintStep(BaseHook):
+        ...     def on_after_step(self, trainer):
+        ...         print("step", trainer.step)
+        >>> class Printing(Line):
+        ...     def build_hooks(self):
+        ...         return [PrintStep()]
+        >>> Printing(max_steps=2, device="cpu").train()
+        step 1
+        step 2
     """
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -65,6 +65,16 @@ class CheckpointingHook(BaseHook):
     Raises:
         ValueError: an interval below 1, or an unknown `exit_code`.
         ConfigError: an unknown signal; a `path` that is a URL.
+
+    Examples:
+        >>> class Saving(Line):
+        ...     def build_hooks(self):
+        ...         return [CheckpointingHook(interval=2)]
+        >>> Saving(max_steps=2, device="cpu", workspace="line").train()
+        >>> longer = Saving(max_steps=3, device="cpu", workspace="line")
+        >>> longer.train()
+        >>> longer.resumed_from.name
+        'step-00000002'
     """
 
     needs: ClassVar = {"best_metric=train/*": "logging"}

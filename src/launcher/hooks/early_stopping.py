@@ -36,6 +36,16 @@ class EarlyStoppingHook(SteeredByMetric):
         mode: whether less or more is better. With auto, the metric's name decides.
         min_delta: improvements smaller than this do not count, nor do those by a millionth of the
             value.
+
+    Examples:
+        >>> class Stopping(Line):
+        ...     def build_hooks(self):
+        ...         stop = EarlyStoppingHook(patience=1, metric="train/loss", min_delta=9)
+        ...         return [LoggingHook(interval=1), stop]
+        >>> trainer = Stopping(max_steps=9, device="cpu")
+        >>> trainer.train()
+        >>> trainer.step
+        2
     """
 
     matters_from: ClassVar = {"*": before_a_stop}

@@ -53,6 +53,12 @@ class EmaHook(BaseHook):
             number, each update up to this step copies them.
         evaluate: evaluate the average of the first decay instead of the weights. `val/` metrics,
             the best checkpoint and early stopping then use the average.
+
+    Examples:
+        >>> class Averaging(Line):
+        ...     def build_hooks(self):
+        ...         return [EmaHook(decay=0.9), CheckpointingHook(interval=2)]
+        >>> Averaging(max_steps=2, device="cpu", workspace="average").train()
     """
 
     needs: ClassVar = {"evaluate=true": "evaluation", "evaluate=false": "checkpointing"}

@@ -46,6 +46,16 @@ class EvaluationHook(BaseHook):
             last checkpoint, and log `{"test": {...}}` at the last step. Default None: never.
     Raises:
         ValueError: `max_samples` with a `loader` of your own.
+
+    Examples:
+        >>> class Evaluating(Line):
+        ...     def build_hooks(self):
+        ...         held_out = [(torch.zeros(4, 1), torch.ones(4, 1))]
+        ...         return [EvaluationHook(interval=1, loader=lambda: held_out)]
+        >>> trainer = Evaluating(max_steps=1, device="cpu")
+        >>> trainer.train()
+        >>> list(trainer.state.metrics)
+        ['val/loss']
     """
 
     needs: ClassVar = {"test=best": "checkpointing"}

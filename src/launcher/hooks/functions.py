@@ -14,6 +14,13 @@ class FunctionHook(BaseHook):
     Args:
         functions: a function, or its dotted path, by the name of its event, such as
             `on_after_step=print_step`.
+
+    Examples:
+        >>> class Printing(Line):
+        ...     def build_hooks(self):
+        ...         return [FunctionHook(on_after_step=lambda trainer: print("step", trainer.step))]
+        >>> Printing(max_steps=1, device="cpu").train()
+        step 1
     """
 
     def __init__(self, **functions: Callable[..., None] | str):

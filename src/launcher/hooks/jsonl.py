@@ -16,6 +16,14 @@ class JsonlHook(LineFileHook):
     """Collects the records of a step and appends them as one line before the next step.
 
     See `LineFileHook`. A resume drops the lines of steps after the checkpoint.
+
+    Examples:
+        >>> class Writing(Line):
+        ...     def build_hooks(self):
+        ...         return [LoggingHook(interval=1), JsonlHook()]
+        >>> Writing(max_steps=2, device="cpu", workspace="written").train()
+        >>> len(Path("written/metrics.jsonl").read_text().splitlines())
+        2
     """
 
     key, name = "jsonl", "metrics.jsonl"

@@ -14,6 +14,15 @@ class LoggingHook(StatsHook):
     Args:
         interval: in optimizer steps.
         sync: log means over all ranks.
+
+    Examples:
+        >>> class Logging(Line):
+        ...     def build_hooks(self):
+        ...         return [LoggingHook(interval=1)]
+        >>> trainer = Logging(max_steps=1, device="cpu")
+        >>> trainer.train()
+        >>> "train/loss" in trainer.state.metrics
+        True
     """
 
     def __init__(self, interval: PositiveInt = 10, sync: bool = True):

@@ -31,6 +31,15 @@ class MediaHook(LineFileHook):
         image_format: the extension of the image files, which determines their format (png, jpg,
             webp, or another one that pillow writes), or a function of the last part of a key.
         bins: the number of bins of a histogram.
+
+    Examples:
+        >>> class Drawing(Line):
+        ...     def build_hooks(self):
+        ...         draw = lambda trainer: trainer.log_text({"note": f"step {trainer.step}"})
+        ...         return [MediaHook(), FunctionHook(on_after_step=draw)]
+        >>> Drawing(max_steps=1, device="cpu", workspace="drawn").train()
+        >>> "step 1" in Path("drawn/media.jsonl").read_text()
+        True
     """
 
     key, name, once = "media", "media.jsonl", False

@@ -25,6 +25,15 @@ class MemoryHook(IntervalHook):
 
     Args:
         interval: steps between two logged lines.
+
+    Examples:
+        >>> class Measuring(Line):
+        ...     def build_hooks(self):
+        ...         return [MemoryHook(interval=1)]
+        >>> trainer = Measuring(max_steps=1, device="cpu")
+        >>> trainer.train()
+        >>> trainer.state.metrics["memory/rank_0"] > 0
+        True
     """
 
     runs_first = True

@@ -153,13 +153,25 @@ class TrackerHook(BaseHook):
 
 
 class TensorBoardHook(TrackerHook):
-    """Mirrors to TensorBoard, with the arguments of `launcher.trackers.tensorboard`."""
+    """Mirrors to TensorBoard, with the arguments of `launcher.trackers.tensorboard`.
+
+    Examples:
+        >>> class Mirrored(Line):
+        ...     def build_hooks(self):
+        ...         return [LoggingHook(interval=1), TensorBoardHook(config={"width": 1})]
+    """
 
     name, tracker = "tensorboard", TensorBoardTracker
 
 
 class MlflowHook(TrackerHook):
-    """Mirrors to MLflow, with the arguments of `launcher.trackers.mlflow.MlflowTracker`."""
+    """Mirrors to MLflow, with the arguments of `launcher.trackers.mlflow.MlflowTracker`.
+
+    Examples:
+        >>> class Mirrored(Line):
+        ...     def build_hooks(self):
+        ...         return [LoggingHook(interval=1), MlflowHook(experiment="lines")]
+    """
 
     name, tracker = "mlflow", MlflowTracker
 
@@ -173,6 +185,11 @@ class WandbHook(TrackerHook):
         tags: in addition to those in WANDB_TAGS.
         options: options of `launcher.trackers.wandb.WandbTracker` (name, entity, group, notes,
             mode, ...).
+
+    Examples:
+        >>> class Mirrored(Line):
+        ...     def build_hooks(self):
+        ...         return [LoggingHook(interval=1), WandbHook(project="lines", mode="offline")]
     """
 
     name, tracker = "wandb", WandbTracker

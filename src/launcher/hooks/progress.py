@@ -35,6 +35,12 @@ class ProgressHook(StatsHook):
         eta_warmup: number of first steps that do not count for the estimate, since they are slower.
         show_units: write `steps/s`, `s` and `GiB`.
         live: draw a bar. Default None: if standard output is a terminal that can redraw a line.
+
+    Examples:
+        >>> class Showing(Line):
+        ...     def build_hooks(self):
+        ...         return [ProgressHook(interval=10, with_records=True)]
+        >>> Showing(max_steps=1, device="cpu").train()
     """
 
     matters_from: ClassVar = {"*": never}

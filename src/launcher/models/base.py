@@ -19,6 +19,28 @@ class Model(nn.Module, ABC):
     them onto a real device, and its `init_weights()` leaves them unchanged.
 
     A plain `nn.Module` with this `forward` works too, if the whole model fits on one device.
+
+    Examples:
+        >>> class Regression(Model):
+        ...     def __init__(self, width: int = 1):
+        ...         super().__init__()
+        ...         self.layer = torch.nn.Linear(width, 1)
+        ...
+        ...     def init_weights(self):
+        ...         torch.nn.init.zeros_(self.layer.weight)
+        ...         torch.nn.init.zeros_(self.layer.bias)
+        ...
+        ...     def shard_units(self):
+        ...         return [self.layer]
+        ...
+        ...     def forward(self, batch):
+        ...         input, target = batch
+        ...         return torch.nn.functional.mse_loss(self.layer(input), target), {}
+        >>> model = Regression()
+        >>> model.init_weights()
+        >>> loss, records = model((torch.ones(4, 1), torch.ones(4, 1)))
+        >>> loss.item()
+        1.0
     """
 
     is_language_model: bool = False

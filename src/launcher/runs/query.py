@@ -41,6 +41,11 @@ class Runs(list[StoredRun]):
     Args:
         outputs: the folder of the runs.
         filters: `model=gpt`, `val/loss<2`, part of a name, or the beginning of an id.
+
+    Examples:
+        >>> Path("outputs").mkdir()
+        >>> Runs("outputs", "model=mlp", "val/loss<2")
+        <0 runs in outputs>
     """
 
     def __init__(self, outputs: str | Path = "outputs", *filters: str):

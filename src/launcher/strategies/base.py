@@ -78,6 +78,18 @@ class Strategy(ABC):
 
     The calls come in this order: `setup`, then `prepare`, then for each micro-batch `grad_sync` and
     `forward_context` around the forward pass and `backward`, and `step` once per optimizer step.
+
+    Examples:
+        >>> from launcher import Strategy
+        >>> from launcher.strategies.none import NoStrategy
+        >>> class Counting(NoStrategy):
+        ...     updates = 0
+        ...
+        ...     def step(self):
+        ...         self.updates += 1
+        ...         return super().step()
+        >>> issubclass(Counting, Strategy)
+        True
     """
 
     checkpoint_format: ClassVar[str] = "sharded"
@@ -129,6 +141,7 @@ class Strategy(ABC):
         """Build, initialize and wrap; the order of building differs between strategies."""
 
     def forward_context(self) -> AbstractContextManager[Any]:
+        """Return the context of a forward pass: autocast with mixed precision, else nothing."""
         return self.precision.autocast(self.device) if self.precision.is_mixed else NULL
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
@@ -151,7 +164,8 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def zero_grad(self) -> None: ...
+    def zero_grad(self) -> None:
+        """Drop the gradients that are accumulated so far."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:

@@ -135,6 +135,20 @@ class Tracker(ABC):
 
     It works in the follower's process, where there is no torch. A constructor only stores its
     options, since the training process calls it too, to check them.
+
+    Examples:
+        >>> class PrintTracker(Tracker):
+        ...     def open(self):
+        ...         self.address = "here"
+        ...         return -1
+        ...
+        ...     def write(self, lines):
+        ...         for line in lines:
+        ...             print(line.step, line.values)
+        ...
+        ...     def close(self, state):
+        ...         pass
+        >>> PrintTracker().check("tracker.print")
     """
 
     library: ClassVar[str] = ""

@@ -34,6 +34,14 @@ class Trainer(BaseTrainer):
         build_scheduler: makes the schedule of an optimizer. With None, the rates are constant.
         data_loader: the loader of this rank.
         settings: `trainer` of the configuration.
+
+    Examples:
+        >>> from launcher.config.compose.composer import command
+        >>> from launcher.train.build import build_trainer
+        >>> with command(["model=mlp", "data=digits", "device=cpu"]) as words:
+        ...     run = words.run()
+        >>> build_trainer(run, run.folder).max_steps
+        500
     """
 
     def __init__(

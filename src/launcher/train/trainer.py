@@ -75,6 +75,25 @@ class BaseTrainer(HookCaller):
             skipped.
     Raises:
         ValueError: an argument has another value, or is out of bounds.
+
+    Examples:
+        >>> class Line(BaseTrainer):
+        ...     def build_data_loader(self):
+        ...         return [(torch.ones(4, 1), torch.ones(4, 1))]
+        ...
+        ...     def build_model(self):
+        ...         return torch.nn.Linear(1, 1)
+        ...
+        ...     def build_optimizer(self):
+        ...         return torch.optim.SGD(self.model.parameters(), lr=0.1)
+        ...
+        ...     def forward(self, batch):
+        ...         input, target = batch
+        ...         return torch.nn.functional.mse_loss(self.model(input), target), {}
+        >>> trainer = Line(max_steps=3, device="cpu")
+        >>> trainer.train()
+        >>> trainer.step
+        3
     """
 
     def __init__(
@@ -142,9 +161,11 @@ class BaseTrainer(HookCaller):
         raise self._missing("build_data_loader(self)", "returns an iterable of batches")
 
     def build_model(self) -> nn.Module:
+        """Build the model on `self.device`; for several ranks it is wrapped here, e.g. by DDP."""
         raise self._missing("build_model(self)", "returns a torch.nn.Module")
 
     def build_optimizer(self) -> torch.optim.Optimizer:
+        """Build the optimizer of `self.model`."""
         raise self._missing("build_optimizer(self)", "returns a torch.optim.Optimizer")
 
     def forward(self, input: Any) -> LossAndRecords:
@@ -163,15 +184,25 @@ class BaseTrainer(HookCaller):
         return None
 
     def build_lr_scheduler(self) -> LRScheduler | None:
+        """Build the schedule of `self.optimizer`, which is stepped once per optimizer step.
+
+        Default None: constant rates. `self.max_steps` is the length of the run.
+        """
         return None
 
     def build_grad_scaler(self) -> torch.amp.GradScaler:
+        """Build the scaler of the loss. Default: enabled with mixed_precision="fp16" only."""
         return self.precision.scaler(self.device)
 
     def build_hooks(self) -> Sequence[BaseHook]:
+        """Build the hooks, in the order in which each event calls them. Default: none."""
         return []
 
     def build_strategy(self) -> Strategy:
+        """Build the strategy that makes the steps of the model and the optimizer.
+
+        Default: it steps them as they are, so `build_model` may have wrapped the model itself.
+        """
         plan = StepPlan(
             grad_accum_steps=self.gradient_accumulation_steps,
             max_grad_norm=self.grad_clip,
