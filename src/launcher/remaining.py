@@ -3,40 +3,31 @@
 import json
 import logging
 import math
-import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
-from launcher.checkpoint.drift import changes_since, read_fingerprint, read_sources
+from launcher.checkpoint.drift import read_fingerprint
 from launcher.checkpoint.find_checkpoint import checkpoint_path, has_checkpoints, has_no_checkpoint
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.identity.difference import diff, in_a_line
 from launcher.config.identity.lookup import is_same
 from launcher.config.identity.record_entry import command_record
-from launcher.config.run_config import RunConfig, resolve_node
 from launcher.config.schema.checks import has_checkpointing
 from launcher.config.schema.run_length import with_steps
 from launcher.config.tree import Node, Tree, get, nest
 from launcher.errors import ConfigError
 from launcher.rundir.data_files import check_fingerprint, state_of_files
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder, is_held, read_holder, rejection
-from launcher.rundir.imported_sources import digest_imported_sources
-from launcher.rundir.logs import setup_logging
-from launcher.rundir.provenance import VERSIONED, code_state, is_restart
+from launcher.rundir.holder import Holder, is_held, read_holder
+from launcher.rundir.provenance import is_restart
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.shared_job import is_open
 from launcher.slurm.submission import Submission, read_frozen
-from launcher.trackers.base import is_tracker
 
 logger = logging.getLogger("launcher")
 
-ADDABLE_KEY = re.compile(r"tracker\.\w+|hooks\.\w+\.metrics\.\w+")
-"""Keys of parts that a completed run can get without training."""
 AT_THE_END = "hooks.evaluation.test", "hooks.export.checkpoint"
 """Keys of what a run does once it is trained, also if it was trained without them."""
 
@@ -120,44 +111,6 @@ def remaining(
     return Train(folder.newest_step())
 
 
-def is_done(run: RunConfig) -> bool:
-    """Return whether nothing is left to train, which is then logged.
-
-    Raises:
-        ConfigError: see `remaining`; or another process of this machine is on the run.
-    """
-    config, folder = run.of_the_run, run.folder
-    rest = remaining(config, folder)
-    if isinstance(rest, Held) and rest.is_here:
-        raise ConfigError(rejection(folder, rest.holder))
-    if not isinstance(rest, Done):
-        return False
-    setup_logging(None)
-    words = {"completed": f"complete already (step {rest.step})", "paused": f"{rest} already"}
-    logger.info("%s is %s: nothing to do.", folder.path, words.get(rest.reason, rest))
-    stored = RunOnDisk.read(folder)
-    # The steps of `trainer.max_epochs` follow from the data, which have not changed.
-    full = with_steps(config, stored.max_steps) if _counts_epochs(config) else config
-    for message in changes(full, folder):
-        logger.warning("Changed since it was trained: %s", message)
-    for message in _advice(run, stored, rest):
-        logger.info("%s", message)
-    return True
-
-
-def _advice(run: RunConfig, stored: RunOnDisk, done: Done) -> Iterator[str]:
-    if done.reason == "completed":
-        yield from additions(run, stored)
-        yield "To train it again as another run, use run.tag=<word>."
-    elif done.reason == "paused":
-        yield "A later trainer.pause_at, or none, resumes it."
-    else:
-        yield (
-            "To train on, use a later trainer.max_steps; python -m launcher.runs rollback"
-            f" {stored.id} STEP rolls it back."
-        )
-
-
 # ------------------------------------------------------------------------------------------- done
 def _why_done(config: Node, folder: RunFolder, run: RunOnDisk) -> Done | None:
     """Return why a run has nothing left to do, or None, as for a run without a checkpoint."""
@@ -196,7 +149,7 @@ def _is_changed(config: Node, run: RunOnDisk) -> bool:
     return bool(before) and not is_same(nest(before), nest(now))
 
 
-def _counts_epochs(config: Node) -> bool:
+def counts_epochs(config: Node) -> bool:
     """Return whether the number of steps depends on data that have not been read."""
     trainer = config["trainer"]
     return trainer.get("max_epochs") is not None and trainer["max_steps"] is None
@@ -208,7 +161,7 @@ def with_known_steps(config: Node, run: RunOnDisk) -> Node:
     The number depends on the data, which are not read here. It is the number of the newest attempt
     if that has completed at least as many epochs of the same training, and unlimited otherwise.
     """
-    if not _counts_epochs(config):
+    if not counts_epochs(config):
         return config
     epochs = config["trainer"]["max_epochs"]
     earlier = run.settings.get("trainer.max_epochs")
@@ -266,25 +219,7 @@ def _check_resume(config: Node, folder: RunFolder) -> None:
         raise has_no_checkpoint(store)
 
 
-# -------------------------------------------------------------------------------------- differences
-@cache
-def _code() -> dict[str, object]:
-    """Return the state of the code, which a repeated sweep needs for each of its runs."""
-    return code_state(also=VERSIONED)
-
-
-def changes(config: Node, folder: RunFolder) -> list[str]:
-    """List changes that may change the numbers, since the newest checkpoint of a run."""
-    newest = checkpoint_path(folder.checkpoints, "latest")
-    if newest is None:
-        return []
-    stored = read_sources(newest)
-    imported = {
-        name: digest for name, digest in digest_imported_sources().items() if name in stored
-    }
-    return changes_since(newest, config, _code(), imported)
-
-
+# -------------------------------------------------------------------------------------------- data
 def data_that_counts(config: Node) -> Tree:
     """Return the settings of the data, without those that cannot change a run's numbers."""
     excluded = config["run"]["identity_exclude"]
@@ -298,46 +233,7 @@ def _check_data(config: Node, folder: RunFolder, run: RunOnDisk) -> None:
     if newest is None or before is None or now in (None, before):
         return
     if (stored := read_fingerprint(newest)) is not None:
+        from launcher.data.fingerprint import fingerprint_of
+
         node = json.dumps(data_that_counts(config), default=str)
-        check_fingerprint(stored, _fingerprint(node, now))
-
-
-@cache
-def _fingerprint(node: str, files: str | None) -> str | None:
-    """Read the training data of a node, once for each state of its files."""
-    from launcher.config.construct import instantiate
-    from launcher.config.schema.validate import without_own_keys
-    from launcher.data.iterable import fingerprint
-
-    data = instantiate(without_own_keys(resolve_node({"data": json.loads(node)}, "data")))
-    data.check()
-    return fingerprint(data.train_dataset())
-
-
-# ---------------------------------------------------------------------------------------- additions
-def additions(run: RunConfig, stored: RunOnDisk) -> Iterator[str]:
-    """Explain how to add trackers and metrics that the completed run did not have."""
-    config = run.of_the_run
-    now = _parts_of(command_record(config, None)["config"])
-    new = sorted(now - _parts_of(stored.settings))
-    metrics = [key for key in new if key.startswith("hooks.")]
-    trackers = [key.removeprefix("tracker.") for key in new if key not in metrics]
-    if metrics:
-        yield (
-            f"{', '.join(metrics)}: job=evaluate, added to this command, computes it for the last"
-            " checkpoint."
-        )
-    if trackers := [name for name in trackers if is_tracker(config["tracker"][name])]:
-        settings = [word for word in run.overrides if word.lstrip("+").startswith("tracker.")]
-        outputs = str(config["paths"]["outputs"])
-        outputs_option = [] if outputs == "outputs" else ["--outputs", outputs]
-        # A tracker that a `+` has added is not an option of the group.
-        added = {word[1:].partition("=")[0] for word in settings if word.startswith("+")}
-        options = ",".join(name for name in trackers if f"tracker.{name}" not in added)
-        chosen = [f"tracker=[{options}]"] if options else []
-        command = [stored.id, *chosen, *settings, *outputs_option]
-        yield f"To copy the run to it: python -m launcher.runs sync {shlex.join(command)}"
-
-
-def _parts_of(settings: Mapping[str, object]) -> set[str]:
-    return {match[0] for key in settings if (match := ADDABLE_KEY.match(key))}
+        check_fingerprint(stored, fingerprint_of(node, now))

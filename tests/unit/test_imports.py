@@ -35,6 +35,7 @@ ORDER = [
     {"distributed", "utils"},
     {"compat"},
     {"hooks"},
+    {"run_advice"},
     {"remaining"},
     {"trackers"},
     {"resume"},
@@ -72,7 +73,8 @@ TORCH_FREE = split(
     "__main__ cli config errors runs slurm trackers types"
     " checkpoint.drift checkpoint.manifest checkpoint.retention checkpoint.store"
     " dispatch.local dispatch.slurm dispatch.run_job dispatch.slurm.waiting"
-    " jobs.train remaining certify proof.replay process.deadline process.process_id process.signals"
+    " jobs.train remaining run_advice certify proof.replay process.deadline process.process_id"
+    " process.signals"
     " rundir.folder rundir.lock rundir.logs rundir.provenance rundir.record"
 )
 

@@ -17,7 +17,7 @@ from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.child import ENTRY, describe_end, last_lines
 from launcher.process.gpus import count_gpus
-from launcher.remaining import is_done
+from launcher.run_advice import is_done
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held
 from launcher.rundir.logs import announce_imports

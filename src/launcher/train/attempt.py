@@ -12,7 +12,8 @@ from launcher.process import signals
 from launcher.process.device import cpu_kernels, device_name
 from launcher.process.parent import early_kill
 from launcher.process.ranks import Ranks, on_main
-from launcher.remaining import data_that_counts, is_done
+from launcher.remaining import data_that_counts
+from launcher.run_advice import is_done
 from launcher.rundir.data_files import state_of_files
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import MACHINE, code_state, describe_machine, machine_state

@@ -17,7 +17,7 @@ from launcher.config.schema.run_length import with_steps
 from launcher.dispatch.skip_reasons import folder_of, trains, why_skipped
 from launcher.errors import ConfigError
 from launcher.jobs.train import TrainJob
-from launcher.remaining import is_done
+from launcher.run_advice import is_done
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord

@@ -4,7 +4,7 @@ from typing import Any
 
 from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import RunConfig
-from launcher.remaining import additions
+from launcher.run_advice import additions
 from launcher.rundir.run_on_disk import RunOnDisk
 
 F1 = {"_target_": "torchmetrics.F1Score", "task": "binary"}

@@ -1,0 +1,22 @@
+"""The fingerprint of the training data that a configuration names."""
+
+import json
+from functools import cache
+
+from launcher.config.construct import instantiate
+from launcher.config.run_config import resolve_node
+from launcher.config.schema.validate import without_own_keys
+from launcher.data.iterable import fingerprint
+
+
+@cache
+def fingerprint_of(node: str, files: str | None) -> str | None:
+    """Read the training data of a node, once for each state of its files.
+
+    Args:
+        node: the node `data` of a configuration, as JSON.
+        files: the state of the files that it names.
+    """
+    data = instantiate(without_own_keys(resolve_node({"data": json.loads(node)}, "data")))
+    data.check()
+    return fingerprint(data.train_dataset())
