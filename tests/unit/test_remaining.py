@@ -1,4 +1,4 @@
-"""What is left to do of a run that was really trained."""
+"""The work that is left of a run which was really trained."""
 
 from dataclasses import replace
 
