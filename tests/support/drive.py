@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from launcher.process import signals
-from support import measuring, reloading, spoiling, trainings
+from support import collates, measuring, reloading, spoiling, trainings
 
 TASKS = {
     name: value
-    for module in (measuring, reloading, spoiling, trainings)
+    for module in (collates, measuring, reloading, spoiling, trainings)
     for name, value in vars(module).items()
     if isfunction(value)
 }

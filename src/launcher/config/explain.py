@@ -119,8 +119,7 @@ def user_traceback(error: BaseException) -> str:
     error = unwrap_cause(error)
     stack = traceback.TracebackException.from_exception(error)
     whole = "".join(stack.format())
-    # The traceback of another process is the text of a cause.
-    any_own = any(getattr(cause, "has_user_frames", False) for cause in causes(error))
+    any_own = any(hasattr(cause, "of_other_process") for cause in causes(error))
     chain: traceback.TracebackException | None = stack
     while chain is not None:
         user_frames = [frame for frame in chain.stack if not is_library(frame.filename)]
@@ -131,6 +130,9 @@ def user_traceback(error: BaseException) -> str:
     if not any_own and not log:
         return whole
     place = f"The whole traceback is in {log}.\n" if log else ""
+    # This process has only passed on the error of another one.
+    if hasattr(error.__cause__, "of_other_process") and not stack.stack:
+        return f"{place}{error.__cause__.of_other_process}"
     if any_own:
         return "".join([place, *stack.format()])
     return f"{''.join(stack.format_exception_only())}No line of your own code raised it. {place}"

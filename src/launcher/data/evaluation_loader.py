@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from copy import copy
 from typing import Any
@@ -22,7 +22,8 @@ class EvaluationLoader:
 
     Ranks take batches in turn, so the batches are the same on any number of ranks. At the end a
     rank may have one fewer than another, and with fewer batches than ranks it has none; it then
-    takes part in collectives with `first_batch()`.
+    takes part in collectives with `first_batch()`. `batch_samples` is the number of samples of the
+    batch that was yielded last.
 
     Args:
         dataset: a map-style dataset or a stream.
@@ -49,6 +50,7 @@ class EvaluationLoader:
         self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
         self.num_workers, self.device = num_workers, torch.device(device or CPU)
         self.seed_samples, self.max_samples = seed_samples, max_samples
+        self.batch_samples = 0
         self.size = None if is_stream(dataset) else size_of(dataset, "validation")
         if self.size is not None:
             self.size = min(self.size, max_samples or self.size)
@@ -64,18 +66,21 @@ class EvaluationLoader:
         return range(first, size, self.batch_size * self.world_size)
 
     def __iter__(self) -> Iterator[Any]:
-        if self.size is not None:
-            ends = self.size
-            ranges = [(start, min(start + self.batch_size, ends)) for start in self._starts(ends)]
-            yield from batches_of(
-                self.dataset,
-                ranges,
-                self.num_workers,
-                self.device,
-                self.collate,
-                self.seed_samples,
-            )
-            return
+        if self.size is None:
+            return self._of_stream()
+        return self._of_ranges(self.size)
+
+    def _of_ranges(self, size: int) -> Iterator[Any]:
+        ranges = [(start, min(start + self.batch_size, size)) for start in self._starts(size)]
+        batches = batches_of(
+            self.dataset, ranges, self.num_workers, self.device, self.collate, self.seed_samples
+        )
+        with closing(batches):
+            for (start, stop), batch in zip(ranges, batches, strict=True):
+                self.batch_samples = stop - start
+                yield batch
+
+    def _of_stream(self) -> Iterator[Any]:
         stream = EvaluationStream(
             self.dataset,
             self.collate,
@@ -86,7 +91,9 @@ class EvaluationLoader:
             self.max_samples,
         )
         with closing(load(stream, None, self.num_workers, self.device)) as batches:
-            yield from on_device(batches, self.device)
+            for samples, batch in on_device(batches, self.device):
+                self.batch_samples = samples
+                yield batch
 
     def first_batch(self) -> Any | None:
         """Return the first batch of all ranks, or None for an empty stream."""
@@ -102,7 +109,7 @@ def batches_of(
     device: torch.device,
     collate: Collate | None,
     seed_samples: bool,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Yield a batch for each range [start, stop) of indices. Close it to end its workers."""
     requests = (_request(start, stop, seed_samples) for start, stop in ranges)
     fetch = Fetch(dataset, collate or default_collate)

@@ -274,7 +274,7 @@ class TrainingStream:
 
 @dataclass
 class EvaluationStream:
-    """This rank's batches of one pass over a stream; see `EvaluationLoader`."""
+    """This rank's batches of one pass over a stream, each after its number of samples."""
 
     dataset: Any
     collate: Collate
@@ -284,12 +284,12 @@ class EvaluationStream:
     is_seeded: bool
     max_samples: int | None
 
-    def __iter__(self) -> Iterator[object]:
+    def __iter__(self) -> Iterator[tuple[int, object]]:
         generators = StreamGenerators(self.is_seeded)
         samples, size = self._samples(), self.batch_size
         while of_all := generators.run(lambda: list(islice(samples, size * self.world_size))):
             if own := of_all[self.rank * size : (self.rank + 1) * size]:
-                yield generators.peek(lambda: self._collate(own))
+                yield len(own), generators.peek(lambda: self._collate(own))
 
     def _collate(self, samples: list[object]) -> object:
         return collate_samples(self.collate, self.dataset, range(len(samples)), samples)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import default_collate
 
@@ -32,6 +33,7 @@ from launcher.process.lanes import Lanes
 from launcher.rundir.data_files import check_fingerprint
 
 logger = logging.getLogger("launcher")
+ALL = slice(None)
 
 
 class ResumableLoader:
@@ -77,11 +79,17 @@ class ResumableLoader:
         self.rank, self.world_size, self.num_workers = rank, world_size, num_workers
         self.collate, self.device = collate_fn or default_collate, torch.device(device or CPU)
         self.order = None if is_stream(dataset) else order_of(dataset, seed, shuffle)
+        self._fetch: Fetch | None = None
         self.keeps_state = has_state(dataset) and not (num_workers and self.order is not None)
         self.stream_state: tuple[int, bytes] | None = None
         """A position, in samples, and the dataset's pickled state there."""
         if has_state(dataset) and not self.keeps_state and not rank:
             logger.warning("data.num_workers=%d: %s", num_workers, explain_lost_state(dataset))
+
+    @property
+    def batch_samples(self) -> int:
+        """Return the number of samples of each batch."""
+        return self.micro_batch_size
 
     @property
     def samples_per_batch(self) -> int:
@@ -142,7 +150,8 @@ class ResumableLoader:
                 self._state_here(),
             )
             return load(stream, None, self.num_workers, self.device)
-        fetch = Fetch(self.dataset, self.collate)
+        # It remembers the epoch that the dataset was told.
+        self._fetch = fetch = Fetch(self.dataset, self.collate)
         requests = self._requests(self.order)
         if not self.keeps_state:
             return load(fetch, requests, self.num_workers, self.device)
@@ -154,17 +163,30 @@ class ResumableLoader:
         return load(StatefulFetch(fetch), requests, 0, self.device)
 
     def _requests(self, order: Order) -> Iterator[Request]:
-        count, start = self.micro_batch_size, self.samples
-        counts_epochs = hasattr(self.dataset, "set_epoch")
+        start = self.samples
         for number in self.share.numbers():
-            position = start + number * count
-            indices = order.indices(position, count)
-            if not counts_epochs and not self.seed_samples:
-                yield Request(indices)
-                continue
-            epochs = order.epochs(position, count)
-            seeds = mix(self.seed, epochs, indices) if self.seed_samples else None
-            yield Request(indices, seeds, epochs if counts_epochs else None)
+            yield self._request(order, start + number * self.micro_batch_size)
+
+    def _request(self, order: Order, position: int, chosen: slice | np.ndarray = ALL) -> Request:
+        """Return the chosen samples of the micro-batch at a global position."""
+        counts_epochs = hasattr(self.dataset, "set_epoch")
+        indices = order.indices(position, self.micro_batch_size)[chosen]
+        if not counts_epochs and not self.seed_samples:
+            return Request(indices)
+        epochs = order.epochs(position, self.micro_batch_size)[chosen]
+        seeds = mix(self.seed, epochs, indices) if self.seed_samples else None
+        return Request(indices, seeds, epochs if counts_epochs else None)
+
+    @property
+    def divides_batches(self) -> bool:
+        """Return whether the first axis of each tensor of a batch is known to be its samples."""
+        return self.collate is default_collate
+
+    def read_again(self, position: int, chosen: np.ndarray) -> Any:
+        """Read some samples of the micro-batch at a position, in this process, as a batch."""
+        assert self.order is not None and self._fetch is not None
+        batch = self._fetch[self._request(self.order, position, chosen)]
+        return next(on_device(iter([batch]), self.device))
 
     def state_dict(self) -> State:
         """Return `samples`, the dataset's `fingerprint`, and what the order or stream needs."""

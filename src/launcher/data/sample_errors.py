@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import ConfigError
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def collate_samples(
     except Exception as error:
         reason = _reason(type(dataset).__name__, indices, samples, error)
         if collate is default_collate:
-            raise TrainingError(reason) from error
+            raise ConfigError(reason) from error
         # Its frames are the user's own.
         error.add_note(reason)
         raise

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
+from launcher.data.batch_samples import NotedSizes
 from launcher.data.iterable import (
     State,
     explain_lost_state,
@@ -53,14 +54,17 @@ class PlainLoader:
 
     def __init__(self, loader: DataLoader[object], logger: logging.Logger):
         self.loader, self.logger, self.consumed = loader, logger, 0
+        self.batch_samples: int | None = None
+        """The samples of the batch that was yielded last, or None if that is not known."""
         self._order = ResumableSampler(loader)
+        self._sizes = NotedSizes(self._order, loader.batch_sampler is not None)
         self._epochs: DataLoader[object] | None = None
         self._dataset_state: bytes | None = None
 
     def __iter__(self) -> Iterator[object]:
         if self._epochs is None:
             self._warn()
-            self._epochs = with_order(self.loader, self._order)
+            self._epochs = with_order(self.loader, self._sizes)
         self.consumed = self._order.position or 0
         # A dataset may restart at `set_epoch`, which has been called.
         state, self._dataset_state = self._dataset_state, None
@@ -71,6 +75,7 @@ class PlainLoader:
     def _count(self, batches: Iterator[object]) -> Iterator[object]:
         for batch in batches:
             self.consumed += 1
+            self.batch_samples = self._sizes.take()
             yield batch
 
     @property
@@ -143,7 +148,7 @@ class ResumableSampler:
     """
 
     def __init__(self, loader: DataLoader[object]):
-        self.inner: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        self.inner = inner_order(loader)
         self.loader = loader
         self.state: State | None = None
         self.position: int | None = None
@@ -215,11 +220,20 @@ def is_plain(loader: object) -> bool:
     """Return whether this is a torch DataLoader of a map-style dataset in its sampler's order."""
     return (
         isinstance(loader, DataLoader)
-        and type(loader).__iter__ is DataLoader.__iter__
-        and not hasattr(loader, "state_dict")
+        and iterates_as_torch(loader)
         and not isinstance(loader.dataset, IterableDataset)
         and getattr(loader, "in_order", True)
     )
+
+
+def iterates_as_torch(loader: DataLoader[object]) -> bool:
+    """Return whether iterating over a DataLoader, or its subclass, is torch's own code."""
+    return type(loader).__iter__ is DataLoader.__iter__ and not hasattr(loader, "state_dict")
+
+
+def inner_order(loader: DataLoader[object]) -> Any:
+    """Return what yields a loader's lists of indices, or its indices if it makes no batches."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
 def why_not_exact(loader: object) -> str:

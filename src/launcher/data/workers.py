@@ -32,7 +32,10 @@ _open: weakref.WeakSet[WorkerBatches] = weakref.WeakSet()
 class WorkerTraceback(Exception):
     """The traceback of a worker, as the cause of the error that is raised in the trainer."""
 
-    has_user_frames = True
+    @property
+    def of_other_process(self) -> str:
+        """Return the traceback, which ends with the error's type, message and notes."""
+        return str(self.args[0])
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'

@@ -183,6 +183,10 @@ class TrainerView(Protocol):
     @property
     def samples(self) -> int | None: ...
     @property
+    def local_samples(self) -> int | None:
+        """Samples that this rank has received in this attempt, or None if no one counts them."""
+
+    @property
     def stop_signal(self) -> int:
         """The signal on which training ends at this boundary, or 0, the same on all ranks."""
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.messages import plural
+from launcher.data.counted_batches import counted
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, State, TrainerView
 from launcher.hooks.best import best_step, check_keeps_best
@@ -89,7 +90,7 @@ class EvaluationHook(BaseHook):
             unnamed = partial(context.val_loader, **limit)
             loaders = {"": unnamed} | {n: partial(unnamed, name=n) for n in context.val_names}
         made = {name: loader() for name, loader in loaders.items() if loader is not None}
-        self._batches = {name: batches for name, batches in made.items() if batches is not None}
+        self._batches = {n: counted(batches) for n, batches in made.items() if batches is not None}
         return bool(self._batches)
 
     def on_before_train(self, trainer: TrainerView) -> None:
@@ -109,7 +110,7 @@ class EvaluationHook(BaseHook):
             )
         if self.test == "best":
             check_keeps_best(trainer.state.best, TEST)
-        self._test_batches = {"": batches}
+        self._test_batches = {"": counted(batches)}
 
     def on_ready(self, trainer: TrainerView) -> None:
         is_due = trainer.state.is_at_end() or self._interval.is_due(trainer, trainer.step)

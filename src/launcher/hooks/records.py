@@ -1,7 +1,7 @@
 """Nested records (dicts of numbers and dicts), and batches (tensors in containers)."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,22 +85,3 @@ def format_step(info: Mapping[str, Any]) -> str:
     losses = ", ".join(f"{float(loss):.6g}" for loss in info["loss"])
     records = "; ".join(filter(None, map(format_records, info["records"])))
     return f"loss {losses}" + (f"; {records}" if records else "")
-
-
-def batch_size(batch: object) -> int:
-    """Return the first dimension of a batch's first tensor, or 1 without a tensor."""
-    tensor = first_tensor(batch)
-    return 1 if tensor is None or tensor.dim() == 0 else tensor.shape[0]
-
-
-def first_tensor(batch: object) -> torch.Tensor | None:
-    """Return the first tensor in nested lists, tuples and mappings, or None if there is none."""
-    if isinstance(batch, torch.Tensor):
-        return batch
-    values: Iterable[object] = ()
-    if isinstance(batch, Mapping):
-        values = batch.values()
-    elif isinstance(batch, (list, tuple)):
-        values = batch
-    tensors = (first_tensor(value) for value in values)
-    return next((tensor for tensor in tensors if tensor is not None), None)

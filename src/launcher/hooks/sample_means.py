@@ -1,21 +1,24 @@
 """Means of loss and records over the samples of all ranks' batches."""
 
+import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
 
+from launcher.data.counted_batches import CountedBatches
 from launcher.data.evaluation_loader import EvaluationLoader
 from launcher.hooks.base import Records, TrainerView
 from launcher.hooks.evaluation_mode import in_evaluation
 from launcher.hooks.metrics import Metrics
-from launcher.hooks.records import batch_size, flatten
+from launcher.hooks.records import flatten
 from launcher.models.output import OUTPUTS
 from launcher.process import ranks, signals
 from launcher.process.rng import seed_lane
 from launcher.strategies.weights import unwrap
 
+SizedBatches = EvaluationLoader | CountedBatches
 Number = torch.Tensor | float
 Sums = dict[str, tuple[Number, Number]]
 """A sum over samples (or targets) and their number, by flat name."""
@@ -54,7 +57,7 @@ def combine(parts: Sequence[Part]) -> dict[str, float]:
 
 
 def measure_means(
-    trainer: TrainerView, batches: Iterable[object], step: int, metrics: Metrics
+    trainer: TrainerView, batches: SizedBatches, step: int, metrics: Metrics
 ) -> Records | None:
     """Return means of loss and records over the samples (or targets) of all ranks, by flat name.
 
@@ -84,7 +87,7 @@ def measure_means(
 
 
 def _sum_batches(
-    trainer: TrainerView, batches: Iterable[object], step: int, metrics: Metrics
+    trainer: TrainerView, batches: SizedBatches, step: int, metrics: Metrics
 ) -> dict[int, Sums]:
     """Return sums over this rank's batches under 0, or with lanes of each by its number."""
     parts: dict[int, Sums] = {}
@@ -102,12 +105,25 @@ def _sum_batches(
             if loss is not None and is_new:
                 metrics.update(unwrap(trainer.model), records)
                 sums = parts.setdefault(0 if lanes is None else number, {})
-                _add(sums, {"loss": loss, **records}, trainer.num_targets(batch), batch)
+                size = trainer.num_targets(batch)
+                if size is None:
+                    size = 1 if batches.batch_samples is None else batches.batch_samples
+                    if number:
+                        _say_what_counts(trainer, batches)
+                _add(sums, {"loss": loss, **records}, size)
     return parts
 
 
-def _add(sums: Sums, records: Records, targets: Number | None, batch: object) -> None:
-    size = batch_size(batch) if targets is None else targets
+def _say_what_counts(trainer: TrainerView, batches: SizedBatches) -> None:
+    """Log once what a mean over several batches counts if that is not the samples of each."""
+    if isinstance(batches, CountedBatches) and not batches.has_said:
+        batches.has_said = True
+        level = logging.WARNING if batches.batch_samples is None else logging.INFO
+        if (text := batches.what_counts()) is not None:
+            trainer.logger.log(level, "Evaluation: %s", text)
+
+
+def _add(sums: Sums, records: Records, size: Number) -> None:
     records = {name: value for name, value in records.items() if name not in OUTPUTS}
     for name, value in flatten(records).items():
         if value is not None:
@@ -117,7 +133,7 @@ def _add(sums: Sums, records: Records, targets: Number | None, batch: object) ->
 _DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)
 
 
-def _in_step(batches: Iterable[object]) -> Iterator[tuple[object, bool]]:
+def _in_step(batches: SizedBatches) -> Iterator[tuple[object, bool]]:
     """Yield this rank's batches, and whether each counts.
 
     Once they are used up, the last one is repeated without counting while other ranks have more. So

@@ -20,13 +20,15 @@ class SourcesHook(BaseHook):
     """Logs `train/loss/<source>`, the mean loss of the step's samples of each source.
 
     It is measured before the update, in evaluation mode. It costs a forward pass without gradients
-    for each source, in the steps of `interval`.
+    for each source, in the steps of `interval`. With a `data.collate_fn` the samples are read
+    again, since its batches cannot be divided.
     """
 
     def __init__(self, interval: PositiveInt = 10):
         self.interval = interval
         self._start = self._count = 0
         self._end: int | None = None
+        self._is_measured = True
         self._sums: list[Sums] = []
         """One entry for each lane of this rank, or without lanes one for all micro-batches."""
 
@@ -37,6 +39,14 @@ class SourcesHook(BaseHook):
                 f"data.exhausted=stop: a source has no more samples after {end} samples of the"
                 f" mixture, fewer than a step has ({self._per_step(trainer)}); use a smaller"
                 " data.batch_size, or data.exhausted=repeat."
+            )
+
+        loader = trainer.data_loader
+        if not loader.divides_batches and loader.keeps_state:
+            self._is_measured = False
+            trainer.logger.warning(
+                "There are no train/loss/<source>: data.collate_fn would get samples a second time,"
+                " and the data have a state that this would change."
             )
 
     def on_before_step(self, trainer: TrainerView) -> None:
@@ -54,17 +64,22 @@ class SourcesHook(BaseHook):
             self._sums.append({})
         with in_evaluation(trainer.model), without_compilation():
             for source, name in enumerate(order.names):
-                self._measure(trainer, name, batch, np.flatnonzero(sources == source))
+                chosen = np.flatnonzero(sources == source)
+                self._measure(trainer, name, batch, position, chosen)
 
-    def _measure(self, trainer: TrainerView, name: str, batch: Any, chosen: np.ndarray) -> None:
-        """Add the loss of a source's samples of a batch.
+    def _measure(
+        self, trainer: TrainerView, name: str, batch: Any, position: int, chosen: np.ndarray
+    ) -> None:
+        """Add the loss of a source's samples of the batch at a position.
 
         The forward pass of a sharded model is collective, so a rank without such samples makes it
         too, with all samples, which do not count.
         """
         part, loader = batch, trainer.data_loader
-        if len(chosen):
-            part = select_samples(batch, torch.from_numpy(chosen), loader.micro_batch_size)
+        if len(chosen) and loader.divides_batches:
+            part = select_samples(batch, torch.from_numpy(chosen))
+        elif len(chosen):
+            part = loader.read_again(position, chosen)
         with trainer.strategy.forward_context():
             loss, _ = trainer.forward(part)
         if loss is not None and len(chosen):
@@ -87,7 +102,7 @@ class SourcesHook(BaseHook):
             trainer.state.stop(reason)
 
     def _is_due(self, trainer: TrainerView) -> bool:
-        return trainer.step % self.interval == 0 or trainer.is_last_step
+        return self._is_measured and (trainer.step % self.interval == 0 or trainer.is_last_step)
 
     def _order(self, trainer: TrainerView) -> MixtureOrder:
         order: MixtureOrder = trainer.data_loader.order
@@ -97,19 +112,18 @@ class SourcesHook(BaseHook):
         return int(trainer.data_loader.samples_per_batch * trainer.gradient_accumulation_steps)
 
 
-def select_samples(batch: object, chosen: torch.Tensor, size: int) -> Any:
-    """Select some samples of a batch, in each tensor and list with `size` items."""
+def select_samples(batch: object, chosen: torch.Tensor) -> Any:
+    """Select some samples of a batch that torch's `default_collate` has made.
+
+    The first axis of each tensor is the batch, and so is a sequence of texts.
+    """
     if isinstance(batch, torch.Tensor):
-        return batch[chosen.to(batch.device)] if batch.ndim and len(batch) == size else batch
+        return batch[chosen.to(batch.device)]
     if isinstance(batch, Mapping):
-        return {key: select_samples(value, chosen, size) for key, value in batch.items()}
-    if (
-        isinstance(batch, list)
-        and len(batch) == size
-        and not any(isinstance(item, torch.Tensor) for item in batch)
-    ):
-        return [batch[int(index)] for index in chosen]
-    if isinstance(batch, tuple | list):
-        items = [select_samples(item, chosen, size) for item in batch]
+        return {key: select_samples(value, chosen) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        if isinstance(batch[0], str | bytes):
+            return [batch[int(index)] for index in chosen]
+        items = [select_samples(item, chosen) for item in batch]
         return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
     return batch

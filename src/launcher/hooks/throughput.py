@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from launcher.data.batch_samples import DECLARE
 from launcher.hooks.base import TrainerView
 from launcher.hooks.flops import forward_flops, peak_tflops
 from launcher.hooks.interval import IntervalHook
-from launcher.hooks.records import batch_size, first_tensor
 from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 
@@ -17,8 +17,9 @@ from launcher.types import PositiveFloat, PositiveInt
 class ThroughputHook(IntervalHook):
     """Logs the throughput over all ranks, as means over the interval without its evaluations.
 
-    The metrics are `throughput/samples_per_second`, `tokens_per_second` (where inputs are integers
-    [B, T, ...]), `tflops_per_second` and `mfu`.
+    The metrics are `throughput/samples_per_second`, if the data loader knows how many samples a
+    batch has, `tokens_per_second`, the targets that `num_targets` counts, `tflops_per_second` and
+    `mfu`.
 
     Model FLOPs of a step are three times the FLOPs of a forward pass, which are counted once per
     attempt. A backward pass has twice as many products, and recomputed products do not count
@@ -44,32 +45,42 @@ class ThroughputHook(IntervalHook):
         self.interval, self.flops, self.peak_tflops = interval, flops, peak_tflops
         self._clock = clock
         self._batch: object = None
-        self._sizes: dict[str, float] = {}
-        """`tokens` and `flops` of a sample."""
-        self._micro_batch = 0
+        self._flops = 0.0
+        """FLOPs of the passes of a micro-batch."""
+        self._has_measured = False
+        self._targets: torch.Tensor | int | None = None
+        """Targets of this rank in the interval, or None if nobody counts them."""
         self._since: tuple[float, int, int | None] | None = None
         """Time, step and samples at the start of the interval."""
         self._paused_at = self._paused = 0.0
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
-        if not self._micro_batch and self._batch is None:
+        if not self._has_measured and self._batch is None:
             self._batch = batch
+        targets = trainer.num_targets(batch)
+        if targets is not None:
+            self._targets = targets if self._targets is None else self._targets + targets
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        if not self._micro_batch:
+        if not self._has_measured:
             self._measure(trainer)
         if self._since is None:
             self._restart(trainer)
         super().on_after_step(trainer)
 
     def _measure(self, trainer: TrainerView) -> None:
+        """Count the FLOPs of the attempt's first micro-batch, and log what is not known."""
         batch, self._batch = self._batch, None
-        self._micro_batch = batch_size(batch)
-        if (tokens := num_tokens(batch)) is not None:
-            self._sizes["tokens"] = tokens / self._micro_batch
+        self._has_measured = True
+        if trainer.local_samples is None:
+            trainer.logger.info(
+                "There is no throughput/samples_per_second: how many samples a batch of %s has is"
+                " not known; %s.",
+                type(trainer.data_loader).__name__,
+                DECLARE,
+            )
         if self.flops:
-            forward = forward_flops(trainer, batch)
-            self._sizes["flops"] = 3 * forward / self._micro_batch
+            self._flops = 3 * forward_flops(trainer, batch)
             self._log_peak(trainer)
 
     def _log_peak(self, trainer: TrainerView) -> None:
@@ -78,7 +89,7 @@ class ThroughputHook(IntervalHook):
         precision, source = trainer.strategy.precision.peak, "hooks.throughput.peak_tflops"
         if self.peak_tflops is None:
             self.peak_tflops, source = peak_tflops(name, precision), "dense, by the data sheet"
-        text = f"Model FLOPs: {self._sizes['flops'] / 1e9:.4g} GFLOP a sample. "
+        text = f"Model FLOPs: {self._flops / 1e9:.4g} GFLOP a micro-batch. "
         if self.peak_tflops is None:
             text += (
                 f"The peak of this device ({name}) is not known: no MFU; set"
@@ -98,7 +109,8 @@ class ThroughputHook(IntervalHook):
         return self._clock()
 
     def _restart(self, trainer: TrainerView) -> None:
-        self._since, self._paused = (self._now(trainer), trainer.step, trainer.samples), 0.0
+        self._since = self._now(trainer), trainer.step, _samples(trainer)
+        self._targets, self._paused = None, 0.0
 
     def report(self, trainer: TrainerView) -> None:
         if self._since is None:
@@ -106,21 +118,27 @@ class ThroughputHook(IntervalHook):
         then, first, samples_before = self._since
         if first == trainer.step:
             return
-        if trainer.samples is None or samples_before is None:
+        seconds = max(self._now(trainer) - then - self._paused, 1e-9)
+        records = {}
+        samples = _samples(trainer)
+        if samples is not None and samples_before is not None:
+            records["samples_per_second"] = (samples - samples_before) / seconds
+        # A rank may have had no batch that counts its targets.
+        targets = [count for count in ranks.all_gather(self._own_targets()) if count is not None]
+        if targets:
+            records["tokens_per_second"] = sum(targets) / seconds
+        if self._flops:
             micro_batches = (trainer.step - first) * trainer.gradient_accumulation_steps
-            samples = micro_batches * ranks.world_size() * self._micro_batch
-        else:
-            samples = trainer.samples - samples_before
-        speed = samples / max(self._now(trainer) - then - self._paused, 1e-9)
-        records = {"samples_per_second": speed}
-        if "tokens" in self._sizes:
-            records["tokens_per_second"] = speed * self._sizes["tokens"]
-        if "flops" in self._sizes:
-            records["tflops_per_second"] = tflops = speed * self._sizes["flops"] / 1e12
+            tflops = micro_batches * ranks.world_size() * self._flops / seconds / 1e12
+            records["tflops_per_second"] = tflops
             if self.peak_tflops is not None:
                 records["mfu"] = tflops / (ranks.world_size() * self.peak_tflops)
-        trainer.log({"throughput": records})
+        if records:
+            trainer.log({"throughput": records})
         self._restart(trainer)
+
+    def _own_targets(self) -> float | None:
+        return None if self._targets is None else float(self._targets)
 
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         self._paused_at = self._now(trainer)
@@ -129,9 +147,9 @@ class ThroughputHook(IntervalHook):
         self._paused += self._now(trainer) - self._paused_at
 
 
-def num_tokens(batch: object) -> int | None:
-    """Return the size of a batch's first tensor if that has tokens: integers [B, T, ...]."""
-    tensor = first_tensor(batch)
-    if tensor is None or tensor.dim() < 2 or tensor.dtype not in (torch.int64, torch.int32):
-        return None
-    return tensor.numel()
+def _samples(trainer: TrainerView) -> int | None:
+    """Return the samples that all ranks have received, or None if that is not known."""
+    if trainer.samples is not None:
+        return trainer.samples
+    counts = ranks.all_gather(trainer.local_samples)
+    return None if None in counts else sum(counts)

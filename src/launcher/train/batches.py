@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from launcher.data.batch_samples import samples_of_last_batch
 from launcher.data.user_dataloader import (
     WORKERS_DRAW_ANEW,
     PlainLoader,
@@ -51,6 +52,8 @@ class Batches:
         self._is_interruptible = any(getattr(loader, k, 0) for k in ("num_workers", "seed_samples"))
         self._epoch_size: int | None = None
         self._epoch, self._has_batches = 0, False
+        self.local_samples: int | None = 0
+        """Samples that this rank has received since the start, or None if that is not known."""
         self._iterator: Iterator[object]
         self._counters: list[tuple[object, str]] = []
         """The attributes that are the position: their object and name."""
@@ -109,6 +112,9 @@ class Batches:
         except StopIteration:
             batch = self._first_of_next_epoch()
         data_time.append(time.perf_counter() - start)
+        samples = samples_of_last_batch(self.source)
+        known = self.local_samples is not None and samples is not None
+        self.local_samples = self.local_samples + samples if known else None
         self._has_batches = True
         self._note_epoch()
         return batch

@@ -612,6 +612,11 @@ class BaseTrainer(HookCaller):
         return getattr(self.data_loader, "samples", None)
 
     @property
+    def local_samples(self) -> int | None:
+        """Samples that this rank has received in this attempt, or None if no one counts them."""
+        return self._batches.local_samples
+
+    @property
     def mixed_precision(self) -> torch.dtype | None:
         """Dtype of autocast, which is torch.bfloat16, torch.float16 or None."""
         return self.precision.dtype if self.precision.is_mixed else None

@@ -15,6 +15,7 @@ from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
 from support.batches import take
+from support.collates import COLLATES
 from support.composition import composed, run_of, validate
 from support.runner import metrics_of
 
@@ -32,12 +33,22 @@ def mixture(**options: Any) -> MixtureData:
     return MixtureData(**{"batch_size": 4, "sources": SOURCES, **options})
 
 
-def train(folder: Path, max_steps: int, *overrides: str) -> list[dict[str, Any]]:
-    sources = json.dumps(SOURCES).replace('"', "")
+LINEAR = (
+    "model=supervised", "model.loss=mse", "model.module._target_=torch.nn.Linear",
+    "+model.module.in_features=1", "+model.module.out_features=1",
+)  # fmt: skip
+
+
+def train(
+    folder: Path,
+    max_steps: int,
+    *overrides: str,
+    sources: Any = SOURCES,
+    model: tuple[str, ...] = LINEAR,
+) -> list[dict[str, Any]]:
+    written = json.dumps(sources).replace('"', "")
     given = [
-        "model=supervised", "model.loss=mse", "model.module._target_=torch.nn.Linear",
-        "+model.module.in_features=1",
-        "+model.module.out_features=1", "data=mixture", f"data.sources={sources}",
+        *model, "data=mixture", f"data.sources={written}",
         "data.batch_size=4",
         "scheduler=constant", "device=cpu", f"paths.outputs={folder}",
         f"trainer.max_steps={max_steps}",
@@ -78,6 +89,24 @@ def test_losses_of_the_sources_make_up_the_loss_of_the_step(whole):
         assert [f"train/loss/{name}" in line for name in order.names] == [
             bool(count) for count in counts
         ]
+
+
+@pytest.mark.parametrize("kind", COLLATES)
+def test_the_samples_of_a_source_make_a_batch_of_any_form(kind, tmp_path):
+    """A batch here has as many values in time as it has samples."""
+    data = {"_target_": "support.collates.Sequences", "size": 7, "has_equal_lengths": True}
+    sources = {"web": data, "code": data | {"size": 9}}
+    collate = f"{{_target_: support.collates.{kind}, _partial_: true}}"
+    lines = train(
+        tmp_path, 4, f"data.collate_fn={collate}", "data.batch_size=6",
+        "trainer.micro_batch_size=3", "optimizer.lr=1e-4", sources=sources,
+        model=("~model", "+model={_target_: support.collates.MeanModel}"),
+    )  # fmt: skip
+    order = mixture(sources=sources).train_dataset().order(SEED, True)
+    for line in lines:
+        counts = order.counts(line["samples"]) - order.counts(line["samples"] - 6)
+        losses = [line[f"train/loss/{name}"] for name in order.names]
+        assert line["train/loss"] == pytest.approx(float(np.dot(counts, losses)) / 6, rel=1e-5)
 
 
 def test_stop_ends_the_training(tmp_path, caplog):

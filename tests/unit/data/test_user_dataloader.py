@@ -26,7 +26,7 @@ from launcher.data.custom import CustomData
 from launcher.data.loader import ResumableLoader
 from launcher.data.mixture_dataset import Mixture
 from launcher.data.user_dataloader import resumable
-from launcher.errors import TrainingError
+from launcher.errors import ConfigError, TrainingError
 from support.toy import Toy
 
 pytestmark = pytest.mark.slow
@@ -448,7 +448,7 @@ def test_samples_that_make_no_batch_are_named(fault, message, num_workers):
         num_workers=num_workers,
     )  # fmt: skip
     for loader in (data.train_loader(seed=0), data.val_loader()):
-        with pytest.raises(TrainingError, match=message):
+        with pytest.raises(ConfigError, match=message):
             next(iter(loader))  # type: ignore[arg-type]
 
 

@@ -6,6 +6,7 @@ from itertools import islice
 
 import pytest
 
+from launcher.config.explain import user_traceback
 from launcher.data import ResumableLoader
 from launcher.errors import ConfigError
 
@@ -76,3 +77,5 @@ def test_errors_keep_type_and_message(error, kind, message, num_workers):
     assert loader.samples == 2
     if num_workers:
         assert "__getitem__" in str(caught.value.__cause__), "the worker's traceback is shown"
+        printed = user_traceback(caught.value.with_traceback(None))
+        assert printed.count("Traceback") == 1, "it is not shown twice"

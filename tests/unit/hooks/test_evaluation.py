@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from launcher import (
     CheckpointingHook,
@@ -37,7 +38,8 @@ def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path):
             loss, records = super().forward(input)
             return loss, records | {"none": None} | ({"rare": 5.0} if len(input) == 4 else {})
 
-    batches = [torch.ones(4, 2), torch.zeros(1, 2)]
+    rows = torch.cat([torch.ones(4, 2), torch.zeros(1, 2)])
+    batches = DataLoader(rows, batch_size=4)  # type: ignore[arg-type]
     logged = Recorder()
     with_it = Sometimes([EvaluationHook(interval=2, loader=lambda: batches), logged], 3, tmp_path)
     with_it.train()

@@ -1,15 +1,22 @@
 """Speed, and the FLOPs of devices and models."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from launcher import EvaluationHook
 from launcher.hooks.flops import forward_flops, peak_tflops
-from launcher.hooks.throughput import ThroughputHook, num_tokens
+from launcher.hooks.throughput import ThroughputHook
 from launcher.models.gpt import GPT
 from support.toy import GOOD, Recorder, Toy
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from torch.zeros(12, 2)
 
 
 def test_samples_flops_and_mfu_without_the_time_of_evaluations(tmp_path, caplog):
@@ -24,7 +31,7 @@ def test_samples_flops_and_mfu_without_the_time_of_evaluations(tmp_path, caplog)
 
     hook = ThroughputHook(interval=2, peak_tflops=1e-9, clock=lambda: now)
     evaluation = EvaluationHook(1, lambda: [GOOD])
-    Timed([hook, evaluation, logged], 5, tmp_path, [GOOD]).train()
+    Timed([hook, evaluation, logged], 5, tmp_path, DataLoader(GOOD, 4)).train()  # type: ignore[arg-type]
     speeds = dict(logged.of("throughput"))
     assert list(speeds) == [2, 4, 5]
     flops = 3 * 2 * (2 * 2 + 2)  # two operations for each weight, three passes
@@ -46,18 +53,53 @@ def test_without_a_known_peak_there_is_no_mfu(tmp_path, caplog):
     assert "The peak of this device (CPU) is not known: no MFU" in caplog.text
 
 
+class Bare(list[torch.Tensor]):
+    """Batches without the number of their samples."""
+
+
+class Declaring(Bare):
+    batch_samples = 3
+
+
+def loader_of(rows: int, size: int | None, **options: Any) -> DataLoader[Any]:
+    return DataLoader(torch.zeros(rows, 4, 2), size, **options)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    ("batch", "expected"),
+    ("batches", "samples"),
     [
-        ((torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2)), 6),
-        ({"ids": torch.zeros(2, 4, dtype=torch.int32)}, 8),
-        ((torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64)), None),
-        (torch.zeros(2, dtype=torch.int64), None),
-        ("text", None),
+        (loader_of(10, 5), [5, 5, 5, 5]),
+        (loader_of(8, 5), [3, 5, 3, 5]),
+        (loader_of(8, 5, collate_fn=torch.cat), [3, 5, 3, 5]),
+        (loader_of(8, 1, num_workers=1), [1, 1, 1, 1]),
+        (loader_of(8, None), [1, 1, 1, 1]),
+        (DataLoader(Stream(), 6), [6, 6, 6, 6]),
+        (Declaring([GOOD]), [3, 3, 3, 3]),
+        (Bare([GOOD]), None),
+        (DataLoader(Stream(), None), None),
     ],
 )
-def test_tokens_of_a_batch(batch, expected):
-    assert num_tokens(batch) == expected
+def test_samples_are_counted_by_the_loader_and_tokens_by_num_targets(
+    batches, samples, tmp_path, caplog
+):
+    """The first dimension of a batch is no number of samples."""
+    caplog.set_level("INFO")
+    logged, now = Recorder(), 0.0
+
+    class Timed(Toy):
+        def forward(self, input: torch.Tensor) -> Any:
+            nonlocal now
+            now += 1
+            return super().forward(input)
+
+        def num_targets(self, input: torch.Tensor) -> Any:
+            return torch.tensor(7) if samples else None
+
+    Timed([ThroughputHook(1, False, clock=lambda: now), logged], 5, tmp_path, batches).train()
+    speeds = [values for _, values in logged.of("throughput")]
+    expected = [{"samples_per_second": size, "tokens_per_second": 7} for size in samples or []]
+    assert speeds == (expected if samples else [])
+    assert ("how many samples a batch of" in caplog.text) == (samples is None)
 
 
 @pytest.mark.parametrize(
