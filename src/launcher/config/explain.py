@@ -131,8 +131,9 @@ def user_traceback(error: BaseException) -> str:
         return whole
     place = f"The whole traceback is in {log}.\n" if log else ""
     # This process has only passed on the error of another one.
-    if hasattr(error.__cause__, "of_other_process") and not stack.stack:
-        return f"{place}{error.__cause__.of_other_process}"
+    elsewhere: str | None = getattr(error.__cause__, "of_other_process", None)
+    if elsewhere is not None and not stack.stack:
+        return f"{place}{elsewhere}"
     if any_own:
         return "".join([place, *stack.format()])
     return f"{''.join(stack.format_exception_only())}No line of your own code raised it. {place}"

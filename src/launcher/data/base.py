@@ -119,7 +119,7 @@ class DataSource(LoaderSettings, ABC):
         lanes: Lanes | None = None,
     ) -> ResumableLoader:
         """Make an endless loader of this rank's micro-batches, see `loader.ResumableLoader`."""
-        from launcher.data.iterable import is_hugging_face_stream
+        from launcher.data.declared import is_hugging_face_stream
         from launcher.data.loader import ResumableLoader
 
         dataset = self.train_dataset()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from launcher.data.declared import CollateState, is_stream, kept
 from launcher.data.fetch import CPU, Fetch, Request, load, size_of
-from launcher.data.iterable import Collate, EvaluationStream, is_stream
+from launcher.data.iterable import Collate, EvaluationStream
 from launcher.data.sampler import mix
 from launcher.data.transfer import on_device
 
@@ -51,6 +52,8 @@ class EvaluationLoader:
         self.num_workers, self.device = num_workers, torch.device(device or CPU)
         self.seed_samples, self.max_samples = seed_samples, max_samples
         self.batch_samples = 0
+        self._collate_state = CollateState(self.collate)
+        self._collate_start = deepcopy(self._collate_state.state_dict())
         self.size = None if is_stream(dataset) else size_of(dataset, "validation")
         if self.size is not None:
             self.size = min(self.size, max_samples or self.size)
@@ -66,11 +69,13 @@ class EvaluationLoader:
         return range(first, size, self.batch_size * self.world_size)
 
     def __iter__(self) -> Iterator[Any]:
-        if self.size is None:
-            return self._of_stream()
-        return self._of_ranges(self.size)
+        batches = self._of_stream() if self.size is None else self._of_ranges(self.size)
+        # The function may be that of training, and each pass gives the same batches.
+        with closing(batches), kept(self._collate_state):
+            self._collate_state.load_state_dict(deepcopy(self._collate_start))
+            yield from batches
 
-    def _of_ranges(self, size: int) -> Iterator[Any]:
+    def _of_ranges(self, size: int) -> Generator[Any, None, None]:
         ranges = [(start, min(start + self.batch_size, size)) for start in self._starts(size)]
         batches = batches_of(
             self.dataset, ranges, self.num_workers, self.device, self.collate, self.seed_samples
@@ -80,7 +85,7 @@ class EvaluationLoader:
                 self.batch_samples = stop - start
                 yield batch
 
-    def _of_stream(self) -> Iterator[Any]:
+    def _of_stream(self) -> Generator[Any, None, None]:
         stream = EvaluationStream(
             self.dataset,
             self.collate,

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from launcher.data.iterable import Collate, length, pickle_state
+from launcher.data.declared import epoch_owners, pickle_state
+from launcher.data.iterable import Collate, length
 from launcher.data.sample_errors import collate_samples, while_reading
 from launcher.data.transfer import pin_batches
 from launcher.data.workers import WorkerBatches
@@ -40,7 +41,8 @@ class Fetch:
         self.dataset, self.collate = dataset, collate
         self.get_batch = getattr(dataset, "get_batch", None)
         self.get_items = getattr(dataset, "__getitems__", None)
-        self._epoch: int | None = None
+        self.epoch: int | None = None
+        self._epoch_owners = epoch_owners(dataset)
 
     def __getitem__(self, request: Request) -> object:
         if request.seeds is not None:
@@ -58,9 +60,10 @@ class Fetch:
         return collate_samples(self.collate, self.dataset, indices, self.get_items(indices))
 
     def set_epoch(self, epoch: int) -> None:
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self.dataset.set_epoch(epoch)
+        if epoch != self.epoch:
+            self.epoch = epoch
+            for owner in self._epoch_owners:
+                owner.set_epoch(epoch)
 
     def _one_by_one(self, request: Request) -> object:
         indices, seeds, epochs = request
@@ -76,14 +79,14 @@ class Fetch:
 
 
 class StatefulFetch:
-    """`fetch[request]` is the dataset's pickled state after a batch, and the batch."""
+    """`fetch[request]` is the owner's pickled state after a batch, and the batch."""
 
-    def __init__(self, fetch: Fetch):
-        self.fetch = fetch
+    def __init__(self, fetch: Fetch, owner: Any):
+        self.fetch, self.owner = fetch, owner
 
     def __getitem__(self, request: Request) -> tuple[bytes, object]:
         batch = self.fetch[request]
-        return pickle_state(self.fetch.dataset, self.fetch.dataset.state_dict()), batch
+        return pickle_state(self.fetch.dataset, self.owner.state_dict()), batch
 
 
 def size_of(dataset: object, name: str) -> int:

@@ -8,11 +8,12 @@ divide itself among ranks.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, TypeVar
 
+from launcher.data.declared import State, epoch_owners, pickle_state
 from launcher.data.sample_errors import collate_samples
 from launcher.data.sampler import mix
 from launcher.errors import ConfigError
@@ -27,55 +28,6 @@ from launcher.process.rng import (
 )
 
 Collate = Callable[[list[object]], object]
-State = dict[str, Any]
-"""The state of a loader or of a dataset."""
-
-
-def is_stream(dataset: object) -> bool:
-    """Return whether an object can be iterated but not indexed, as an `IterableDataset`."""
-    from torch.utils.data import IterableDataset
-
-    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
-
-
-def has_state(dataset: object) -> bool:
-    """Return whether a dataset is resumed by its own `state_dict` and `load_state_dict`.
-
-    The state of a shuffled stream of Hugging Face's datasets lacks its buffer. The state of a dict
-    of tensors is all of its samples.
-    """
-    return (
-        hasattr(dataset, "state_dict")
-        and hasattr(dataset, "load_state_dict")
-        and getattr(dataset, "keeps_state", True)
-        and not is_hugging_face_stream(dataset)
-        and not isinstance(dataset, Mapping)
-    )
-
-
-def explain_lost_state(dataset: object) -> str:
-    """Explain that the state of a map-style dataset is not stored, for a warning."""
-    return (
-        f"the state of the dataset ({type(dataset).__name__}.state_dict) is not in a checkpoint,"
-        " since each worker has its own; use num_workers=0."
-    )
-
-
-def pickle_state(dataset: object, state: object) -> bytes:
-    """Pickle a state, since the dataset may change what its `state_dict` has returned."""
-    try:
-        return pickle.dumps(state)
-    # An object may fail in any way when it is pickled.
-    except Exception as error:
-        raise ConfigError(
-            f"data.dataset={type(dataset).__name__}: its state_dict() cannot be pickled ({error});"
-            " return numbers, texts, tensors, and lists and dicts of them."
-        ) from error
-
-
-def is_hugging_face_stream(dataset: object) -> bool:
-    cls = type(dataset)
-    return cls.__name__ == "IterableDataset" and cls.__module__.partition(".")[0] == "datasets"
 
 
 def length(dataset: Any) -> int | None:
@@ -179,8 +131,8 @@ class StreamSamples:
             self._end_epoch()
 
     def _set_epoch(self) -> None:
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(self._epoch)
+        for owner in epoch_owners(self.dataset):
+            owner.set_epoch(self._epoch)
 
     def _end_epoch(self) -> None:
         if self._count == 0:

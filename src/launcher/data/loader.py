@@ -13,18 +13,20 @@ import torch
 from torch.utils.data import default_collate
 
 from launcher.config.messages import plural
-from launcher.data.fetch import CPU, Batches, Fetch, Request, StatefulFetch, load, size_of
-from launcher.data.iterable import (
-    Collate,
-    Share,
+from launcher.data.declared import (
+    CollateState,
     State,
-    TrainingStream,
-    explain_lost_state,
-    fingerprint,
+    epoch_owners,
     has_state,
+    hidden_parts,
+    in_workers,
     is_stream,
-    length,
+    kept,
+    names_of_states,
+    state_owner,
 )
+from launcher.data.fetch import CPU, Batches, Fetch, Request, StatefulFetch, load, size_of
+from launcher.data.iterable import Collate, Share, TrainingStream, fingerprint, length
 from launcher.data.mixture_dataset import Mixture
 from launcher.data.mixture_order import MixtureOrder
 from launcher.data.sampler import Order, SampleOrder, mix
@@ -80,11 +82,33 @@ class ResumableLoader:
         self.collate, self.device = collate_fn or default_collate, torch.device(device or CPU)
         self.order = None if is_stream(dataset) else order_of(dataset, seed, shuffle)
         self._fetch: Fetch | None = None
-        self.keeps_state = has_state(dataset) and not (num_workers and self.order is not None)
+        self._counts_epochs = bool(epoch_owners(dataset))
+        self._owner = self._state_owner()
+        self.keeps_state = self._owner is not None and not (num_workers and self.order is not None)
         self.stream_state: tuple[int, bytes] | None = None
         """A position, in samples, and the dataset's pickled state there."""
-        if has_state(dataset) and not self.keeps_state and not rank:
-            logger.warning("data.num_workers=%d: %s", num_workers, explain_lost_state(dataset))
+        if not rank:
+            self._warn()
+
+    def _state_owner(self) -> Any | None:
+        """Return what has the state of the data, or None if there is none."""
+        if self.order is not None:
+            return state_owner(self.dataset, self.collate)
+        return self.dataset if has_state(self.dataset) else None
+
+    def _warn(self) -> None:
+        for text in hidden_parts(self.dataset):
+            logger.warning("data.dataset: %s", text)
+        lost = names_of_states(self.dataset, self.collate)
+        if self.num_workers and self.order is not None:
+            for name in lost:
+                logger.warning("data.num_workers=%d: %s", self.num_workers, in_workers(name))
+        elif self.order is None and CollateState(self.collate).draws:
+            logger.warning(
+                "The state of data.collate_fn (%s) is not in a checkpoint, since the data are a"
+                " stream; let it draw from torch's, NumPy's or Python's own generators.",
+                lost[-1],
+            )
 
     @property
     def batch_samples(self) -> int:
@@ -155,12 +179,12 @@ class ResumableLoader:
         requests = self._requests(self.order)
         if not self.keeps_state:
             return load(fetch, requests, self.num_workers, self.device)
+        assert self._owner is not None
         if (saved := self._state_here()) is not None:
             # A dataset may restart at `set_epoch`.
-            if hasattr(self.dataset, "set_epoch"):
-                fetch.set_epoch(int(self.order.epochs(max(0, self.samples - 1), 1)[0]))
-            self.dataset.load_state_dict(pickle.loads(saved))
-        return load(StatefulFetch(fetch), requests, 0, self.device)
+            fetch.set_epoch(int(self.order.epochs(max(0, self.samples - 1), 1)[0]))
+            self._owner.load_state_dict(pickle.loads(saved))
+        return load(StatefulFetch(fetch, self._owner), requests, 0, self.device)
 
     def _requests(self, order: Order) -> Iterator[Request]:
         start = self.samples
@@ -169,13 +193,12 @@ class ResumableLoader:
 
     def _request(self, order: Order, position: int, chosen: slice | np.ndarray = ALL) -> Request:
         """Return the chosen samples of the micro-batch at a global position."""
-        counts_epochs = hasattr(self.dataset, "set_epoch")
         indices = order.indices(position, self.micro_batch_size)[chosen]
-        if not counts_epochs and not self.seed_samples:
+        if not self._counts_epochs and not self.seed_samples:
             return Request(indices)
         epochs = order.epochs(position, self.micro_batch_size)[chosen]
         seeds = mix(self.seed, epochs, indices) if self.seed_samples else None
-        return Request(indices, seeds, epochs if counts_epochs else None)
+        return Request(indices, seeds, epochs if self._counts_epochs else None)
 
     @property
     def divides_batches(self) -> bool:
@@ -183,9 +206,17 @@ class ResumableLoader:
         return self.collate is default_collate
 
     def read_again(self, position: int, chosen: np.ndarray) -> Any:
-        """Read some samples of the micro-batch at a position, in this process, as a batch."""
-        assert self.order is not None and self._fetch is not None
-        batch = self._fetch[self._request(self.order, position, chosen)]
+        """Read some samples of the micro-batch at a position, in this process, as a batch.
+
+        The state of the dataset and of its collate function stays as it was.
+        """
+        fetch = self._fetch
+        assert self.order is not None and fetch is not None
+        epoch = fetch.epoch
+        with kept(self._owner):
+            batch = fetch[self._request(self.order, position, chosen)]
+            if epoch is not None:
+                fetch.set_epoch(epoch)
         return next(on_device(iter([batch]), self.device))
 
     def state_dict(self) -> State:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from launcher.data.iterable import State, fingerprint, has_state, length
+from launcher.data.declared import State, epoch_owners, state_owner
+from launcher.data.iterable import fingerprint, length
 from launcher.data.mixture_order import MixtureOrder, Policy, Weights
 from launcher.data.sample_errors import while_reading
 from launcher.errors import ConfigError
@@ -27,6 +28,9 @@ class Mixture:
         self.sizes = {name: len(dataset) for name, dataset in self.datasets.items()}
         self._ends = np.cumsum(list(self.sizes.values()))
         self._epoch: int | None = None
+        self._owners = {name: epoch_owners(dataset) for name, dataset in self.datasets.items()}
+        owners = {name: state_owner(dataset) for name, dataset in self.datasets.items()}
+        self._states = {name: owner for name, owner in owners.items() if owner is not None}
         self._epochs: dict[str, int] = {}
         """The epoch that each source has been told."""
 
@@ -49,9 +53,8 @@ class Mixture:
         source = int(self.source_of(np.array([index]))[0])
         name = list(self.sizes)[source]
         dataset, epoch = self.datasets[name], self._epoch
-        if epoch is not None and epoch != self._epochs.get(name) and hasattr(dataset, "set_epoch"):
-            self._epochs[name] = epoch
-            dataset.set_epoch(epoch)
+        if epoch is not None and epoch != self._epochs.get(name) and self._owners[name]:
+            self._set_epoch_of(name, epoch)
         first = int(self._ends[source - 1]) if source else 0
         with while_reading(dataset, index - first):
             return dataset[index - first]
@@ -60,23 +63,25 @@ class Mixture:
         """Set the epoch of the next sample, counted in its own source."""
         self._epoch = epoch
 
+    def _set_epoch_of(self, name: str, epoch: int) -> None:
+        self._epochs[name] = epoch
+        for owner in self._owners[name]:
+            owner.set_epoch(epoch)
+
     @property
     def keeps_state(self) -> bool:
-        return bool(self._stateful())
+        return bool(self._states)
 
     def state_dict(self) -> State:
-        states = {name: dataset.state_dict() for name, dataset in self._stateful().items()}
+        states = {name: owner.state_dict() for name, owner in self._states.items()}
         return {"epochs": dict(self._epochs), "sources": states}
 
     def load_state_dict(self, state: State) -> None:
         self._epochs = dict(state["epochs"])
         for name, epoch in self._epochs.items():
-            self.datasets[name].set_epoch(epoch)
+            self._set_epoch_of(name, epoch)
         for name, source in state["sources"].items():
-            self.datasets[name].load_state_dict(source)
-
-    def _stateful(self) -> dict[str, Any]:
-        return {name: dataset for name, dataset in self.datasets.items() if has_state(dataset)}
+            self._states[name].load_state_dict(source)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))

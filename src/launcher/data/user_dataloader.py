@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain, islice
@@ -13,22 +12,32 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset
 
 from launcher.data.batch_samples import NotedSizes
-from launcher.data.iterable import (
+from launcher.data.declared import (
+    GENERATORS,
     State,
-    explain_lost_state,
+    epoch_owners,
+    get_generator_state,
+    has_epochs,
     has_state,
+    hidden_parts,
+    in_workers,
+    is_number,
     is_stream,
-    length,
+    kept,
+    names_of_states,
     pickle_state,
+    samplers,
+    set_generator_state,
+    state_owner,
 )
+from launcher.data.iterable import length
 from launcher.process.ranks import world_size
 from launcher.process.rng import call_isolated, host_state, host_tree, restore_rng
 
-NAMES = ("sampler", "batch_sampler")
+ORDERS = ("sampler", "batch_sampler")
 COMPARED_ITEMS = 64
 """Items of an order that are compared to find a state that is not stored."""
 WORKERS_DRAW_ANEW = (
@@ -40,7 +49,6 @@ UNCHANGED = (
     "multiprocessing_context", "generator", "prefetch_factor", "pin_memory_device",
 )  # fmt: skip
 """Arguments of a DataLoader that its order does not concern."""
-GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
 class PlainLoader:
@@ -56,20 +64,24 @@ class PlainLoader:
         self.loader, self.logger, self.consumed = loader, logger, 0
         self.batch_samples: int | None = None
         """The samples of the batch that was yielded last, or None if that is not known."""
-        self._order = ResumableSampler(loader)
+        self._order = ResumableSampler(loader, self._report_change)
         self._sizes = NotedSizes(self._order, loader.batch_sampler is not None)
         self._epochs: DataLoader[object] | None = None
+        # A worker has states of its own.
+        keeps_state = not loader.num_workers
+        self._owner = state_owner(loader.dataset, loader.collate_fn) if keeps_state else None
         self._dataset_state: bytes | None = None
 
     def __iter__(self) -> Iterator[object]:
         if self._epochs is None:
             self._warn()
             self._epochs = with_order(self.loader, self._sizes)
+        # A dataset may have another length in each epoch, or restart: `set_epoch` has been called.
+        self._check_samples()
         self.consumed = self._order.position or 0
-        # A dataset may restart at `set_epoch`, which has been called.
         state, self._dataset_state = self._dataset_state, None
-        if state is not None:
-            self.dataset.load_state_dict(pickle.loads(state))
+        if state is not None and self._owner is not None:
+            self._owner.load_state_dict(pickle.loads(state))
         return self._count(iter(self._epochs))
 
     def _count(self, batches: Iterator[object]) -> Iterator[object]:
@@ -83,15 +95,22 @@ class PlainLoader:
         return self.loader.dataset
 
     @property
-    def is_at_end(self) -> bool:
-        return self.consumed >= len(self.loader)
+    def batches_per_epoch(self) -> int | None:
+        """Return the batches of the current epoch, which another one may not have."""
+        noted: int | None = (self._order.state or {}).get("batches")
+        return length(self.loader) if noted is None else noted
 
-    def _keeps_state(self) -> bool:
-        return has_state(self.dataset) and not self.loader.num_workers
+    @property
+    def is_at_end(self) -> bool:
+        batches = self.batches_per_epoch
+        return batches is not None and self.consumed >= batches
 
     def _warn(self) -> None:
-        if has_state(self.dataset) and self.loader.num_workers:
-            self.logger.warning("The data loader has workers: %s", explain_lost_state(self.dataset))
+        for text in hidden_parts(self.dataset, self.loader):
+            self.logger.warning("The data loader: %s", text)
+        if self.loader.num_workers:
+            for name in names_of_states(self.dataset, self.loader.collate_fn):
+                self.logger.warning("The data loader has workers: %s", in_workers(name))
         if has_hidden_state(self.loader):
             self.logger.warning(
                 "The order of %s depends on something that a checkpoint does not have, so a resume"
@@ -101,10 +120,11 @@ class PlainLoader:
             )
 
     def state_dict(self) -> State:
-        state = {"consumed": self.consumed, "order": self._order.state, **self._extent()}
-        if self._keeps_state():
+        state: State = {"consumed": self.consumed, "order": self._order.state}
+        state["world_size"] = world_size()
+        if self._owner is not None:
             # The copy is not changed by the next batch.
-            copied = pickle_state(self.dataset, self.dataset.state_dict())
+            copied = pickle_state(self.dataset, self._owner.state_dict())
             state["dataset"] = pickle.loads(copied)
         return state
 
@@ -112,18 +132,11 @@ class PlainLoader:
         """Continue at `state`'s position, or at its epoch's start if the loader has changed."""
         if "consumed" not in state or state["order"] is None:
             return
-        for name, now in self._extent().items():
-            if state.get(name) != now:
-                self.logger.warning(
-                    "The data loader has changed since the checkpoint, from %s=%s to %s: the"
-                    " epoch's order starts from the beginning.",
-                    name,
-                    state.get(name),
-                    now,
-                )
-                return
+        if state.get("world_size") != world_size():
+            self._report_change("world_size", state.get("world_size"), world_size())
+            return
         self._order.begin_at(state["order"], state["consumed"])
-        if self._keeps_state() and "dataset" in state:
+        if self._owner is not None and "dataset" in state:
             self._dataset_state = pickle.dumps(state["dataset"])
         if not self.loader.num_workers:
             return
@@ -136,20 +149,37 @@ class PlainLoader:
         if state["consumed"]:
             self.logger.info(WORKERS_DRAW_ANEW)
 
-    def _extent(self) -> dict[str, int | None]:
-        samples, batches = length(self.dataset), length(self.loader)
-        return {"world_size": world_size(), "samples": samples, "batches": batches}
+    def _check_samples(self) -> None:
+        before, now = (self._order.state or {}).get("samples"), length(self.dataset)
+        if self._order.position is not None and before != now:
+            self._order.position = self._dataset_state = None
+            self._report_change("samples", before, now)
+
+    def _report_change(self, name: str, before: object, now: object) -> None:
+        self.consumed = 0
+        self.logger.warning(
+            "The data loader has changed since the checkpoint, from %s=%s to %s: the epoch's order"
+            " starts from the beginning.",
+            name,
+            before,
+            now,
+        )
 
 
 class ResumableSampler:
     """View of a loader's sampler or batch sampler, from any position of an epoch.
 
-    `state` has the states of the generators and samplers when the sampler began the current epoch.
+    `state` has the states of the generators and samplers when the sampler began the current epoch,
+    and the number of batches of that epoch, which the next one may not have.
     """
 
-    def __init__(self, loader: DataLoader[object]):
+    def __init__(
+        self,
+        loader: DataLoader[object],
+        report_change: Callable[[str, object, object], None] = lambda *_: None,
+    ):
         self.inner = inner_order(loader)
-        self.loader = loader
+        self.loader, self._report_change = loader, report_change
         self.state: State | None = None
         self.position: int | None = None
         self._initial = own_numbers(loader)
@@ -159,27 +189,33 @@ class ResumableSampler:
 
     def __iter__(self) -> Iterator[object]:
         position, self.position = self.position, None
-        if position is None:
-            self.state = self._note_state()
-            yield from self._watch(iter(self.inner))
-        else:
+        rest = None
+        if position is not None:
             # The resumed generators have already advanced past these draws.
-            yield from call_isolated(lambda: self._from(position))
+            rest = call_isolated(lambda: self._from(position))
+        if rest is None:
+            self.state = self._note_state()
+            rest = self._watch(iter(self.inner))
+        yield from rest
 
     def __len__(self) -> int:
         return len(self.inner)
 
     def _watch(self, order: Iterator[object]) -> Iterator[object]:
-        """Note whether the sampler draws from the global generators with its second item too."""
+        """Note the number of batches, and whether the second one draws from global generators."""
         assert self.state is not None
-        yield from islice(order, 1)
+        first = list(islice(order, 1))
+        # A sampler may make its batches when it begins.
+        self.state["batches"] = length(self.inner)
+        yield from first
         before = global_states()
         second = list(islice(order, 1))
         self.state["is_lazy"] = global_states() != before
         yield from second
         yield from order
 
-    def _from(self, position: int) -> Iterator[object]:
+    def _from(self, position: int) -> Iterator[object] | None:
+        """Return what follows a position, or None if the epoch has another number of batches."""
         state = self.state
         assert state is not None
         restore_rng(state["global"])
@@ -193,6 +229,11 @@ class ResumableSampler:
             restore_own(self.loader, {**state, "samplers": {}})
             rest = iter(self.inner)
             first = list(islice(rest, 1))
+        before, now = state.get("batches"), length(self.inner)
+        if before != now:
+            restore_own(self.loader, state)
+            self._report_change("batches", before, now)
+            return None
         rest = self._watch(chain(first, rest))
         # The sampler draws for the skipped items here, from the generators that are restored.
         next(islice(rest, position, position), None)
@@ -202,7 +243,13 @@ class ResumableSampler:
         state = own_state(self.loader)
         # A sampler may count its epochs. Unchanged numbers may come from a configuration.
         numbers = {key: n for key, n in state["numbers"].items() if self._initial.get(key) != n}
-        return {"global": host_tree(host_state()), **state, "numbers": numbers}
+        samples = length(getattr(self.loader, "dataset", None))
+        return {
+            "global": host_tree(host_state()),
+            **state,
+            "numbers": numbers,
+            "samples": samples,
+        }
 
 
 def global_states() -> list[object]:
@@ -257,19 +304,17 @@ def with_order(loader: DataLoader[object], order: object) -> DataLoader[object]:
         **ordered,
         **unchanged,
         # A worker that persists would not see the dataset's next epoch.
-        persistent_workers=loader.persistent_workers and not hasattr(loader.dataset, "set_epoch"),
+        persistent_workers=loader.persistent_workers and not epoch_owners(loader.dataset),
     )
 
 
 def set_epoch(loader: object, epoch: int) -> None:
-    """Call `set_epoch` of the loader, its samplers and its dataset, if they have it."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    inner = [getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)]
-    dataset = loader.dataset if isinstance(loader, DataLoader) else None
-    owners = [loader, dataset, batch_sampler, *inner]
+    """Call `set_epoch` of the loader, its samplers and its datasets, where they have it."""
+    of_data = epoch_owners(loader.dataset) if isinstance(loader, DataLoader) else []
+    owners = [loader, *of_data, *samplers(loader).values()]
     for owner in {id(owner): owner for owner in owners}.values():
-        if method := getattr(owner, "set_epoch", None):
-            method(epoch)
+        if has_epochs(owner):
+            owner.set_epoch(epoch)
 
 
 def own_attributes(loader: object) -> Iterator[tuple[str, Any]]:
@@ -285,23 +330,7 @@ def own_generators(loader: object) -> dict[str, object]:
 
 
 def own_numbers(loader: object) -> dict[str, float]:
-    return {path: value for path, value in own_attributes(loader) if type(value) in (int, float)}
-
-
-def samplers(loader: object) -> dict[str, Any]:
-    """List a loader's sampler and batch sampler, and the samplers inside them, by path."""
-    by_path: dict[str, object] = {}
-
-    def collect(attributes: dict[str, object], prefix: str) -> None:
-        for name, value in attributes.items():
-            is_sampler = isinstance(value, Sampler) or name in NAMES
-            is_new = not any(value is other for other in by_path.values())
-            if is_sampler and is_new and hasattr(value, "__dict__"):
-                by_path[f"{prefix}{name}."] = value
-                collect(vars(value), f"{prefix}{name}.")
-
-    collect({name: getattr(loader, name, None) for name in NAMES}, "")
-    return by_path
+    return {path: value for path, value in own_attributes(loader) if is_number(value)}
 
 
 def stateful_samplers(loader: object) -> dict[str, Any]:
@@ -332,7 +361,7 @@ def _differs_after_resume(loader: DataLoader[object]) -> bool:
 
 
 def _copy_order(loader: DataLoader[object]) -> ResumableSampler:
-    parts = {name: getattr(loader, name) for name in (*NAMES, "generator")}
+    parts = {name: getattr(loader, name) for name in (*ORDERS, "generator")}
     # They share the dataset.
     copies: Any = SimpleNamespace(**deepcopy(parts, {id(loader.dataset): loader.dataset}))
     return ResumableSampler(copies)
@@ -341,7 +370,7 @@ def _copy_order(loader: DataLoader[object]) -> ResumableSampler:
 def own_state(loader: object) -> State:
     """Copy what a loader and its samplers keep: generators, numbers, and states of samplers."""
     return {
-        "own": {name: _get_state(value) for name, value in own_generators(loader).items()},
+        "own": {name: get_generator_state(value) for name, value in own_generators(loader).items()},
         "numbers": own_numbers(loader),
         "samplers": {
             path: deepcopy(sampler.state_dict())
@@ -358,7 +387,7 @@ def restore_own(loader: object, state: State) -> None:
         if f"{prefix}." in owners:
             setattr(owners[f"{prefix}."], name, number)
     for name in generators.keys() & state["own"].keys():
-        _set_state(generators[name], state["own"][name])
+        set_generator_state(generators[name], state["own"][name])
     for path in stateful_samplers(loader).keys() & state["samplers"].keys():
         owners[path].load_state_dict(deepcopy(state["samplers"][path]))
 
@@ -366,27 +395,12 @@ def restore_own(loader: object, state: State) -> None:
 @contextmanager
 def keep_loader_state(loader: object) -> Iterator[None]:
     """Restore the state of a loader, its samplers and its dataset at the end of the context."""
-    dataset: Any = getattr(loader, "dataset", None)
-    keeps_state = not is_stream(dataset) and has_state(dataset)
-    state, of_data = own_state(loader), deepcopy(dataset.state_dict()) if keeps_state else None
-    try:
-        yield
-    finally:
-        restore_own(loader, state)
-        if keeps_state:
-            dataset.load_state_dict(of_data)
-
-
-def _get_state(generator: Any) -> object:
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
-
-
-def _set_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, random.Random):
-        generator.setstate((state[0], tuple(state[1]), state[2]))
-    else:
-        generator.set_state(state)
+    dataset, state = getattr(loader, "dataset", None), own_state(loader)
+    owner = None
+    if not is_stream(dataset):
+        owner = state_owner(dataset, getattr(loader, "collate_fn", None))
+    with kept(owner):
+        try:
+            yield
+        finally:
+            restore_own(loader, state)

@@ -16,7 +16,7 @@ from launcher.hooks.best import best_step, check_keeps_best
 from launcher.hooks.interval import Interval
 from launcher.hooks.metrics import Metrics, split_tables
 from launcher.hooks.records import flatten, show
-from launcher.hooks.sample_means import measure_means
+from launcher.hooks.sample_means import SizedBatches, measure_means
 from launcher.process import ranks, signals
 from launcher.rundir.folder import RunFolder
 from launcher.types import NonNegativeInt, PositiveInt
@@ -78,8 +78,8 @@ class EvaluationHook(BaseHook):
         self.at_start, self.test = at_start, test
         self._interval = Interval(interval, "hooks.evaluation.interval")
         self.metrics = Metrics(metrics or {})
-        self._batches: dict[str, Iterable[object]] = {}
-        self._test_batches: dict[str, Iterable[object]] = {}
+        self._batches: dict[str, SizedBatches] = {}
+        self._test_batches: dict[str, SizedBatches] = {}
         self._done_at = -1
 
     def open(self, context: RunContext) -> bool:
@@ -164,7 +164,7 @@ class EvaluationHook(BaseHook):
         self._log(trainer, metrics, "test")
 
     def _measure_between_events(
-        self, trainer: TrainerView, batches: Mapping[str, Iterable[object]], step: int
+        self, trainer: TrainerView, batches: Mapping[str, SizedBatches], step: int
     ) -> Records | None:
         """Call `measure` between the events that let hooks change the weights."""
         trainer.fire("on_evaluation_start")
@@ -191,7 +191,7 @@ class EvaluationHook(BaseHook):
     def measure(
         self,
         trainer: TrainerView,
-        batches: Mapping[str, Iterable[object]] | None = None,
+        batches: Mapping[str, SizedBatches] | None = None,
         step: int | None = None,
     ) -> Records | None:
         """Return the metrics by name of the loader, or None if a signal came on a rank.

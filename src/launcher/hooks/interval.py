@@ -65,7 +65,8 @@ class IntervalHook(BaseHook):
 
 def steps_per_epoch(trainer: Any) -> Fraction | None:
     """Return the optimizer steps in a pass over training data with a length, a fraction."""
-    loader = trainer.data_loader
+    # It knows how many batches the current epoch has.
+    loader = getattr(trainer, "source", trainer.data_loader)
     own = hasattr(loader, "batches_per_epoch")
     batches = loader.batches_per_epoch if own else length(loader)
     return Fraction(batches) / trainer.gradient_accumulation_steps if batches else None

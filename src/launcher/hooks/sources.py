@@ -28,7 +28,6 @@ class SourcesHook(BaseHook):
         self.interval = interval
         self._start = self._count = 0
         self._end: int | None = None
-        self._is_measured = True
         self._sums: list[Sums] = []
         """One entry for each lane of this rank, or without lanes one for all micro-batches."""
 
@@ -39,14 +38,6 @@ class SourcesHook(BaseHook):
                 f"data.exhausted=stop: a source has no more samples after {end} samples of the"
                 f" mixture, fewer than a step has ({self._per_step(trainer)}); use a smaller"
                 " data.batch_size, or data.exhausted=repeat."
-            )
-
-        loader = trainer.data_loader
-        if not loader.divides_batches and loader.keeps_state:
-            self._is_measured = False
-            trainer.logger.warning(
-                "There are no train/loss/<source>: data.collate_fn would get samples a second time,"
-                " and the data have a state that this would change."
             )
 
     def on_before_step(self, trainer: TrainerView) -> None:
@@ -102,7 +93,7 @@ class SourcesHook(BaseHook):
             trainer.state.stop(reason)
 
     def _is_due(self, trainer: TrainerView) -> bool:
-        return self._is_measured and (trainer.step % self.interval == 0 or trainer.is_last_step)
+        return trainer.step % self.interval == 0 or trainer.is_last_step
 
     def _order(self, trainer: TrainerView) -> MixtureOrder:
         order: MixtureOrder = trainer.data_loader.order

@@ -152,4 +152,5 @@ def _samples(trainer: TrainerView) -> int | None:
     if trainer.samples is not None:
         return trainer.samples
     counts = ranks.all_gather(trainer.local_samples)
-    return None if None in counts else sum(counts)
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

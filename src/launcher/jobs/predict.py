@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from launcher.config.run_config import RunConfig
-from launcher.data.iterable import is_stream, length
+from launcher.data.declared import is_stream
+from launcher.data.iterable import length
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records
 from launcher.jobs.stored_model import open_model

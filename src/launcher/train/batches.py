@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from launcher.data.batch_samples import samples_of_last_batch
+from launcher.data.declared import epoch_owners
 from launcher.data.user_dataloader import (
     WORKERS_DRAW_ANEW,
     PlainLoader,
@@ -113,8 +114,8 @@ class Batches:
             batch = self._first_of_next_epoch()
         data_time.append(time.perf_counter() - start)
         samples = samples_of_last_batch(self.source)
-        known = self.local_samples is not None and samples is not None
-        self.local_samples = self.local_samples + samples if known else None
+        if self.local_samples is not None:
+            self.local_samples = None if samples is None else self.local_samples + samples
         self._has_batches = True
         self._note_epoch()
         return batch
@@ -159,7 +160,7 @@ class Batches:
                 " samples (torchdata's does); use persistent_workers=False.",
                 name,
             )
-        elif hasattr(dataset, "set_epoch"):
+        elif epoch_owners(dataset):
             self._logger.warning(
                 "%s with persistent workers: they do not see the dataset's set_epoch; use"
                 " persistent_workers=False.",

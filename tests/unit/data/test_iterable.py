@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from launcher.data import ResumableLoader
-from launcher.data.iterable import has_state
+from launcher.data.declared import has_state
 from launcher.errors import ConfigError
 from launcher.process.lanes import Lanes
 from support import batches

@@ -2,6 +2,7 @@
 
 import logging
 import multiprocessing
+import random
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
@@ -13,16 +14,19 @@ import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
     RandomSampler,
     Sampler,
+    Subset,
 )
 from torch.utils.data.distributed import DistributedSampler
 
 from launcher import BaseHook, CheckpointingHook
 from launcher.data.custom import CustomData
+from launcher.data.evaluation_loader import EvaluationLoader
 from launcher.data.loader import ResumableLoader
 from launcher.data.mixture_dataset import Mixture
 from launcher.data.user_dataloader import resumable
@@ -168,6 +172,124 @@ class StatefulLists(StatefulListed):
     __iter__, __len__ = Lists.__iter__, Lists.__len__
 
 
+class Shard:
+    """A batch sampler over another one, which is no `Sampler`."""
+
+    def __init__(self, base_sampler: Any) -> None:
+        self.base_sampler = base_sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.base_sampler)
+
+    def __len__(self) -> int:
+        return len(self.base_sampler)
+
+
+class Shuffled:
+    """Batches of three, in an order by the epoch that it is told."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        order = np.random.default_rng(self.epoch + 1).permutation(SIZE).tolist()
+        yield from (order[at : at + 3] for at in range(0, SIZE, 3))
+
+    def __len__(self) -> int:
+        return 4
+
+
+class Budget(Shuffled):
+    """Batches of other sizes in each epoch, and so another number of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = self.fill(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.batches = self.fill(epoch)
+
+    def fill(self, epoch: int) -> list[list[int]]:
+        rng = np.random.default_rng(epoch)
+        cuts = sorted({*rng.integers(1, SIZE, 1 + epoch % 4).tolist()})
+        order = rng.permutation(SIZE).tolist()
+        return [order[a:b] for a, b in zip([0, *cuts], [*cuts, SIZE], strict=True)]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+class BudgetOfCount(Budget):
+    """Fills its batches when it begins, in an epoch that it counts itself."""
+
+    set_epoch = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        self.batches = self.fill(self.epoch)
+        yield from self.batches
+
+
+class BudgetOfDraws(BudgetOfCount):
+    """Fills its batches by the global generator, and counts nothing."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.batches = self.fill(int(torch.randint(100, ())))
+        yield from self.batches
+
+
+class Collate:
+    """Adds a random number of its own, and the number of its calls."""
+
+    def __init__(self, rng: Any = None) -> None:
+        self.rng, self.calls = rng or np.random.default_rng(4), 0
+
+    def __call__(self, samples: list[torch.Tensor]) -> torch.Tensor:
+        self.calls += 1
+        batch = torch.stack(samples)
+        batch[:, 2] += self.rng.random() + self.calls
+        return batch
+
+
+class StatefulCollate(Collate):
+    """Has a list, which is neither a generator nor a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[float] = []
+
+    def __call__(self, samples: list[torch.Tensor]) -> torch.Tensor:
+        self.numbers.append(self.rng.random())
+        return torch.stack(samples) + torch.tensor([0, 0, sum(self.numbers)])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"numbers": self.numbers, "rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.numbers, self.rng.bit_generator.state = state["numbers"], state["rng"]
+
+
+def collate_with(samples: list[torch.Tensor], rng: random.Random) -> torch.Tensor:
+    return torch.stack(samples) + torch.tensor([0, 0, rng.random()])
+
+
+def half(dataset: Any) -> Any:
+    return Subset(dataset, range(SIZE))
+
+
+def chain() -> Any:
+    """Datasets inside others, one of them twice."""
+    shared = Both(2 * SIZE)
+    rest = Subset(shared, range(7, SIZE))
+    return ConcatDataset([Stateful(3), Subset(Subset(shared, range(4)), range(4)), rest])
+
+
 class StatefulLoader(DataLoader[Any]):
     """Keeps its own position, as torchdata's StatefulDataLoader does."""
 
@@ -296,7 +418,56 @@ EXACT: dict[str, Callable[[], Any]] = {
     "our loader, 2 workers, with epochs": lambda: ours(Told(), num_workers=2),
     "dataset with epochs, seeded samples": lambda: ours(Both(), seed_samples=True),
     "mixture": lambda: ours(mixed(Both(), Told(5))),
+    "Subset": lambda: DataLoader(half(Stateful()), 4, shuffle=True),
+    "Subset with epochs": lambda: DataLoader(half(Both()), 4, shuffle=True),
+    "ConcatDataset": lambda: DataLoader(chain(), 4, shuffle=True),
+    "Subset with epochs, our loader": lambda: ours(half(Both())),
+    "Subset with epochs, our loader, 2 workers": lambda: ours(half(Told()), num_workers=2),
+    "ConcatDataset, our loader": lambda: ours(chain()),
+    "mixture of parts": lambda: ours(mixed(half(Both()), chain())),
+    "sampler in a sampler": lambda: DataLoader(Rows(), batch_sampler=Shard(Shuffled())),
+    "sampler in a sampler, stateful": lambda: DataLoader(
+        Rows(), batch_sampler=Shard(BatchSampler(StatefulListed(), 3, False))
+    ),
+    "batches by epoch": lambda: DataLoader(Rows(), batch_sampler=Budget()),
+    "batches by epoch, a worker": lambda: DataLoader(Rows(), batch_sampler=Budget(), num_workers=1),
+    "batches by a count": lambda: DataLoader(Rows(), batch_sampler=BudgetOfCount()),
+    "batches by draws": lambda: DataLoader(Noisy(), batch_sampler=BudgetOfDraws()),
+    "collate": lambda: DataLoader(Rows(), 4, shuffle=True, collate_fn=Collate()),
+    "collate, a method": lambda: DataLoader(Rows(), 4, collate_fn=Collate().__call__),
+    "collate, partial": lambda: DataLoader(
+        Rows(), 4, collate_fn=partial(collate_with, rng=random.Random(3))
+    ),
+    "collate, stateful": lambda: DataLoader(Stateful(), 4, collate_fn=StatefulCollate()),
+    "collate, our loader": lambda: ours(Rows(), collate_fn=Collate(np.random.RandomState(3))),
+    "collate, our loader, seeded": lambda: ours(
+        half(Both()), collate_fn=StatefulCollate(), seed_samples=True
+    ),
 }
+
+
+@pytest.mark.parametrize("kind", [Collate, StatefulCollate])
+def test_an_evaluation_begins_with_a_new_collate_function_and_leaves_that_of_training(kind):
+    collate = kind()
+    training = iter(ours(Rows(), collate_fn=collate))
+    expected = [next(iter(ours(Rows(), collate_fn=kind()))).tolist()]
+    passes = EvaluationLoader(Rows(), 4, collate_fn=collate)
+    whole = [batch.tolist() for batch in passes]
+    assert next(training).tolist() == expected[0]
+    assert [batch.tolist() for batch in passes] == whole
+    second = iter(ours(Rows(), collate_fn=kind()))
+    assert next(second).tolist() and next(second).tolist() == next(training).tolist()
+
+
+@pytest.mark.parametrize("stop", range(1, 12, 2))
+@pytest.mark.parametrize("kind", [Budget, BudgetOfCount, BudgetOfDraws])
+def test_an_epoch_with_another_number_of_batches_resumes_at_each_step(kind, stop, tmp_path, caplog):
+    def loader() -> Any:
+        return DataLoader(Noisy(), batch_sampler=kind())
+
+    expected = train(tmp_path / "whole", loader, max_steps=12)
+    assert train(tmp_path / "parts", loader, (stop,), max_steps=12) == expected
+    assert "has changed" not in caplog.text
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -308,10 +479,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path, caplog):
     stops = (5,) if "worker" in name else (2, 6)
     assert train(tmp_path / "parts", loader, stops) == expected
     batches, epochs, _ = expected
-    assert len(batches) == STEPS and list(epochs.values()) == list(range(len(epochs)))
+    assert len(batches) == STEPS
+    if not name.startswith("batches by"):
+        assert list(epochs.values()) == list(range(len(epochs)))
     rows = rows_of(batches)
     if "with epochs" in name:
         assert rows[:, 1].tolist() == [position // SIZE for position in range(len(rows))]
+    if name == "sampler in a sampler":
+        assert rows[:10, 0].tolist() != rows[10:20, 0].tolist(), "each epoch has its order"
     if name == "mixture":
         # Each source repeats its samples in its next epoch.
         assert len({tuple(row) for row in rows[:12]}) > 5 and rows[:, 1].max() >= 2
@@ -355,11 +530,68 @@ def of_torchdata(dataset: Any, **settings: Any) -> Any:
     return stateful.StatefulDataLoader(dataset, 4, **settings)
 
 
+class Hiding:
+    """A sampler, or a dataset, over another one that no name and no class tells."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.inner)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index]
+
+
+class Untyped:
+    """A dataset that is not derived from torch's, with a state and `set_epoch`."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(3)
+
+    def set_epoch(self, epoch: int) -> None: ...
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
 NOT_REPEATED = "draws in a worker are not repeated"
 GLOBAL = "The sampler draws from the global generators"
+NO_COLLATE = "the state of collate_fn (Collate) is not in a checkpoint"
 NOT_KEPT = "the state of the dataset (Stateful.state_dict) is not in a checkpoint"
 PERSISTENT = {"num_workers": 1, "persistent_workers": True}
 NOTICES: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "collate, a worker": (
+        lambda: DataLoader(Rows(), 4, collate_fn=Collate(), num_workers=1),
+        [NOT_REPEATED, NO_COLLATE],
+    ),
+    "collate, a worker, our loader": (
+        lambda: ours(Rows(), collate_fn=Collate(), num_workers=1),
+        [NO_COLLATE],
+    ),
+    "collate, a stream, our loader": (
+        lambda: ours(Stream(), collate_fn=Collate()),
+        ["since the data are a stream"],
+    ),
+    "Subset, a worker": (
+        lambda: DataLoader(half(Stateful()), 4, num_workers=1),
+        [NOT_KEPT, NOT_REPEATED],
+    ),
+    "a hidden sampler": (
+        lambda: DataLoader(Rows(), batch_sampler=Hiding(Shuffled())),
+        ["Hiding.inner (Shuffled) has set_epoch, which"],
+    ),
+    "a hidden dataset": (
+        lambda: DataLoader(Hiding(Untyped()), 4),  # type: ignore[arg-type]
+        [f"Hiding.inner (Untyped) has {name}, which" for name in ("set_epoch", "state_dict")],
+    ),
     "sampler": (lambda: DataLoader(Rows(), 4, sampler=Listed()), ["The order of BatchSampler"]),
     "batch sampler": (lambda: DataLoader(Rows(), batch_sampler=Lists()), ["The order of Lists"]),
     "dataset, a worker": (
