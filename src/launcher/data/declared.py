@@ -1,4 +1,4 @@
-"""What users' datasets, samplers and collate functions declare: a state, or `set_epoch`.
+"""The state and the epochs that datasets, samplers and collate functions of users declare.
 
 A wrapper such as torch's `Subset` declares neither, so the objects inside it are asked.
 """
@@ -196,7 +196,7 @@ def is_number(value: object) -> bool:
 class CollateState:
     """The state of a collate function: its own, or else its random generators and numbers.
 
-    They are its attributes, or those of the object whose method it is, or arguments of a
+    They are its attributes, or attributes of the object whose method it is, or arguments of a
     `functools.partial`. A number counts from when it has changed.
     """
 

@@ -70,7 +70,7 @@ class EvaluationLoader:
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._of_stream() if self.size is None else self._of_ranges(self.size)
-        # The function may be that of training, and each pass gives the same batches.
+        # Training may use the same function, and each pass gives the same batches.
         with closing(batches), kept(self._collate_state):
             self._collate_state.load_state_dict(deepcopy(self._collate_start))
             yield from batches
