@@ -97,8 +97,10 @@ class ResumableLoader:
         return self.dataset if has_state(self.dataset) else None
 
     def _warn(self) -> None:
-        for text in hidden_parts(self.dataset):
-            logger.warning("data.dataset: %s", text)
+        is_mixture = isinstance(self.dataset, Mixture)
+        for part in self.dataset.datasets.values() if is_mixture else [self.dataset]:
+            for text in hidden_parts(part):
+                logger.warning("data: %s", text)
         lost = names_of_states(self.dataset, self.collate)
         if self.num_workers and self.order is not None:
             for name in lost:

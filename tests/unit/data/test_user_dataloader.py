@@ -591,6 +591,10 @@ NOTICES: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: DataLoader(Hiding(Untyped()), 4),  # type: ignore[arg-type]
         [f"Hiding.inner (Untyped) has {name}, which" for name in ("set_epoch", "state_dict")],
     ),
+    "a hidden dataset, our loader": (
+        lambda: ours(mixed(Rows(), Hiding(Untyped()))),
+        [f"Hiding.inner (Untyped) has {name}, which" for name in ("set_epoch", "state_dict")],
+    ),
     "sampler": (lambda: DataLoader(Rows(), 4, sampler=Listed()), ["The order of BatchSampler"]),
     "batch sampler": (lambda: DataLoader(Rows(), batch_sampler=Lists()), ["The order of Lists"]),
     "dataset, a worker": (
