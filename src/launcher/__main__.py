@@ -3,9 +3,14 @@
 Signal handlers are installed before anything slow is imported.
 """
 
-import os
-import signal
 import sys
+
+from launcher.process import import_path
+
+if __name__ == "__main__":
+    import_path.leave_out_run_folder()
+
+import signal
 from importlib import import_module
 
 from launcher.errors import ConfigError
@@ -18,11 +23,10 @@ def main() -> None:
     signals.install()
     prepare_output()
     collector.pause()
-    # As under `python -m`: a package in the current folder can be a `_target_`.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     words = sys.argv[1:]
     try:
+        # As under `python -m`: a package in the current folder can be a `_target_`.
+        import_path.add_current_folder()
         with ending_with_reader():
             if _is_answered(words):
                 return

@@ -16,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from launcher.process import collector, signals, user_exits
+from launcher.process import collector, import_path, signals, user_exits
 from launcher.process.child import PARENT
 from launcher.process.parent import follow_parent
 from launcher.rundir.logs import prepare_output
@@ -67,10 +67,9 @@ def _begin() -> None:
     collector.pause()
     if PARENT in os.environ:
         follow_parent(int(os.environ[PARENT]))
-    if os.getcwd() not in sys.path:
-        # It comes after a snapshot of the code, which is on PYTHONPATH.
-        place = len(sys.path) if "LAUNCHER_SNAPSHOT" in os.environ else 0
-        sys.path.insert(place, os.getcwd())
+    # The current folder comes after a snapshot of the code, which is on PYTHONPATH.
+    place = len(sys.path) if "LAUNCHER_SNAPSHOT" in os.environ else 0
+    import_path.add_current_folder(place)
 
 
 if __name__ == "__main__":

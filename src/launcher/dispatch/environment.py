@@ -15,7 +15,7 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
     The variables of a SLURM step with several tasks are translated into torchrun's. A batch script
     that calls us without srun is not such a step, however many tasks its job has.
     """
-    if "RANK" not in env and int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+    if "RANK" not in env and _number_of(env, "SLURM_STEP_NUM_TASKS", "1") > 1:
         _translate(env)
     # `check_ranks` rejects everything but a number.
     return "RANK" in env and env.get("WORLD_SIZE", "1") not in ("0", "1")
@@ -23,16 +23,13 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
 
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:
     """Check the variables of torchrun, which may be left over from another command."""
-    values = {
-        name: env.get(name, default)
-        for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
-    }
-    for name, value in values.items():
-        if not value.isdecimal():
-            raise ConfigError(f"{name}='{value}' in the environment: should be a number; unset it.")
-    rank, world_size = int(values["RANK"]), int(values["WORLD_SIZE"])
+    world_size = _number_of(env, "WORLD_SIZE", "1")
+    rank = _number_of(env, "RANK", "0")
+    _number_of(env, "LOCAL_RANK", "0")
+    if world_size == 0:
+        raise ConfigError("WORLD_SIZE='0' in the environment: should be at least 1; unset it.")
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]
-    if rank >= max(world_size, 1) or (world_size > 1 and missing):
+    if rank >= world_size or (world_size > 1 and missing):
         without = f", without {', '.join(missing)}" if missing else ""
         raise ConfigError(
             f"RANK={rank} and WORLD_SIZE={world_size} in the environment{without}: left over from"
@@ -40,14 +37,27 @@ def check_ranks(env: Mapping[str, str] = os.environ) -> None:
         )
 
 
+def _number_of(env: Mapping[str, str], name: str, default: str | None = None) -> int:
+    """Return the number in a variable; without a default, the variable must exist."""
+    value = env.get(name, default)
+    if value is None:
+        raise ConfigError(
+            f"SLURM_STEP_NUM_TASKS={env['SLURM_STEP_NUM_TASKS']} in the environment, without"
+            f" {name}: left over from another command; unset it."
+        )
+    if not (value.isascii() and value.isdecimal()):
+        raise ConfigError(f"{name}='{value}' in the environment: should be a number; unset it.")
+    return int(value)
+
+
 def _translate(env: MutableMapping[str, str]) -> None:
-    local = int(env["SLURM_LOCALID"])
+    local, rank = _number_of(env, "SLURM_LOCALID"), _number_of(env, "SLURM_PROCID")
     if devices := visible_devices(env):
         # A task bound to its own GPU sees only this GPU.
         local %= len(devices)
-    env["RANK"], env["WORLD_SIZE"] = env["SLURM_PROCID"], env["SLURM_STEP_NUM_TASKS"]
+    env["RANK"], env["WORLD_SIZE"] = str(rank), env["SLURM_STEP_NUM_TASKS"]
     env["LOCAL_RANK"] = str(local)
-    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "localhost"
     env.setdefault("MASTER_ADDR", first_node(nodes))
     # The port of srun makes it differ between launches, and from a job with the same id of another
     # cluster on this host.

@@ -4,7 +4,6 @@ The command is `python -m launcher.dispatch.freeze FILE [OVERRIDE ...]`. It writ
 into FILE, for `launcher.dispatch.slurm_task` to run, or nothing for a run that is complete.
 """
 
-import os
 import sys
 from pathlib import Path
 
@@ -12,16 +11,16 @@ from launcher.config.compose.composer import command
 from launcher.config.explain import explain, report
 from launcher.dispatch.skip_reasons import folder_of, why_skipped
 from launcher.errors import ConfigError
+from launcher.process import import_path
 from launcher.rundir.provenance import slurm_job_id
 from launcher.slurm.submission import Submission, freeze
 
 
 def main() -> int:
     """Return 2 for an invalid configuration, or a run that belongs to another job."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     path, *overrides = sys.argv[1:]
     try:
+        import_path.add_current_folder()
         folder = prepare(overrides)
         if folder is not None:
             Path(path).write_text(f"{folder}\n")

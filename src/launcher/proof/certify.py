@@ -25,6 +25,7 @@ from typing import NamedTuple
 from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
+from launcher.process.import_path import current_folder
 
 LOSS = r"loss['\"]?[=: ]+['\"]?(-?(?:[0-9.]+(?:e[+-]?\d+)?|inf)|nan)"
 STEP = r"step['\"]?[=: ]+['\"]?([0-9.]+)"
@@ -73,6 +74,7 @@ def pattern(text: str) -> re.Pattern[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
+        current_folder()
         with tempfile.TemporaryDirectory(prefix="launcher-certify-") as folder:
             findings = certify(arguments, Path(folder))
     except ConfigError as error:
@@ -191,7 +193,7 @@ def launch(
 def start(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
     """Start the command in its folder, as the leader of a group of processes."""
     argv = [locate(word).replace(FOLDER_PLACEHOLDER, str(folder)) for word in command]
-    paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [current_folder(), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
     try:
         return subprocess.Popen(

@@ -30,12 +30,18 @@ MACHINE = "machine.yaml"
 def slurm_job_id() -> str | None:
     """Return the SLURM job of this process (an array's task as `1234_5`), or None."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID") or None
+
+
+def restart_count() -> int:
+    """Return how often SLURM has launched this job before."""
+    count = os.environ.get("SLURM_RESTART_COUNT", "")
+    return int(count) if count.isdecimal() else 0
 
 
 def is_restart() -> bool:
     """Return whether SLURM has launched this job before."""
-    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
+    return restart_count() > 0
 
 
 def git_state(folder: str | os.PathLike[str]) -> dict[str, object] | None:

@@ -1,7 +1,13 @@
 """The command line of `python -m launcher.runs`. Each verb is a module, imported on use."""
 
-import argparse
 import sys
+
+from launcher.process import import_path
+
+if __name__ == "__main__":
+    import_path.leave_out_run_folder()
+
+import argparse
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -136,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     try:
         with ending_with_reader():
+            import_path.current_folder()
             parsed = parse(arguments)
             code: int = import_module(VERBS[parsed.verb]).run(parsed)
         return code

@@ -5,7 +5,6 @@ second if run.json still says that the run runs. FOLDER is the run's, or the fol
 has several runs.
 """
 
-import os
 import re
 import signal
 import sys
@@ -16,7 +15,7 @@ from launcher.process.child import describe_end, last_lines
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held_in_job
 from launcher.rundir.lock import RunLock
-from launcher.rundir.provenance import slurm_job_id
+from launcher.rundir.provenance import restart_count, slurm_job_id
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
 from launcher.slurm.shared_job import own_record, runs_of
@@ -101,9 +100,9 @@ def record_failure(
 
 def end_of_job() -> Literal["cancelled", "failed"] | None:
     """Return how this job ends, or None if SLURM starts it again."""
-    restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
     try:
-        cause = cause_of(scheduler.job_info(str(slurm_job_id())), signal.SIGTERM, restarts)
+        info = scheduler.job_info(str(slurm_job_id()))
+        cause = cause_of(info, signal.SIGTERM, restart_count())
     # Perhaps `setup` has hidden scontrol.
     except scheduler.SchedulerError:
         return "failed"

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import find_local_holder, is_held_in_job
-from launcher.rundir.provenance import slurm_job_id
+from launcher.rundir.provenance import restart_count, slurm_job_id
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm import scheduler
 from launcher.slurm.cancel_marker import is_cancel_noted, remove_cancel_note
@@ -91,7 +91,7 @@ class Requeue:
         self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
         self.runs = runs_of(folder)
         self.ended = END_STATES if len(self.runs) > 1 else ()
-        self.restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        self.restarts = restart_count()
         self.requested: Cause | None = None
         """Cause for which we have requested a requeue from SLURM."""
         self.forced = ""

@@ -6,6 +6,7 @@ from launcher.dispatch.environment import check_ranks, first_node, join_ranks
 from launcher.errors import ConfigError
 from launcher.process.gpus import count_gpus
 from launcher.process.rendezvous_port import PORTS
+from launcher.rundir.provenance import is_restart, slurm_job_id
 
 STEP = {
     "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5",
@@ -66,6 +67,8 @@ def test_single_process_joins_no_ranks(env):
         ({"WORLD_SIZE": "two", "RANK": "0"}, r"^WORLD_SIZE='two' .*should be a number"),
         ({"RANK": "-1"}, r"^RANK='-1' .*should be a number"),
         ({"LOCAL_RANK": ""}, r"^LOCAL_RANK='' .*should be a number"),
+        ({"WORLD_SIZE": "0"}, r"^WORLD_SIZE='0' .*at least 1"),
+        ({"WORLD_SIZE": "0", "RANK": "0"}, r"^WORLD_SIZE='0' .*at least 1"),
         ({"RANK": "1"}, r"^RANK=1 and WORLD_SIZE=1 "),
         (
             {"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
@@ -110,3 +113,29 @@ def test_gpus_are_counted_without_torch_if_there_is_at_most_one(tmp_path, files,
     for name in files:
         (tmp_path / name).touch()
     assert count_gpus(env, tmp_path) == count
+
+
+@pytest.mark.parametrize("value", ["", "two", "-1", "\u0663", None])
+@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"])
+def test_a_number_of_slurm_that_is_none_is_a_sentence(name, value):
+    env = {key: text for key, text in STEP.items() if key != name}
+    if value is None and name == "SLURM_STEP_NUM_TASKS":
+        assert not join_ranks(env)
+        return
+    if value is not None:
+        env[name] = value
+    with pytest.raises(ConfigError, match=f"{name}.*unset it"):
+        join_ranks(env)
+
+
+@pytest.mark.parametrize(("variables", "job", "is_again"), [
+    ({}, None, False), ({"SLURM_JOB_ID": "", "SLURM_RESTART_COUNT": ""}, None, False),
+    ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0"}, "7", False),
+    ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}, "7", True),
+])  # fmt: skip
+def test_an_empty_variable_of_slurm_is_no_job(variables, job, is_again, monkeypatch):
+    for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_ARRAY_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert (slurm_job_id(), is_restart()) == (job, is_again)

@@ -18,7 +18,10 @@ from launcher.runs.act.repeat_command import (
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.stored_run import StoredRun
 
-NOT_INHERITED = ("run.id", "run.fork_from", "run.fork_without", "run.init_from", "trainer.pause_at")
+NOT_INHERITED = (
+    *("run.id", "run.dir", "run.fork_from", "run.fork_without", "run.init_from"),
+    "trainer.pause_at",
+)
 
 
 def add_arguments(parser: Parser) -> None:

@@ -18,7 +18,10 @@ from launcher.runs.filters import is_condition, select_some
 from launcher.runs.find_runs import RUN_HELP, find_run, find_runs
 from launcher.runs.stored_run import StoredRun
 
-REPLACED_KEYS = ("run.name", "run.id", "run.resume", "trainer.pause_at", "paths.outputs", "job")
+REPLACED_KEYS = (
+    *("run.name", "run.id", "run.dir", "run.resume"),
+    *("trainer.pause_at", "paths.outputs", "job"),
+)
 """Overrides of the original command line that are replaced, or that a later command must not
 repeat."""
 SIGNAL_CODE = 128
@@ -159,6 +162,9 @@ def run_command(
         check_overrides(run, words)
     outputs = outputs_of(run.folder.path.absolute(), run.name)
     identity = {"run.name": run.name, "run.id": run.id, "paths.outputs": str(outputs)}
+    if any(key_of(word) == "run.dir" for word in run.overrides):
+        # The record may have come from elsewhere with its folder, and the run is where it is.
+        identity["run.dir"] = str(run.folder.path.absolute())
     if job is not None:
         identity |= {"job": job} | ({"job.trust": "true"} if trust else {})
     typed = {key_of(override) for override in overrides}

@@ -2,8 +2,10 @@
 
 import pytest
 
+from launcher.checkpoint.manifest import Manifest
 from launcher.errors import ConfigError
 from launcher.runs.__main__ import parse
+from launcher.runs.act.fork import fork_command
 from launcher.runs.act.repeat_command import ranks_like, run_command, runs_and_overrides
 from launcher.runs.find_runs import find_run
 from launcher.runs.stored_run import StoredRun
@@ -29,6 +31,18 @@ def test_a_run_is_resumed_by_its_own_command(run, outputs):
     words = run_command(run, ["job.checkpoint=best"], job="evaluate")
     here = [*place, f"paths.outputs={outputs}", "job=evaluate", "job.checkpoint=best"]
     assert words == [*kept[:2], *here]
+
+
+@pytest.mark.parametrize("word", ["run.dir=/victim", "++run.dir=/victim", "+run.dir='/victim'"])
+def test_a_run_is_trained_where_it_is_and_not_where_its_command_says(word, make_run, outputs):
+    folder = make_run("a", "aaaa0001", overrides=["model=mlp", word])
+    run = find_run("aaaa0001", outputs)
+    words = [each for each in run_command(run, trust=True) if "run.dir" in each]
+    assert words == [f"run.dir={folder.path}"]
+    (folder.checkpoints / "step-00000010").mkdir(parents=True)
+    manifest = Manifest(10, 1, "none", "sharded")
+    manifest.write(folder.checkpoints / "step-00000010")
+    assert not [each for each in fork_command(run, [], trust=True) if "run.dir" in each]
 
 
 OF_PARTS = [
