@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.compose.resolve import Resolver, as_yaml
 from launcher.config.containers import settings_of, to_plain
+from launcher.config.identity.job_number import find_job_numbers
 from launcher.config.identity.lookup import RunIndex, check_identity, describe_changes, equivalent
 from launcher.config.identity.record_entry import command_record
 from launcher.config.identity.run_id import DERIVED, digest, identity_text, identity_to_hash
@@ -158,8 +159,9 @@ def read(config: DictConfig, runs: RunIndex | None = None) -> tuple[RunConfig, l
     nodes = resolver.nodes()
     continued = None if resolver.has_issues else _name(config, written, nodes, runs)
     plain = resolver.with_run(nodes)
+    issues = resolver.all_issues() or find_job_numbers(config, written)
     hydra = written.pop("hydra", None)
-    return RunConfig(plain, written, hydra, continued), resolver.all_issues()
+    return RunConfig(plain, written, hydra, continued), issues
 
 
 def check(config: DictConfig, runs: RunIndex | None = None) -> RunConfig:

@@ -7,7 +7,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from launcher.config.containers import resolve_at, to_plain
-from launcher.config.identity.run_id import PLACEHOLDER, choices, without_id
+from launcher.config.identity.locations import PLACEHOLDER
+from launcher.config.identity.run_id import choices, without_id
 from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composition_folders, options_with
 from launcher.config.secrets import escape

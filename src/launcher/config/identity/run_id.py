@@ -9,33 +9,24 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.containers import resolve_at, to_plain
+from launcher.config.identity.locations import PLACEHOLDER, PREFIXES, Locations
 from launcher.config.identity.record_entry import for_json
 from launcher.config.schema.hook_dependencies import METRIC_SCHEDULE, measuring, parts
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.run_length import default_steps
 from launcher.config.settings import AUTO
-from launcher.config.tree import Node, Tree, is_interpolation, map_leaves, value_at
+from launcher.config.tree import Node, Tree, get, is_interpolation, map_leaves, value_at
 from launcher.process.files import expand
-
-LOCATION_PREFIXES = (
-    "${run.",
-    "${paths.",
-    "${hydra",
-    "${launcher.id",
-    "${launcher.name",
-    "${launcher.path",
-)
-"""Interpolations that contain where a run is stored and do not affect its numbers. They are hashed
-as written."""
 
 HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_without")
 """Keys of `run` that are hashed if they are set, since they name another run or another initial
@@ -55,9 +46,6 @@ ids."""
 
 DIGITS, DERIVED = 12, "${launcher.id:}"
 """Number of digits of an id, and the pattern of an id that is a hash."""
-
-PLACEHOLDER = "<id>"
-"""The value of `run.id` in values that are hashed, and refer to it."""
 
 ESCAPED = "$\\u007b"
 """`${` in JSON, so that OmegaConf takes no text of an identity for an interpolation."""
@@ -96,16 +84,25 @@ def identity_to_hash(config: DictConfig, written: Tree, plain: Node | None = Non
         plain: the same resolved `without_id`, if that is known.
     """
     excluded = _keys_to_exclude(config, written)
+    locations = cache(partial(Locations.of, config))
 
     def value_to_hash(value: Any, keys: tuple[object, ...]) -> Any:
         if is_interpolation(value):
-            if any(prefix in value for prefix in LOCATION_PREFIXES):
-                return value
-            value = resolve_at(config, keys) if plain is None else value_at(plain, keys)
-            if isinstance(value, dict | list):
+            is_of_a_place = any(prefix in value for prefix in PREFIXES)
+            try:
+                resolved = resolve_at(config, keys) if plain is None else value_at(plain, keys)
+            except OmegaConfBaseException:
+                # Hydra asks for the id before it has set what `${hydra:...}` reads.
+                if is_of_a_place:
+                    return value
+                raise
+            if isinstance(resolved, dict | list):
+                node = resolve_at(config, keys)
+                if is_of_a_place and locations().contain(node):
+                    return value
                 # In it, locations are hashed as written too.
-                value = resolve_at(config, keys)
-                return map_leaves(_without(value, excluded, keys), value_to_hash, keys)
+                return map_leaves(_without(node, excluded, keys), value_to_hash, keys)
+            value = locations().hide(value, resolved)
         key = ".".join(map(str, keys))
         if isinstance(value, str) and key in HASHED_FILES:
             return _content(expand(value))
@@ -116,7 +113,10 @@ def identity_to_hash(config: DictConfig, written: Tree, plain: Node | None = Non
     hashed: Tree = map_leaves(_without(written, excluded), value_to_hash)
     for key in HASHED_RUN_KEYS:
         if (setting := OmegaConf.select(config, key)) is not None:
-            hashed[key] = str(setting)
+            text = get(written, key)
+            hashed[key] = str(
+                locations().hide(text, setting) if is_interpolation(text) else setting
+            )
     return hashed
 
 
