@@ -40,10 +40,14 @@ def save(
     saver.save(payload(step, value, best_step, size), wait=True)
 
 
+ABSENT = object()
+"""The value of a key that is removed."""
+
+
 def change_manifest(folder: Path, **values: Any) -> None:
     """Set keys of a manifest, with the checksum that fits."""
     file = folder / "manifest.json"
     data = json.loads(file.read_bytes()) | values
-    del data["xxh3"]
+    data = {key: value for key, value in data.items() if value is not ABSENT and key != "xxh3"}
     data["xxh3"] = xxhash.xxh3_128_hexdigest(json.dumps(data, sort_keys=True).encode())
     file.write_text(json.dumps(data))

@@ -6,6 +6,7 @@ from pathlib import Path
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.record_format import FORMAT_VERSION
 from launcher.runs.trials import INVALID, Goal, Trial
 
 SPACE = {
@@ -43,5 +44,6 @@ def study_on_disk(outputs: Path, paused: bool = False) -> Path:
     invalid = Trial(
         goal, len(VALUES), {"optimizer.lr": 0.02, "model.width": "8"}, SPACE, rejection="no"
     )
-    (folder / INVALID / "trial-0006.json").write_text(json.dumps(invalid.as_data(folder.name)))
+    alone = {"format_version": FORMAT_VERSION, "trials": [invalid.as_data(folder.name)]}
+    (folder / INVALID / "trial-0006.json").write_text(json.dumps(alone))
     return folder

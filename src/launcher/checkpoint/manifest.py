@@ -6,7 +6,7 @@ import re
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from launcher.errors import ConfigError
 
 NAME = "manifest.json"
 VERSION = 1
+"""Number of the format of a checkpoint. It changes with the fields of `Manifest` and `FileEntry`,
+and with the other files of a checkpoint."""
 
 
 class CorruptCheckpoint(Exception):
@@ -28,7 +30,11 @@ class CorruptCheckpoint(Exception):
 
 
 class UnsupportedCheckpoint(ConfigError):
-    """The checkpoint has a newer format. It is not damaged, and not set aside."""
+    """The checkpoint is whole, and another version of Launcher wrote it. It is not set aside."""
+
+    def __init__(self, folder: Path, difference: str):
+        self.problem = f"written by another version of Launcher ({difference})"
+        super().__init__(f"{folder}: is {self.problem}; use that version. Nothing was renamed.")
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Manifest:
 
         Raises:
             CorruptCheckpoint: it is missing, or differs from what was written.
-            UnsupportedCheckpoint: it has a newer format version.
+            UnsupportedCheckpoint: another version of Launcher wrote it.
             OSError: it cannot be read, so its content is not known.
         """
         try:
@@ -73,20 +79,30 @@ class Manifest:
 
 def _parse(folder: Path, content: bytes) -> Manifest:
     data = json.loads(content)
-    version = data["format_version"]
-    if version > VERSION:
-        raise UnsupportedCheckpoint(
-            f"{folder}: this checkpoint has format version {version}, and this version of Launcher"
-            f" reads up to {VERSION}; use the version that wrote it, or a newer one."
-        )
+    # The rule of the checksum is the same in every format, so it tells damage from another version.
     if data.pop("xxh3") != _digest(data):
         raise ValueError("its checksum does not match")
-    files = [_entry(**entry) for entry in data.pop("files")]
+    try:
+        if difference := _difference(data):
+            raise UnsupportedCheckpoint(folder, difference)
+        files = [_entry(**entry) for entry in data.pop("files")]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UnsupportedCheckpoint(folder, str(error)) from None
     if outside := [
         e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts
     ]:
         raise ValueError(f"{outside[0]} is outside the folder")
     return Manifest(files=files, **data)
+
+
+def _difference(data: dict[str, Any]) -> str:
+    """Return how the format of a whole manifest differs from this version's, or an empty text."""
+    if (version := data.get("format_version")) != VERSION:
+        return f"format_version {version}, and this one reads {VERSION}"
+    names = {each.name for each in fields(Manifest)}
+    texts = {"has": data.keys() - names, "lacks": names - data.keys()}
+    found = [f"it {verb} {', '.join(sorted(keys))}" for verb, keys in texts.items() if keys]
+    return " and ".join(found)
 
 
 def _entry(name: str, size: int, xxh3: str, pieces: Any = ()) -> FileEntry:
@@ -107,7 +123,7 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
             compared.
     Raises:
         CorruptCheckpoint: a file is missing or differs.
-        UnsupportedCheckpoint: it has a newer format version.
+        UnsupportedCheckpoint: another version of Launcher wrote it.
         OSError: the folder cannot be read, so its content is not known.
     """
     manifest = Manifest.read(folder)

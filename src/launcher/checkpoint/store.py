@@ -270,7 +270,8 @@ class CheckpointStore:
 
         Raises:
             CorruptCheckpoint: all are damaged. Starting from step 0 would lose the run silently.
-            UnsupportedCheckpoint: the newest has a newer format version. Nothing is renamed.
+            UnsupportedCheckpoint: another version of Launcher wrote the newest one. Nothing is
+                renamed.
         """
         problems: list[str] = []
         for _, folder in self._candidates():

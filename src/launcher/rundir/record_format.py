@@ -25,7 +25,9 @@ from launcher.process.files import patiently
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
 FORMAT_VERSION = 1
-"""Version of run.json. A change of the format comes with code that reads the one before."""
+"""Version of run.json and of a trial's file. It changes with their fields, and a change comes with
+code that reads the one before."""
+READABLE_VERSIONS = (1,)
 IDENTITY_VERSION = 1
 """Version of the tree that is hashed for a run's id: a change gives every run another id."""
 
@@ -181,8 +183,8 @@ RECORD_FIELDS = _fields(RecordData)
 ATTEMPT_KEYS = tuple(AttemptData.__annotations__)
 
 
-class NewerRecord(ValueError):
-    """A record in a format that only a later version of Launcher reads."""
+class UnsupportedRecord(ValueError):
+    """A record in a format that only another version of Launcher reads."""
 
 
 def read_record(path: str | os.PathLike[str]) -> RecordData:
@@ -200,9 +202,10 @@ def parse_record(content: bytes) -> RecordData:
     if not isinstance(data, dict):
         raise ValueError("not a mapping")
     version = data.get("format_version", FORMAT_VERSION)
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        raise NewerRecord(
-            f"format_version is {version}, and this version of Launcher reads {FORMAT_VERSION}"
+    if isinstance(version, int) and version not in READABLE_VERSIONS:
+        raise UnsupportedRecord(
+            f"written by another version of Launcher (format_version {version}, and this one"
+            f" reads {FORMAT_VERSION})"
         )
     _check(data, RECORD_FIELDS, "", data)
     if data.get("state") not in STATES:

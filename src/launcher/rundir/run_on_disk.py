@@ -9,8 +9,8 @@ from launcher.rundir.folder import RunFolder, is_copy, run_name
 from launcher.rundir.record_format import (
     IDENTITY_VERSION,
     AttemptData,
-    NewerRecord,
     RecordData,
+    UnsupportedRecord,
     read_record,
 )
 
@@ -20,12 +20,16 @@ class RunOnDisk:
     path: str
     record: RecordData
     """run.json; empty if there is none, or if it cannot be read."""
+    is_unsupported: bool = False
+    """Another version of Launcher wrote run.json."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         path = os.fspath(path)
         try:
             return cls(path, read_record(f"{path}/run.json"))
+        except UnsupportedRecord:
+            return cls(path, {}, is_unsupported=True)
         except (OSError, ValueError):
             return cls(path, {})
 
@@ -34,7 +38,7 @@ class RunOnDisk:
         """Read a run that may be trained, or return None if there is none.
 
         Raises:
-            OSError, ConfigError: run.json cannot be read, or is of a later version.
+            OSError, ConfigError: run.json cannot be read, or is of another version of Launcher.
         """
         try:
             return cls(str(folder.path), load_record(folder)[0])
@@ -111,13 +115,13 @@ def load_record(folder: RunFolder) -> tuple[RecordData, str | None]:
 
     Raises:
         FileNotFoundError: there is none.
-        ConfigError: a later version of Launcher has written it.
+        ConfigError: another version of Launcher has written it.
     """
     path = folder.record_path
     try:
         return read_record(path), None
-    except NewerRecord as error:
-        raise ConfigError(f"{path}: {error}; use that version, or {folder.another}.") from error
+    except UnsupportedRecord as error:
+        raise ConfigError(f"{path}: is {error}; use that version, or {folder.another}.") from error
     except IsADirectoryError:
         return {}, "it is a folder"
     except ValueError as error:

@@ -38,7 +38,7 @@ FIELDS: dict[str, Callable[[StoredRun], object]] = {
 """Fields of run.json, by their names in a filter."""
 STATES = (
     "new", "queued", "running", "preempted", "paused", "completed", "failed", "cancelled", "stale",
-    "damaged",
+    "damaged", "unsupported",
 )  # fmt: skip
 ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 CONDITION = re.compile(r"([^=<>!]+)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)

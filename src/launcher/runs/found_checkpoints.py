@@ -28,6 +28,7 @@ from launcher.runs.stored_run import StoredRun
 HEADINGS = ("run", "step", "size", "age", "state")
 
 UNFINISHED = "unfinished"
+UNSUPPORTED = "of another version"
 ASIDE = {
     CORRUPT: "set aside",
     ABANDONED: "abandoned",
@@ -67,7 +68,7 @@ class FoundCheckpoint:
 
     @property
     def is_damaged(self) -> bool:
-        return bool(self.problem) and not self.is_aside
+        return bool(self.problem) and not self.is_aside and UNSUPPORTED not in self.marks
 
     @property
     def step(self) -> int | None:
@@ -121,7 +122,9 @@ def _verify(
         try:
             manifest = Manifest.read(path)
             problem = "; ".join(issues(path, manifest, reads))
-        except (CorruptCheckpoint, UnsupportedCheckpoint, OSError) as error:
+        except UnsupportedCheckpoint as error:
+            marks, problem = (UNSUPPORTED, *marks), error.problem
+        except (CorruptCheckpoint, OSError) as error:
             problem = str(error).removeprefix(f"{path.name}: ")
     # Otherwise a running process has just deleted it.
     with suppress(OSError):

@@ -47,13 +47,13 @@ class StoredRun(RunOnDisk):
     def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
         run = RunOnDisk.read(path)
         if not (record := run.record):
-            return cls(run.path, {})
+            return cls(run.path, {}, run.is_unsupported)
         choices = {
             group: to_override_text(option) for group, option in record.pop("choices", {}).items()
         }
         record.pop("identity", None)
         record.pop("trials", None)
-        return cls(run.path, intern_value(record), intern_value(choices))
+        return cls(run.path, intern_value(record), choices=intern_value(choices))
 
     # -------------------------------------------------------------------------------- state and job
     @cached_property
@@ -61,11 +61,12 @@ class StoredRun(RunOnDisk):
         """The state in run.json, corrected by the run's lock and SLURM's queue.
 
         `stale`: run.json says running or queued, but no process holds the run and no job of it is
-        in the queue. `damaged`: run.json cannot be read. A preempted run whose job is in the queue
+        in the queue. `damaged`: run.json cannot be read. `unsupported`: another version of
+        Launcher wrote it. A preempted run whose job is in the queue
         is still `preempted`.
         """
         if not self.record:
-            return "damaged"
+            return "unsupported" if self.is_unsupported else "damaged"
         if self.was_cancelled:
             return "cancelled"
         state = self.recorded_state or "new"

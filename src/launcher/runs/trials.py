@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.config.schema.metric_direction import sort_best_first
+from launcher.errors import ConfigError
 from launcher.process.files import patiently
 from launcher.rundir.folder import run_folders, run_name
 from launcher.rundir.history import Curve, History
-from launcher.rundir.record_format import TrialData, parse_record
+from launcher.rundir.record_format import TrialData, UnsupportedRecord, parse_record
 from launcher.runs.format import number as short
 from launcher.runs.objective import Which, curve_of, value
 from launcher.runs.stored_run import StoredRun
@@ -201,19 +202,22 @@ def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredR
                 result.setdefault(trial["number"], (trial, run))
     for path in (outputs / STUDIES / study / INVALID).glob("*.json"):
         # One that cannot be read is asked for again.
-        for trial in _trials_of(path, study, b'{"trials":[%s]}'):
+        for trial in _trials_of(path, study):
             result.setdefault(trial["number"], (trial, None))
     return dict(sorted(result.items()))
 
 
-def _trials_of(file: Path, study: str, form: bytes = b"%s") -> list[TrialData]:
-    """Read the trials of a study that a run is, or none if the file is damaged."""
+def _trials_of(file: Path, study: str) -> list[TrialData]:
+    """Read the trials of a study in a record, or none if the file is damaged."""
     try:
-        content = form % patiently(file.read_bytes)
+        content = patiently(file.read_bytes)
         # Most runs are of others, and parsing takes ten times longer than this.
         if json.dumps(study).encode() not in content:
             return []
         return [one for one in parse_record(content).get("trials", ()) if one["study"] == study]
+    except UnsupportedRecord as error:
+        # Another trial in its place would be the same training, under its number.
+        raise ConfigError(f"{file}: is {error}; use that version, or another name.") from error
     except (OSError, ValueError):
         return []
 

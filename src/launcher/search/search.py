@@ -15,6 +15,7 @@ from launcher.process.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import ON_RUN, is_held
 from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import FORMAT_VERSION
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.format import number as short
 from launcher.runs.trials import INVALID, Trial, best_of, find_trials
@@ -98,7 +99,8 @@ class Search:
         if trial.run is None:
             path = self.folder / INVALID / f"trial-{trial.number:04d}.json"
             path.parent.mkdir(exist_ok=True)
-            replace_file(path, json.dumps(data).encode())
+            alone = {"format_version": FORMAT_VERSION, "trials": [data]}
+            replace_file(path, json.dumps(alone).encode())
         elif self._is_held(trial) or trial.run in self._busy_runs():
             self.unrecorded.add(trial.number)
         else:

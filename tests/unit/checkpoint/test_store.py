@@ -15,7 +15,7 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
 from launcher.process.ranks import Ranks
 from launcher.strategies.base import ShardSpec
-from support.stores import change_manifest, payload, save
+from support.stores import payload, save
 
 
 @pytest.fixture
@@ -159,12 +159,9 @@ def test_all_files_of_one_that_was_set_aside_are_verified(store, tmp_path):
     assert newest is not None and newest[1].step == 5
 
 
-@pytest.mark.parametrize("damage", [{"format_version": "1"}, {"files": [1]}, "deep", "[]"])
+@pytest.mark.parametrize("damage", ["deep", "[]"])
 def test_a_manifest_of_wrong_types_is_damage(store, tmp_path, damage):
-    if isinstance(damage, dict):
-        change_manifest(store.path(10), **damage)
-    else:
-        (store.path(10) / "manifest.json").write_text("[" * 100_000 if damage == "deep" else damage)
+    (store.path(10) / "manifest.json").write_text("[" * 100_000 if damage == "deep" else damage)
     newest = store.newest_valid()
     assert newest is not None and newest[1].step == 5
     assert (tmp_path / "corrupt-step-00000010").is_dir()

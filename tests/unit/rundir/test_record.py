@@ -13,6 +13,7 @@ from launcher.rundir.provenance import git_state
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import AttemptData, RecordData, iso, read_record
 from launcher.rundir.run_on_disk import RunOnDisk
+from launcher.runs.stored_run import StoredRun
 from launcher.runs.trials import Goal, Trial
 from support.crash import killed
 from support.git import commit, git
@@ -291,13 +292,15 @@ def test_an_attempt_has_waited_since_its_submission_or_the_requeue(folder, clock
         assert newest["launched"] < newest["started"]
 
 
-def test_a_record_of_a_newer_format_is_rejected_and_stays(tmp_path):
+@pytest.mark.parametrize("version", [0, 99])
+def test_a_record_of_another_format_is_rejected_and_stays(version, tmp_path):
     folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
-    folder.record_path.write_text('{"format_version": 2, "state": "resting"}')
+    folder.record_path.write_text(f'{{"format_version": {version}, "state": "resting"}}')
     for read in (RunRecord, RunOnDisk.load):
-        with pytest.raises(ConfigError, match="and this version of Launcher reads 1; use that"):
+        with pytest.raises(ConfigError, match=f"by another version of .*_version {version}, and"):
             read(folder)
-    assert RunOnDisk.read(folder).record == {}
+    found = StoredRun.read(folder.path)
+    assert (found.record, found.state) == ({}, "unsupported")
     assert json.loads(folder.record_path.read_text())["state"] == "resting"
 
 

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         runs = having
     reads = arguments.verify or arguments.digest
     checkpoints = [each for run in runs for each in verify_checkpoints(run, reads, at)]
-    damaged = [each for each in checkpoints if each.is_damaged]
+    not_verified = [each for each in checkpoints if each.problem and not each.is_aside]
     if not checkpoints:
         print("There are no checkpoints.", file=sys.stderr)
     elif arguments.digest:
@@ -68,9 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"{digest}  {each.path}", flush=True)
     else:
         table(checkpoints, reads).print()
-    for each in damaged:
+    for each in not_verified:
         print(f"{each.path}: {each.problem}", file=sys.stderr)
-    return int(reads and bool(damaged))
+    return int(reads and bool(not_verified))
 
 
 def check_options(arguments: argparse.Namespace) -> None:

@@ -29,6 +29,7 @@ COLORS = {
     "completed": "blue",
     "failed": "red",
     "damaged": "red",
+    "unsupported": "red",
     "stale": "yellow",
     "paused": "cyan",
     "preempted": "yellow",
