@@ -20,6 +20,7 @@ from launcher.process import collector, import_path, signals, user_exits
 from launcher.process.child import PARENT
 from launcher.process.parent import follow_parent
 from launcher.rundir.logs import prepare_output
+from launcher.rundir.provenance import SNAPSHOT
 
 
 def main() -> None:
@@ -68,7 +69,7 @@ def _begin() -> None:
     if PARENT in os.environ:
         follow_parent(int(os.environ[PARENT]))
     # The current folder comes after a snapshot of the code, which is on PYTHONPATH.
-    place = len(sys.path) if "LAUNCHER_SNAPSHOT" in os.environ else 0
+    place = len(sys.path) if SNAPSHOT in os.environ else 0
     import_path.add_current_folder(place)
 
 

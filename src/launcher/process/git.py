@@ -41,6 +41,14 @@ def list_files(folder: str | os.PathLike[str], *arguments: str) -> list[str]:
     return [os.fsdecode(name) for name in output.split(b"\0") if name]
 
 
+def list_submodules(top: Path) -> list[str]:
+    """List the folders of the submodules of a repository, and of theirs, that have files."""
+    if not (top / ".gitmodules").exists():
+        return []
+    each = r'printf "%s\0" "$displaypath"'
+    return list_files(top, "submodule", "foreach", "--quiet", "--recursive", each)
+
+
 def list_untracked(top: Path) -> list[str]:
     """List untracked files that are not ignored, see `is_foreign`."""
     names = list_files(top, "ls-files", "-z", "--others", "--exclude-standard")

@@ -123,6 +123,7 @@ class RunFolder:
     run.lock                       exists while a process works on it (see `launcher.rundir.lock`)
     metrics.jsonl                  one line for each logged step
     code.diff, environment.txt     its code and packages (see `launcher.rundir.reproduction`)
+    code-1.diff                    the code of another repository
     media.jsonl, images/           logged images and histograms (see `launcher.hooks.media`)
     logs/                          launcher.log (rank 0), rank-<r>.log, output.log, slurm-<job>.log
     checkpoints/step-00000100/     latest -> step-00000100, best -> ...

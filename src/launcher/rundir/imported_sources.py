@@ -27,13 +27,7 @@ def digest_imported_sources() -> dict[str, str]:
     A file that was edited after its import keeps the digest of the running code.
     """
     sources = {}
-    for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if not isinstance(path, str) or _is_foreign(name, path):
-            continue
-        key = _key(name, path)
-        if key is None:
-            continue
+    for key, (path, module) in _imported_modules():
         spec = getattr(module, "__spec__", None)
         entry = _imported.get(path)
         # Reloading a module gives it another spec.
@@ -43,6 +37,20 @@ def digest_imported_sources() -> dict[str, str]:
             entry = _imported[path] = (spec, digest)
         sources[key] = entry[1]
     return dict(sorted(sources.items()))
+
+
+def imported_files() -> dict[str, str]:
+    """Return the paths, by name, of the user's own files that this process has imported."""
+    return {key: path for key, (path, _) in _imported_modules()}
+
+
+def _imported_modules() -> Iterator[tuple[str, tuple[str, object]]]:
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str) or _is_foreign(name, path):
+            continue
+        if (key := _key(name, path)) is not None:
+            yield key, (path, module)
 
 
 def source_changes(stored: Mapping[str, object], current: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Provenance of a run's numbers: the code's commit, the libraries' versions, the SLURM job."""
 
+import json
 import os
 import platform
 import re
@@ -9,6 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from launcher.process.git import run_git
+from launcher.rundir.imported_sources import imported_files
+from launcher.rundir.repositories import other_repositories
 
 # Modules and distributions that may change a run's numbers. They are recorded only if imported,
 # since not every run uses them.
@@ -23,6 +26,8 @@ VERSIONED = {
 
 GIT_TIMEOUT = 2.0
 """Seconds that a start waits for git."""
+SNAPSHOT = "LAUNCHER_SNAPSHOT"
+"""The variable with the file of a snapshot of the code, see `launcher.slurm.snapshot`."""
 MACHINE = "machine.yaml"
 """The file of a checkpoint with `machine_state`."""
 
@@ -47,10 +52,12 @@ def is_restart() -> bool:
 def git_state(folder: str | os.PathLike[str]) -> dict[str, object] | None:
     """Return {"commit": hash, "dirty": bool} of a repository; untracked files are not dirty.
 
+    A submodule is dirty with another commit than the repository has, or with changes.
+
     Returns:
         None without a repository, without git, or if it takes too long.
     """
-    options = "--porcelain=v2 --branch --untracked-files=no --ignore-submodules=dirty"
+    options = "--porcelain=v2 --branch --untracked-files=no --ignore-submodules=untracked"
     status = run_git(folder, "status", *options.split(), timeout=GIT_TIMEOUT)
     if status is None:
         return None
@@ -61,6 +68,45 @@ def git_state(folder: str | os.PathLike[str]) -> dict[str, object] | None:
         elif line and not line.startswith("#"):
             dirty = True
     return None if commit in (None, "(initial)") else {"commit": commit, "dirty": dirty}
+
+
+def code_that_trains() -> dict[str, object] | None:
+    """Return the commit and the state of the code that this process has imported.
+
+    Repositories of imported files, other than the current folder's, have theirs in `repositories`.
+    """
+    state = own_state()
+    files = files_outside_snapshot().values()
+    others = {str(folder): git_state(folder) for folder in other_repositories(files)}
+    if not others:
+        return state
+    state = state or {"commit": None, "dirty": False}
+    is_dirty = any(other is None or other["dirty"] for other in (state, *others.values()))
+    return {**state, "dirty": is_dirty, "repositories": others}
+
+
+def own_state() -> dict[str, object] | None:
+    """Return `git_state` of the current folder, or of the snapshot that runs in its place."""
+    if (snapshot := snapshot_file()) is None:
+        return git_state(Path.cwd())
+    saved = json.loads(snapshot.read_bytes())
+    return {"commit": saved["commit"], "dirty": saved["dirty"]}
+
+
+def snapshot_file() -> Path | None:
+    """Return the file that describes the snapshot of the code which this process runs, if any."""
+    file = os.environ.get(SNAPSHOT)
+    return None if file is None or not os.path.exists(file) else Path(file)
+
+
+def files_outside_snapshot() -> dict[str, str]:
+    """Return the files that this process has imported, see `imported_files`."""
+    files, snapshot = imported_files(), snapshot_file()
+    if snapshot is None:
+        return files
+    return {
+        name: file for name, file in files.items() if not Path(file).is_relative_to(snapshot.parent)
+    }
 
 
 def versions(also: Collection[str] = ()) -> dict[str, str]:
@@ -88,7 +134,7 @@ def _version_of(distribution: str) -> str | None:
 
 def code_state(also: Collection[str] = ()) -> dict[str, object]:
     """Return the code's commit and the versions, for the drift report of a later resume."""
-    return {"git": git_state(Path.cwd()), "versions": versions(also)}
+    return {"git": own_state(), "versions": versions(also)}
 
 
 def machine_state(

@@ -12,13 +12,12 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from launcher.process.files import find_unused_name, patiently, replace_file
 from launcher.rundir import metrics_summary
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.provenance import git_state, slurm_job_id, versions
+from launcher.rundir.provenance import code_that_trains, slurm_job_id, versions
 from launcher.rundir.record_format import (
     ATTEMPT_KEYS,
     FORMAT_VERSION,
@@ -152,7 +151,7 @@ class RunRecord:
         )
         begun: RecordData = {"state": "running", "step": start_step, "max_steps": max_steps}
         begun |= {"world_size": world_size, "strategy": strategy, "data_files": data_files}
-        self.data.update({**begun, "git": git_state(Path.cwd()), "versions": versions()})
+        self.data.update({**begun, "git": code_that_trains(), "versions": versions()})
         self.data["logged"] = None
         self._note_command(command)
         self._write()

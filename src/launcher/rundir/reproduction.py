@@ -1,6 +1,7 @@
 """Files by which a run can be reproduced: uncommitted changes, and all distributions."""
 
 import atexit
+import json
 import os
 import platform
 import re
@@ -8,16 +9,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from launcher.process.files import replace_file
-from launcher.process.git import list_untracked, run_git
+from launcher.process.git import list_submodules, list_untracked, run_git
+from launcher.rundir.imported_sources import imported_files
+from launcher.rundir.provenance import files_outside_snapshot, snapshot_file
+from launcher.rundir.repositories import other_repositories, top_of
 from launcher.rundir.secret_patterns import SECRET_TEXT
 
 CODE, ENVIRONMENT = "code.diff", "environment.txt"
+OTHERS = "code-*.diff"
+"""The files of other repositories of which code was imported."""
 SUFFIXES = (
     *(".py", ".pyi", ".yaml", ".yml", ".toml", ".cfg", ".sh"),
     *(".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"),
@@ -28,6 +35,7 @@ MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 1 << 23
 MAX_UNTRACKED = 500
 FIELD = re.compile(r"^(Name|Version): *(.*?)\s*$", re.MULTILINE)
 COMMIT, LEFT_OUT = "# commit: ", "# left out: "
+HASH = re.compile(r"[0-9a-f]{40,64}")
 SECRET_NAME = re.compile(
     rb"(?:^|[/._-])(?:secrets?|credentials?|passwords?|passwd|tokens?|api_?keys?|private|netrc|pypirc|htpasswd|kubeconfig"
     rb"|id_(?:rsa|dsa|ecdsa|ed25519)|env)(?:[._-][^/]*)?$|\.(?:pem|key|p12|pfx|jks|kdbx|env|asc|gpg)$",
@@ -35,8 +43,15 @@ SECRET_NAME = re.compile(
 )
 
 
+ROOT = "# imported from: "
+"""A folder of the repository in which Python looks for modules."""
+SUBMODULE, REPOSITORY = "# submodule: ", "# repository: "
+
+
 def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] | None:
     """Write `code.diff` and `environment.txt` in a process that training does not wait for.
+
+    Each other repository of an imported file has a `code-<number>.diff`.
 
     A thread would not do: the data workers are forked at the same time, and a lock that the thread
     holds (the lock of `tempfile` had this effect) would stay locked in a worker forever.
@@ -52,17 +67,42 @@ def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] |
     if not is_new and (folder / ENVIRONMENT).exists():
         return None
     command = [sys.executable, "-m", __name__, str(folder.absolute()), str(outputs.absolute())]
-    nothing = subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=pipe, stdout=nothing, stderr=nothing)
+    assert process.stdin is not None
+    # It may have ended, and then there is nobody to tell.
+    with suppress(OSError), process.stdin as words:
+        words.write(json.dumps([imported_files(), files_outside_snapshot()]).encode())
     atexit.register(process.wait)
     return process
 
 
 def _write(folder: Path, outputs: Path) -> None:
+    files, outside = json.load(sys.stdin)
     # The run's own files are more important, and it reports a full disk itself.
     with suppress(OSError):
-        replace_file(folder / CODE, code_diff(Path.cwd(), outputs))
+        for old in folder.glob(OTHERS):
+            old.unlink()
+        for number, other in enumerate(other_repositories(outside.values()), 1):
+            repository = REPOSITORY.encode() + os.fsencode(other) + b"\n"
+            replace_file(
+                folder / OTHERS.replace("*", str(number)),
+                repository + code_diff(other, outputs, files),
+            )
+        replace_file(folder / CODE, _own_diff(outputs, files))
         replace_file(folder / ENVIRONMENT, environment().encode())
+
+
+def _own_diff(outputs: Path, files: Mapping[str, str]) -> bytes:
+    """Return the changes of the current folder's repository, or of the snapshot in its place."""
+    if (snapshot := snapshot_file()) is None:
+        return code_diff(Path.cwd(), outputs, files)
+    saved = json.loads(snapshot.read_bytes())
+    lines = [f"{COMMIT}{saved['commit']}"]
+    lines += [f"{SUBMODULE}{commit} {name}" for name, commit in saved["submodules"].items()]
+    lines += [f"{ROOT}{root}" for root in _roots(snapshot.parent / "code", files)]
+    diff = (snapshot.parent / CODE).read_bytes()
+    return "\n".join([*lines, ""]).encode() + _bound(diff)
 
 
 def environment() -> str:
@@ -84,22 +124,36 @@ def environment() -> str:
     return "\n".join([f"# {interpreter}, {platform.platform()}", *sorted(requirements)]) + "\n"
 
 
-def code_diff(code: Path, outputs: Path) -> bytes:
+def code_diff(code: Path, outputs: Path, files: Mapping[str, str] | None = None) -> bytes:
     """Return the changes of a working tree with its untracked sources, for `git apply`.
 
-    Comments at the beginning list the commit, and the files that are left out because they are too
-    large or look like secrets. It is empty without a repository with a commit.
+    Comments at the beginning list the commit, the submodules with theirs, the folders from which
+    modules were imported, and the files that are left out because they are too large or look like
+    secrets. It is empty without a repository with a commit.
 
     Args:
         code: a folder of the repository.
         outputs: a folder whose files are not code.
+        files: paths of imported files, by the names of their modules.
     """
-    commit = run_git(code, "rev-parse", "--verify", "HEAD")
-    top = run_git(code, "rev-parse", "--show-toplevel")
-    index = run_git(code, "rev-parse", "--path-format=absolute", "--git-path", "index")
-    if not commit or not top or not index:
+    root, commit = top_of(code), run_git(code, "rev-parse", "--verify", "HEAD")
+    if root is None or not commit:
         return b""
-    root = Path(os.fsdecode(top.strip()))
+    header, diff = COMMIT.encode() + commit, _diff(root, outputs)
+    for name in list_submodules(root):
+        commit = run_git(root / name, "rev-parse", "--verify", "HEAD") or b"\n"
+        header += SUBMODULE.encode() + commit.strip() + b" " + os.fsencode(name) + b"\n"
+        diff += _diff(root / name, outputs, f"{name}/")
+    for folder in _roots(root, files or {}):
+        header += ROOT.encode() + os.fsencode(folder) + b"\n"
+    return header + _bound(diff)
+
+
+def _diff(root: Path, outputs: Path, prefix: str = "") -> bytes:
+    """Return the changes of one repository; `prefix` is its folder in an outer one."""
+    index = run_git(root, "rev-parse", "--path-format=absolute", "--git-path", "index")
+    if not index:
+        return b""
     with tempfile.TemporaryDirectory(prefix="launcher-index-") as folder:
         copy = Path(folder) / "index"
         # Nothing was ever added.
@@ -111,8 +165,19 @@ def code_diff(code: Path, outputs: Path) -> bytes:
         if names:
             run_git(root, "add", "--intent-to-add", "--", *names, index=copy)
         options = "--binary --no-color --no-ext-diff --ignore-submodules"
-        diff = run_git(root, "diff", *options.split(), "HEAD", index=copy)
-    return COMMIT.encode() + commit + _bound(diff or b"")
+        sides = (f"--src-prefix=a/{prefix}", f"--dst-prefix=b/{prefix}")
+        return run_git(root, "diff", *options.split(), *sides, "HEAD", index=copy) or b""
+
+
+def _roots(top: Path, files: Mapping[str, str]) -> list[str]:
+    """Return the folders of a repository, relative to its top, where imports begin."""
+    roots = set()
+    for name, file in files.items():
+        path = Path(os.path.realpath(file))
+        root = Path(str(path).removesuffix(name)) if str(path).endswith(name) else path.parent
+        if root.is_relative_to(top):
+            roots.add(str(root.relative_to(top)))
+    return sorted(roots)
 
 
 def _list_sources(root: Path, outputs: Path) -> list[str]:
@@ -151,15 +216,27 @@ class StoredCode:
     commit: str | None
     diff: bytes
     left_out: list[str]
+    submodules: dict[str, str] = field(default_factory=dict)
+    """The commit of each submodule, by its folder."""
+    repository: str | None = None
+    """The top of the repository, if it is not the current folder's."""
+    roots: list[str] = field(default_factory=list)
+    """Folders of the repository where imports begin."""
 
 
 def parse_code(stored: bytes) -> StoredCode:
     header, mark, rest = stored.partition(b"diff --git ")
-    lines = header.decode(errors="replace").splitlines()
-    commits = [line.removeprefix(COMMIT) for line in lines if line.startswith(COMMIT)]
-    commit = commits[0] if commits and re.fullmatch(r"[0-9a-f]{40,64}", commits[0]) else None
-    missing = [line.removeprefix(LEFT_OUT) for line in lines if line.startswith(LEFT_OUT)]
-    return StoredCode(commit, mark + rest, missing)
+    lines = os.fsdecode(header).splitlines()
+
+    def values(key: str) -> list[str]:
+        return [line.removeprefix(key) for line in lines if line.startswith(key)]
+
+    commits, repositories = values(COMMIT), values(REPOSITORY)
+    commit = commits[0] if commits and HASH.fullmatch(commits[0]) else None
+    pairs = [value.partition(" ") for value in values(SUBMODULE)]
+    submodules = {name: commit for commit, _, name in pairs if HASH.fullmatch(commit)}
+    repository = repositories[0] if repositories else None
+    return StoredCode(commit, mark + rest, values(LEFT_OUT), submodules, repository, values(ROOT))
 
 
 if __name__ == "__main__":

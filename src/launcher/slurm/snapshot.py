@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import ConfigError
-from launcher.process.git import is_foreign, list_files, list_untracked, run_git
+from launcher.process.git import (
+    is_foreign,
+    list_files,
+    list_submodules,
+    list_untracked,
+    run_git,
+)
+from launcher.rundir.provenance import SNAPSHOT
 
-VARIABLE = "LAUNCHER_SNAPSHOT"
 MODULES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
 
@@ -24,7 +30,7 @@ def take(folder: Path) -> Path:
     """
     root = _repository()
     diff, untracked, modules, commits = "", [], [], {}
-    for subfolder in _subfolders(root):
+    for subfolder in ["", *list_submodules(root)]:
         tracked, generated = (
             list_files(root / subfolder, "ls-files", "-z"),
             _modules(root / subfolder),
@@ -64,14 +70,6 @@ def _repository() -> Path:
             " commit; commit the code, or use dispatch.snapshot=false."
         )
     return Path(top.strip())
-
-
-def _subfolders(root: Path) -> list[str]:
-    """List the repository itself and its submodules, relative to its top."""
-    submodules = list_files(
-        root, "submodule", "foreach", "--quiet", "--recursive", r'printf "%s\0" "$displaypath"'
-    )
-    return ["", *submodules]
 
 
 def _modules(top: Path) -> list[str]:
@@ -115,7 +113,7 @@ def lines(folder: Path) -> list[str]:
     code = folder / "code"
     roots = dict.fromkeys(str(root) for root in (code / here, code / "src", code) if root.is_dir())
     return [
-        f"export {VARIABLE}={shlex.quote(str(folder / 'snapshot.json'))} PYTHONSAFEPATH=1",
+        f"export {SNAPSHOT}={shlex.quote(str(folder / 'snapshot.json'))} PYTHONSAFEPATH=1",
         f"export PYTHONPATH={shlex.quote(os.pathsep.join(roots))}${{PYTHONPATH:+:$PYTHONPATH}}",
     ]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import ConfigError
+from launcher.rundir.provenance import own_state
+from launcher.rundir.reproduction import keep, parse_code
 from launcher.slurm.snapshot import lines, take
 from support.git import commit, git
 
@@ -42,6 +44,29 @@ def test_the_working_tree_is_copied(repository, tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONPATH")
     path = subprocess.check_output(["sh", "-c", script], text=True).strip()
     assert path == f"{folder}/code/src{os.pathsep}{folder}/code"
+
+
+def test_a_run_of_a_snapshot_records_the_code_of_the_snapshot(repository, tmp_path, monkeypatch):
+    """The working tree may have changed since the submission."""
+    (source := tmp_path / "source").mkdir()
+    (source / "lib.py").write_text("one = 1\n")
+    commit(source)
+    add = ("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(source), "sub")
+    git(repository, *add)
+    git(repository, "commit", "-qm", "a submodule", "--", "sub", ".gitmodules")
+    (repository / "sub" / "lib.py").write_text("one = 2\n")
+    folder = take(folder_in(tmp_path, "submission"))
+    head = git(repository, "rev-parse", "HEAD").decode().strip()
+    (repository / "src" / "package" / "code.py").write_text("VERSION = 3\n")
+    commit(repository)
+    monkeypatch.setenv("LAUNCHER_SNAPSHOT", str(folder / "snapshot.json"))
+    monkeypatch.syspath_prepend(str(folder / "code" / "src"))
+    assert own_state() == {"commit": head, "dirty": True}
+    process = keep(run := folder_in(tmp_path, "run"), tmp_path / "outputs", is_new=True)
+    assert process is not None and process.wait(60) == 0
+    code = parse_code((run / "code.diff").read_bytes())
+    assert code.commit == head and b"+VERSION = 2" in code.diff and b"VERSION = 3" not in code.diff
+    assert [*code.submodules] == ["sub"] and b"+++ b/sub/lib.py\n" in code.diff
 
 
 COPIED = (

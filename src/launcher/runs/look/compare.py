@@ -109,7 +109,12 @@ def code(runs: StoredRuns) -> Rows:
 
 def commit(run: StoredRun) -> str:
     git = run.record.get("git") or {}
-    return f"{str(git['commit'])[:12]}{' + changes' * bool(git.get('dirty'))}" if git else "unknown"
+    others = (git.get("repositories") or {}).values()
+    commits = [state["commit"] for state in (git, *others) if state and state.get("commit")]
+    if not commits:
+        return "unknown"
+    changes = " + changes" if git.get("dirty") else ""
+    return ", ".join(str(each)[:12] for each in commits) + changes
 
 
 def machine(runs: StoredRuns) -> Rows:

@@ -4,12 +4,16 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.checkpoint.drift import read_sources
+from launcher.checkpoint.store import LATEST
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.git import run_git
-from launcher.rundir.reproduction import CODE, ENVIRONMENT, StoredCode, parse_code
+from launcher.rundir.repositories import top_of
+from launcher.rundir.reproduction import CODE, ENVIRONMENT, OTHERS, StoredCode, parse_code
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.stored_run import StoredRun
 
@@ -19,6 +23,9 @@ PYTHON = re.compile(r"# \w+ (\d+\.\d+\.\d+)")
 VARIANT = re.compile(r"^torch==[^+\s]+\+(cpu|cu\d+|rocm[\d.]+)$", re.MULTILINE)
 """The version of PyTorch's own index."""
 LOCAL = re.compile(r"^(\S+)  # not from an index$", re.MULTILINE)
+
+NO_REPOSITORY = "The run did not start in a git repository with a commit."
+NO_COMMIT = "The repository had no commit."
 
 
 def add_arguments(parser: Parser) -> None:
@@ -38,41 +45,120 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def code_lines(run: StoredRun, target: Path) -> Iterator[str]:
-    """Yield the commands that make a git worktree of the run's commit with its changes."""
-    file, git = run.folder.path.absolute() / CODE, run.record.get("git") or {}
+    """Yield the commands that make a git worktree of each commit of the run with its changes."""
+    folder, git = run.folder.path.absolute(), run.record.get("git") or {}
     try:
-        code = parse_code(file.read_bytes())
+        code = parse_code((folder / CODE).read_bytes())
     except OSError:
         code = StoredCode(git.get("commit"), b"", [])
-    if code.commit is None:
-        yield "# Missing: the code. The run did not start in a git repository with a commit."
-        return
-    commit = str(code.commit)
-    repository = repository_with(commit)
-    if repository is None:
-        yield (
-            f"# Missing: commit {commit}, which no git repository of the current folder has. Go to"
-            " a clone that has it (git fetch --all)."
+    is_dirty = bool(git.get("dirty")) and not code.submodules and not git.get("repositories")
+    worktrees = [Worktree(code, folder / CODE, target, repository_with(str(code.commit)))]
+    for file in sorted(folder.glob(OTHERS)):
+        other = parse_code(file.read_bytes())
+        place = target.with_name(f"{target.name}-{Path(other.repository or 'other').name}")
+        source = repository_with(str(other.commit), other.repository or os.curdir)
+        worktrees.append(Worktree(other, file, place, source))
+    for worktree in worktrees:
+        yield from worktree.lines(is_dirty and worktree is worktrees[0])
+    yield from _import_lines(worktrees[1:])
+    if all(worktree.is_complete for worktree in worktrees):
+        sources = read_sources(folder / "checkpoints" / LATEST)
+        for name in sources:
+            if not any(worktree.has(name) for worktree in worktrees):
+                yield f"# Missing: {name}, which trained the run and is in no stored repository."
+
+
+@dataclass(frozen=True)
+class Worktree:
+    """A repository of a run, and the folder that it is restored in."""
+
+    code: StoredCode
+    file: Path
+    target: Path
+    source: Path | None
+    """A repository that has the commit."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.source is not None and all(
+            self._submodule(name) is not None for name in self.code.submodules
         )
-        return
-    folder = str(target)
-    yield shlex.join(["git", "-C", str(repository), "worktree", "add", "--detach", folder, commit])
-    if code.diff:
-        yield shlex.join(["git", "-C", folder, "apply", "--whitespace=nowarn", str(file)])
-    elif git.get("dirty") and not code.left_out:
-        yield f"# Missing: {CODE}. The run had uncommitted changes."
-    elif not code.left_out:
-        yield "# No changes to apply: the working tree was clean."
-    for name in code.left_out:
-        yield f"# Missing in {CODE}: {name}."
+
+    def _submodule(self, name: str) -> Path | None:
+        """Return the folder of a submodule that has its commit, or None."""
+        if self.source is None or Path(name).is_absolute() or ".." in Path(name).parts:
+            return None
+        return repository_with(self.code.submodules[name], self.source / name)
+
+    def lines(self, is_dirty: bool) -> Iterator[str]:
+        code, of = self.code, f" of {self.code.repository}" if self.code.repository else ""
+        if code.commit is None:
+            yield f"# Missing: the code{of}. {NO_COMMIT if of else NO_REPOSITORY}"
+            return
+        if self.source is None:
+            yield (
+                f"# Missing: commit {code.commit}{of}, which no git repository of the current"
+                " folder has. Go to a clone that has it (git fetch --all)."
+            )
+            return
+        yield _add_worktree(self.source, self.target, code.commit)
+        for name, commit in code.submodules.items():
+            if (source := self._submodule(name)) is None:
+                yield f"# Missing: commit {commit} of the submodule {name}: git submodule update."
+            else:
+                yield _add_worktree(source, self.target / name, commit)
+        if code.diff:
+            words = ["git", "-C", str(self.target), "apply", "--whitespace=nowarn", str(self.file)]
+            yield shlex.join(words)
+        elif is_dirty and not code.left_out:
+            yield f"# Missing: {CODE}. The run had uncommitted changes."
+        elif not code.left_out:
+            yield f"# No changes to apply{of}: the working tree was clean."
+        for name in code.left_out:
+            yield f"# Missing in {self.file.name}: {name}."
+
+    def has(self, name: str) -> bool:
+        """Return whether an imported file is in the commit or its changes."""
+        paths = [os.path.normpath(os.path.join(root, name)) for root in self.code.roots or ["."]]
+        return any(map(self._has_path, paths))
+
+    def _has_path(self, path: str) -> bool:
+        if f"+++ b/{path}\n".encode() in self.code.diff:
+            return True
+        inside = [name for name in self.code.submodules if Path(path).is_relative_to(name)]
+        source, commit = self.source, str(self.code.commit)
+        if inside:
+            outer = max(inside, key=len)
+            source, commit = self._submodule(outer), self.code.submodules[outer]
+            path = os.path.relpath(path, outer)
+        if source is None:
+            return False
+        return run_git(source, "cat-file", "-e", f"{commit}:{path}") is not None
 
 
-def repository_with(commit: str) -> Path | None:
-    """Return the top of the current folder's repository, or None if it lacks the commit."""
-    top = run_git(os.getcwd(), "rev-parse", "--show-toplevel")
-    if top is None or run_git(os.getcwd(), "cat-file", "-e", f"{commit}^{{commit}}") is None:
-        return None
-    return Path(os.fsdecode(top).removesuffix("\n"))
+def _add_worktree(repository: Path, target: Path, commit: str) -> str:
+    words = ["git", "-C", str(repository), "worktree", "add", "--detach", str(target), commit]
+    return shlex.join(words)
+
+
+def _import_lines(worktrees: Sequence[Worktree]) -> Iterator[str]:
+    """Yield the command that lets Python import from the other repositories of a run."""
+    folders = [
+        str(worktree.target / root)
+        for worktree in worktrees
+        if worktree.is_complete
+        for root in worktree.code.roots
+    ]
+    if folders:
+        paths = shlex.quote(os.pathsep.join(map(os.path.normpath, folders)))
+        yield f"export PYTHONPATH={paths}${{PYTHONPATH:+:$PYTHONPATH}}"
+
+
+def repository_with(commit: str, folder: str | Path = os.curdir) -> Path | None:
+    """Return the top of a folder's repository, or None if it lacks the commit."""
+    top = top_of(folder)
+    has = run_git(folder, "cat-file", "-e", f"{commit}^{{commit}}") if top is not None else None
+    return None if has is None else top
 
 
 def package_lines(run: StoredRun, target: Path) -> Iterator[str]:
