@@ -12,6 +12,7 @@ from launcher.config.run_config import read_tree
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.settings import AUTO
 from launcher.config.tree import Node, get
+from launcher.process.files import read_file
 from launcher.rundir.imported_sources import digest_imported_sources, source_changes
 from launcher.rundir.provenance import MACHINE
 
@@ -68,7 +69,7 @@ def changes_since(
 def read_fingerprint(checkpoint: Path) -> object:
     """Return the fingerprint of a checkpoint's training data, or None if it has none."""
     try:
-        state = json.loads((checkpoint / "state.json").read_bytes())
+        state = json.loads(read_file(checkpoint / "state.json", follow=True))
         return state["training_state"]["data_loader"]["dataset"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
@@ -82,12 +83,12 @@ def environment_changes(checkpoint: Path, texts: Mapping[str, str]) -> list[str]
         texts: the small files of the current attempt's checkpoints.
     """
     config, code, machine = (load(texts[name]) for name in ("config.yaml", "code.yaml", MACHINE))
-    ignored = {*config, *(load((checkpoint / "config.yaml").read_bytes()) or {})}
+    ignored = {*config, *(load(read_file(checkpoint / "config.yaml", follow=True)) or {})}
     # A library that only the other process has imported does not count.
-    before = load((checkpoint / "code.yaml").read_bytes())
+    before = load(read_file(checkpoint / "code.yaml", follow=True))
     code["versions"] = before["versions"] | code["versions"]
     messages = changes_since(checkpoint, config, code, digest_imported_sources(), ignored)
-    return messages + describe(diff(load((checkpoint / MACHINE).read_bytes()), machine))
+    return messages + describe(diff(load(read_file(checkpoint / MACHINE, follow=True)), machine))
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:
@@ -99,7 +100,7 @@ def with_sources(texts: Mapping[str, str]) -> dict[str, str]:
 def read_sources(checkpoint: Path) -> dict[str, str]:
     """Return the source files that a checkpoint's process had imported, if they can be read."""
     try:
-        sources = json.loads((checkpoint / SOURCES).read_bytes())
+        sources = json.loads(read_file(checkpoint / SOURCES, follow=True))
     except (OSError, ValueError, RecursionError):
         return {}
     return (
@@ -111,6 +112,6 @@ def read_sources(checkpoint: Path) -> dict[str, str]:
 
 def _load_fast(file: Path) -> object:
     try:
-        return load(file.read_bytes())
+        return load(read_file(file, follow=True))
     except yaml.YAMLError:
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 import xxhash
 
 from launcher.checkpoint.chunks import ChunkWriter
+from launcher.process.files import open_file
 
 CHUNK = 1 << 20
 """Bytes that are hashed and then written at a time, few enough to be in the cache."""
@@ -92,7 +93,7 @@ def hash_file(
     lengths = [length for length, _ in pieces] or [os.stat(path).st_size]
     pieces_now = []
     view = memoryview(bytearray(CHUNK))
-    with open(path, "rb", buffering=0) as file:
+    with open_file(path, follow=True) as file:
         for length in lengths:
             digest, left = xxhash.xxh3_128(), length
             while left and (count := file.readinto(view[: min(left, CHUNK)])):

@@ -14,6 +14,7 @@ import xxhash
 
 from launcher.checkpoint.durable_files import FileEntry, hash_file, write_json
 from launcher.errors import ConfigError
+from launcher.process.files import read_file
 
 NAME = "manifest.json"
 VERSION = 1
@@ -66,7 +67,7 @@ class Manifest:
             OSError: it cannot be read, so its content is not known.
         """
         try:
-            content = (folder / NAME).read_bytes()
+            content = read_file(folder / NAME, follow=True)
         except FileNotFoundError:
             raise CorruptCheckpoint(folder.name, f"{NAME} is missing") from None
         except IsADirectoryError:

@@ -26,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from launcher.checkpoint.chunks import read_bytes
 from launcher.checkpoint.durable_files import FileEntry, nothing, write_file
 from launcher.checkpoint.manifest import CorruptCheckpoint, checksum_problem
+from launcher.process.files import open_file
 from launcher.strategies.base import Shape, ShardSpec
 from launcher.strategies.sharded import is_sharded
 
@@ -55,7 +56,7 @@ def read_header(path: Path, piece: tuple[int, str] | None = None) -> tuple[dict[
     Raises:
         CorruptCheckpoint: it does not have the checksum, or is not the header of such a file.
     """
-    with open(path, "rb") as file:
+    with open_file(path, follow=True) as file:
         if piece is None:
             _check_format(path)
         size = piece[0] if piece else 8 + int.from_bytes(file.read(8), "little")

@@ -13,7 +13,7 @@ from launcher.checkpoint.durable_files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.retention import Retention
 from launcher.errors import ConfigError
-from launcher.process.files import first_unused, fsync_folder
+from launcher.process.files import first_unused, fsync_folder, read_file
 from launcher.rundir.folder import STEP, checkpoint_steps, step_name
 
 LATEST, BEST = "latest", "best"
@@ -356,7 +356,7 @@ def _step_of_copy(folder: Path) -> int | None:
 def read_best(folder: Path) -> dict[str, Any] | None:
     """Return the best value that a checkpoint has stored, or None if it has none to read."""
     try:
-        hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]
+        hooks = json.loads(read_file(folder / "rank-00000.json", follow=True))["hooks"]
         return dict(next(state[NOTES]["best"] for state in hooks.values() if NOTES in state))
     except (
         OSError,

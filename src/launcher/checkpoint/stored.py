@@ -9,6 +9,7 @@ from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.shards import ShardReader, as_bytes
 from launcher.checkpoint.state_tree import decode
 from launcher.errors import ConfigError
+from launcher.process.files import read_file
 from launcher.strategies.weights import MODEL
 
 EVALUATION = "evaluation/"
@@ -81,7 +82,7 @@ class StoredCheckpoint(ShardReader):
         tensors = ShardReader(
             [self.path / file for file in (f"{name}.safetensors",) if file in listed]
         )
-        data = json.loads((self.path / f"{name}.json").read_bytes())
+        data = json.loads(read_file(self.path / f"{name}.json", follow=True))
         return decode(data, {key: tensors.read(key) for key in tensors.names()})
 
 

@@ -22,6 +22,7 @@ from launcher.config.messages import reason, show
 from launcher.config.options import main_folder
 from launcher.config.tree import Tree, is_interpolation, nest, walk
 from launcher.errors import ConfigError
+from launcher.process.files import read_file
 from launcher.rundir import signing
 
 TARGET = "_target_"
@@ -51,7 +52,7 @@ def read_config(
         trusting: what the user adds to run code that is not Launcher's.
         left_out: nodes that will not be built.
     """
-    text = file.read_text()
+    text = read_file(file, follow=True).decode()
     config = OmegaConf.create(text)
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{file}: is not a configuration.")

@@ -20,6 +20,7 @@ from launcher.hooks.metrics import Matrix, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import signals, text_table
+from launcher.process.files import read_file
 from launcher.process.ranks import Ranks, all_gather, maximum, on_main
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
@@ -164,7 +165,7 @@ class CheckpointFollower:
         for step in checkpoint_steps(self.folder.checkpoints):
             with suppress(OSError):
                 manifest = self.folder.checkpoints / step_name(step) / MANIFEST
-                self._manifest = sha256(manifest.read_bytes()).hexdigest()
+                self._manifest = sha256(read_file(manifest, follow=True)).hexdigest()
                 if step not in self._gone and (step, self._manifest) not in done:
                     return step
         if not is_trained:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.process import signals
+from launcher.process.files import open_file
 
 PARENT = "LAUNCHER_PARENT"
 """The variable with the process that a child ends with."""
@@ -70,7 +71,7 @@ def describe_end(code: int) -> str:
 def last_lines(log: Path, count: int) -> list[str]:
     """Return the last lines of a log, or none if it cannot be read."""
     try:
-        with open(log, "rb") as file:
+        with open_file(log) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             return file.read().decode(errors="replace").splitlines()[-count:]
     except OSError:

@@ -4,23 +4,61 @@ import errno
 import io
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 PAUSES = (0.05, 0.2, 0.5)
 """Seconds between two attempts."""
-PERMANENT = (errno.EEXIST, errno.EACCES, errno.EPERM)
+PERMANENT = (errno.EEXIST, errno.EACCES, errno.EPERM, errno.EFBIG)
 """Errors that another attempt would meet again, in addition to `is_absent`."""
+MAX_BYTES = 1 << 30
+"""Maximum size of a file that is read as a whole."""
 
 
 def expand(path: str | Path) -> Path:
     """Return a path with `~` replaced, unless the user is unknown, where `expanduser` raises."""
     return Path(os.path.expanduser(path))
+
+
+def open_file(path: str | os.PathLike[str], follow: bool = False) -> BinaryIO:
+    """Open a file of a run folder, which somebody else may have written.
+
+    A pipe or a device in its place would block its reader forever, or have no end.
+
+    Args:
+        path: the file.
+        follow: whether it may be a link. Default False: a link may lead to any file of the reader.
+    Raises:
+        OSError: it is not a regular file.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a link", os.fspath(path)) from None
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    text = "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or a device"
+    raise OSError(code, text, os.fspath(path))
+
+
+def read_file(path: str | os.PathLike[str], follow: bool = False) -> bytes:
+    """Read all of a file, see `open_file`, of at most `MAX_BYTES`."""
+    with open_file(path, follow) as file:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES >> 20} MiB", os.fspath(path))
+        return file.read(MAX_BYTES)
 
 
 def remove_empty(*folders: Path) -> None:
@@ -89,8 +127,9 @@ def unless_absent(read: Callable[[], T]) -> T | None:
 
 
 def is_absent(error: OSError) -> bool:
-    """Return whether a path has no file, perhaps a folder or a link to itself in its place."""
-    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+    """Return whether a path has no file, perhaps a folder, a link or a pipe in its place."""
+    in_its_place = (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, *in_its_place)
 
 
 def parse_json(data: bytes) -> Any:

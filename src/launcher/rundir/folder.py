@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -185,6 +186,8 @@ class RunFolder:
     def check_links(self) -> None:
         """Check that no link but `checkpoints`, which may be elsewhere, leads out of the folder.
 
+        Nothing in it may be a pipe or a device.
+
         The W&B library links its own log to the user's cache.
         """
         inside = self.path.resolve()
@@ -194,7 +197,13 @@ class RunFolder:
             elif Path(parent) == self.path / "wandb":
                 folders[:] = []
             for entry in (Path(parent, name) for name in (*folders, *files)):
-                if not entry.is_symlink() or Path(os.path.realpath(entry)).is_relative_to(inside):
+                mode = os.lstat(entry).st_mode
+                if not (stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    raise ConfigError(
+                        f"{self.key}='{self.path}': {entry.relative_to(self.path)} is a pipe or a"
+                        " device, which nothing reads or writes; remove it."
+                    )
+                if not stat.S_ISLNK(mode) or Path(os.path.realpath(entry)).is_relative_to(inside):
                     continue
                 raise ConfigError(
                     f"{self.key}='{self.path}': {entry.relative_to(self.path)} is a link to"

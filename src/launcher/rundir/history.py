@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from launcher.process.files import is_absent
+from launcher.process.files import is_absent, open_file
 from launcher.rundir.folder import RunFolder
 
 Row = dict[str, Any]
@@ -139,7 +139,7 @@ def read_rows(path: Path, tail: int | None = None) -> Iterator[Row]:
         tail: read this many bytes at its end only. Then none if it cannot be read.
     """
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             if tail is not None and (start := file.seek(0, os.SEEK_END) - tail) > 0:
                 file.seek(start)
                 file.readline()
@@ -179,7 +179,7 @@ def sample_values(path: Path, metric: str, count: int) -> list[float]:
         size = path.stat().st_size
         if size <= MAX_FULL_READ:
             return values_of(read_rows(path), metric)
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return list(_spread_values(file, size, metric, count))
     except OSError:
         return []

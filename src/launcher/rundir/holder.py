@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from launcher.process.files import parse_json, unless_absent
+from launcher.process.files import open_file, parse_json, read_file, unless_absent
 from launcher.process.process_id import has_open, process_space, process_start
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.provenance import is_restart, slurm_job_id
@@ -141,7 +141,7 @@ def read_holder(path: Path) -> Holder | None:
     Raises:
         OSError: it cannot be read, at several attempts, so its holder is not known.
     """
-    content = unless_absent(path.read_bytes)
+    content = unless_absent(lambda: read_file(path))
     try:
         data = parse_json(content or b"")
         return Holder(**{field.name: data[field.name] for field in fields(Holder)})
@@ -156,5 +156,5 @@ def last_beat(path: Path) -> float | None:
 
 def _modification_time(path: Path) -> float:
     # A network file system asks its server on opening, not on stat.
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return os.fstat(file.fileno()).st_mtime

@@ -4,7 +4,6 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from types import UnionType
 from typing import (
     Any,
@@ -20,7 +19,7 @@ from typing import (
 
 import orjson
 
-from launcher.process.files import patiently
+from launcher.process.files import patiently, read_file
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
@@ -194,7 +193,7 @@ def read_record(path: str | os.PathLike[str]) -> RecordData:
         FileNotFoundError: there is none.
         ValueError: it is not a run record: not JSON, or a value of the wrong type.
     """
-    return parse_record(patiently(Path(path).read_bytes))
+    return parse_record(patiently(lambda: read_file(path)))
 
 
 def parse_record(content: bytes) -> RecordData:

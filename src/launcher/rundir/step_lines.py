@@ -6,7 +6,13 @@ import os
 from itertools import groupby
 from pathlib import Path
 
-from launcher.process.files import find_unused_name, name_abandoned, replace_file
+from launcher.process.files import (
+    find_unused_name,
+    name_abandoned,
+    open_file,
+    read_file,
+    replace_file,
+)
 
 logger = logging.getLogger("launcher")
 
@@ -24,7 +30,7 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
     try:
         if (count := _count_of_whole_lines(path, step, once)) is not None:
             return count
-        content = path.read_bytes()
+        content = read_file(path)
     except FileNotFoundError:
         return 0
     except IsADirectoryError:
@@ -66,7 +72,7 @@ def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
     10^6 lines would take seconds, and a gigabyte.
     """
     count, last = 0, -1
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for line in file:
             number = line[len(START) : line.find(b",")]
             if not (line.startswith(START) and line.endswith(b"}\n") and number.isdigit()):
@@ -80,7 +86,7 @@ def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
 def set_lines_aside(path: Path, step: int) -> int:
     """Move the lines after `step` to a new file `abandoned-<name>`, and return their number."""
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = read_file(path).splitlines(keepends=True)
     except FileNotFoundError:
         return 0
     later = [line for line in lines if (step_of(line) or 0) > step]

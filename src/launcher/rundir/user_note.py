@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.process.files import parse_json, replace_file
+from launcher.process.files import parse_json, read_file, replace_file
 
 NAME = "note.json"
 
@@ -19,7 +19,7 @@ class UserNote:
     def of(cls, folder: Path, settings: Mapping[str, object]) -> "UserNote":
         """Return what was written last: by `runs show --note`, or `run.note` and `run.labels`."""
         try:
-            data = parse_json((folder / NAME).read_bytes())
+            data = parse_json(read_file(folder / NAME))
             return cls(str(data["text"]), tuple(map(str, data["labels"])))
         except (OSError, ValueError, KeyError, TypeError):
             labels = settings.get("run.labels")

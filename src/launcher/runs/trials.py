@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.config.schema.metric_direction import sort_best_first
 from launcher.errors import ConfigError
-from launcher.process.files import patiently
+from launcher.process.files import patiently, read_file
 from launcher.rundir.folder import run_folders, run_name
 from launcher.rundir.history import Curve, History
 from launcher.rundir.record_format import TrialData, UnsupportedRecord, parse_record
@@ -210,7 +210,7 @@ def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredR
 def _trials_of(file: Path, study: str) -> list[TrialData]:
     """Read the trials of a study in a record, or none if the file is damaged."""
     try:
-        content = patiently(file.read_bytes)
+        content = patiently(lambda: read_file(file))
         # Most runs are of others, and parsing takes ten times longer than this.
         if json.dumps(study).encode() not in content:
             return []

@@ -4,7 +4,7 @@ import json
 import logging
 from typing import Any
 
-from launcher.process.files import parse_json, replace_file
+from launcher.process.files import parse_json, read_file, replace_file
 from launcher.rundir.folder import RunFolder
 
 RESTARTS = "restarts.json"
@@ -23,7 +23,7 @@ class Journal:
     def __init__(self, folder: RunFolder, job: str):
         self.path = folder.path / RESTARTS
         try:
-            self.data: dict[str, Any] = parse_json(self.path.read_bytes())
+            self.data: dict[str, Any] = parse_json(read_file(self.path))
         except (OSError, ValueError):
             self.data = {}
         self.job: dict[str, list[dict[str, object]]] = self.data.setdefault(

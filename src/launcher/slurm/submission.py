@@ -27,7 +27,7 @@ from typing import Any
 from launcher.config.identity.record_entry import command_record
 from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.process.files import remove_empty, replace_file
+from launcher.process.files import read_file, remove_empty, replace_file
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
@@ -115,7 +115,7 @@ class Submission:
             original's.
         """
         try:
-            saved = json.loads((folder.path / FROZEN).read_bytes())
+            saved = json.loads(read_file(folder.path / FROZEN))
             note = cls(**{field.name: saved["job"].get(field.name) for field in fields(cls)})
             if is_copy(folder.path, saved.get("folder")):
                 return None
@@ -177,13 +177,13 @@ def read_frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | Non
     Raises:
         OSError, ValueError: the file is missing or broken.
     """
-    saved = json.loads((folder.path / FROZEN).read_bytes())
+    saved = json.loads(read_file(folder.path / FROZEN))
     return saved["config"], saved["hydra"]
 
 
 def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:
     """Return the folder in which the command was typed, and the folder of its snapshot."""
-    saved = json.loads((folder.path / FROZEN).read_bytes())
+    saved = json.loads(read_file(folder.path / FROZEN))
     return saved.get("cwd"), saved.get("snapshot")
 
 

@@ -17,7 +17,7 @@ from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
 from launcher.config.tree import Tree, get, nest
 from launcher.errors import ConfigError
-from launcher.process.files import replace_file
+from launcher.process.files import read_file, replace_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import AttemptData, RecordData
 from launcher.rundir.run_on_disk import RunOnDisk
@@ -102,7 +102,7 @@ class TrackedRun:
 
     def _read(self, tracker: str) -> Stored:
         try:
-            data = json.loads(self._data_path(tracker).read_bytes())
+            data = json.loads(read_file(self._data_path(tracker)))
         except (OSError, ValueError):
             return {}
         return data if isinstance(data, dict) else {}

@@ -6,6 +6,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from launcher.process.files import open_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import parse_lines
 from launcher.trackers.base import Line
@@ -36,7 +37,7 @@ class _File:
             is_new = not is_same or now.st_size < self._file.tell()
         if is_new:
             self.close()
-            self._file = open(self.path, "rb")  # noqa: SIM115 - stays open
+            self._file = open_file(self.path)
         assert self._file is not None
         start = self._file.tell()
         content = self._file.read()

@@ -1,11 +1,12 @@
 """A file is replaced as a whole, durably, or not at all."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from launcher.process.files import replace_file, replacing
+from launcher.process.files import MAX_BYTES, read_file, replace_file, replacing
 
 
 @pytest.fixture
@@ -42,3 +43,29 @@ def test_failed_replacement_leaves_the_old_file(tmp_path, calls):
         temporary.write_bytes(b"n")
         raise OSError(28, "full")
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a.json"] and calls == []
+
+
+KINDS = {
+    "pipe": (os.mkfifo, "it is a pipe or a device"),
+    "folder": (os.mkdir, "it is a folder"),
+    "link to a device": (lambda path: os.symlink("/dev/zero", path), "it is a link"),
+    "link to a file": (lambda path: os.symlink(__file__, path), "it is a link"),
+    "link to itself": (lambda path: os.symlink(path, path), "it is a link"),
+    "socket": (lambda path: socket.socket(socket.AF_UNIX).bind(str(path)), "No such device"),
+    "large": (lambda path: path.open("wb").truncate(MAX_BYTES + 1), "more than 1024 MiB"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), KINDS.values(), ids=KINDS)
+def test_only_a_regular_file_of_bounded_size_is_read(make, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("file")
+    make(path)
+    with pytest.raises(OSError, match=message):
+        read_file(path)
+
+
+def test_a_device_is_never_read():
+    for follow in (False, True):
+        with pytest.raises(OSError, match="a pipe or a device"):
+            read_file("/dev/zero", follow)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import ConfigError
+from launcher.process.files import read_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder, find_local_holder, is_held, read_holder
 from launcher.rundir.lock import LockLost, RunLock
@@ -311,12 +312,12 @@ def test_an_error_at_a_look_at_the_lock_does_not_lose_it(tmp_path, failures, mon
     lock.acquire()
     left = iter([OSError(errno.ESTALE, "Stale file handle")] * failures)
 
-    def read(path, real=Path.read_bytes):
+    def read(path):
         if path == folder.lock_path and (error := next(left, None)) is not None:
             raise error
-        return real(path)
+        return read_file(path)
 
-    monkeypatch.setattr(Path, "read_bytes", read)
+    monkeypatch.setattr("launcher.rundir.holder.read_file", read)
     if failures > 3:
         with pytest.raises(OSError, match="Stale"):
             lock.check()

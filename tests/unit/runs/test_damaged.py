@@ -1,6 +1,7 @@
 """Verbs on a run folder with damaged files: no traceback."""
 
 import json
+import os
 import shutil
 import sys
 
@@ -22,6 +23,8 @@ FILES = (
 DAMAGES = {
     "a folder": lambda path: (path / "x").mkdir(parents=True),
     "a link to itself": lambda path: path.symlink_to(path.name),
+    "a pipe": os.mkfifo,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
     "NULs": lambda path: path.write_bytes(bytes(5000)),
     "nested": lambda path: path.write_bytes(b"[" * 100_000 + b"\n"),
 }

@@ -20,6 +20,7 @@ from launcher.config.schema.validate import check_dispatch
 from launcher.config.tree import Tree
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
+from launcher.process.files import read_file
 from launcher.rundir.folder import RunFolder, run_name
 from launcher.rundir.signing import is_own_record
 from launcher.runs.act.cancel import choose_runs, record_cancellation, warn
@@ -138,7 +139,7 @@ def submit(
 def check_frozen(run: StoredRun, changes: Mapping[str, object]) -> None:
     """Check what a run's job would run, unless this user has signed it."""
     file = run.folder.path / FROZEN
-    saved = json.loads(file.read_bytes())
+    saved = json.loads(read_file(file))
     if is_own_record(FROZEN, saved):
         return
     cwd, snapshot = saved.get("cwd"), saved.get("snapshot")

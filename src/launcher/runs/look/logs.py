@@ -11,6 +11,7 @@ from pathlib import Path
 
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
+from launcher.process.files import open_file
 from launcher.process.printable import printable
 from launcher.rundir.holder import is_held
 from launcher.runs.find_runs import RUN_HELP, find_run, join_queue
@@ -110,7 +111,7 @@ class RunWatch:
 
 def last_lines(path: Path, lines: int) -> int:
     """Return the position at which the last `lines` lines of a file begin."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         last = deque(file, lines)
         return file.tell() - sum(map(len, last))
 
@@ -125,7 +126,7 @@ def growth(
     while True:
         # This is checked before reading, so that the last bytes are still read.
         ended, has_grown = has_ended(), False
-        with suppress(FileNotFoundError), open(path, "rb") as file:
+        with suppress(FileNotFoundError), open_file(path) as file:
             # It may have been rewritten.
             is_shorter = os.fstat(file.fileno()).st_size < position
             file.seek(0 if is_shorter else position)

@@ -20,7 +20,7 @@ from launcher.config.messages import plural, to_override_text
 from launcher.config.schema.metric_direction import Mode, best_index, mode_of, sort_best_first
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
-from launcher.process.files import replace_file
+from launcher.process.files import read_file, replace_file
 from launcher.rundir.history import read_rows
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.filters import FILTER_HELP, select_some
@@ -330,7 +330,7 @@ def _image(run: StoredRun, row: Data) -> Data | None:
             return None
         if path.stat().st_size > MAX_IMAGE_BYTES:
             return None
-        text = base64.b64encode(path.read_bytes()).decode()
+        text = base64.b64encode(read_file(path, follow=True)).decode()
     except OSError:
         return None
     return {"image": f"data:{mime};base64,{text}"}

@@ -11,6 +11,7 @@ from pathlib import Path
 from launcher.checkpoint.drift import read_sources
 from launcher.checkpoint.store import LATEST
 from launcher.process.argument_parser import Parser, path_argument
+from launcher.process.files import read_file
 from launcher.process.git import run_git
 from launcher.rundir.repositories import top_of
 from launcher.rundir.reproduction import CODE, ENVIRONMENT, OTHERS, StoredCode, parse_code
@@ -48,13 +49,13 @@ def code_lines(run: StoredRun, target: Path) -> Iterator[str]:
     """Yield the commands that make a git worktree of each commit of the run with its changes."""
     folder, git = run.folder.path.absolute(), run.record.get("git") or {}
     try:
-        code = parse_code((folder / CODE).read_bytes())
+        code = parse_code(read_file(folder / CODE))
     except OSError:
         code = StoredCode(git.get("commit"), b"", [])
     is_dirty = bool(git.get("dirty")) and not code.submodules and not git.get("repositories")
     worktrees = [Worktree(code, folder / CODE, target, repository_with(str(code.commit)))]
     for file in sorted(folder.glob(OTHERS)):
-        other = parse_code(file.read_bytes())
+        other = parse_code(read_file(file))
         place = target.with_name(f"{target.name}-{Path(other.repository or 'other').name}")
         source = repository_with(str(other.commit), other.repository or os.curdir)
         worktrees.append(Worktree(other, file, place, source))
@@ -164,7 +165,7 @@ def repository_with(commit: str, folder: str | Path = os.curdir) -> Path | None:
 def package_lines(run: StoredRun, target: Path) -> Iterator[str]:
     file, environment = run.folder.path.absolute() / ENVIRONMENT, str(target / ".venv")
     try:
-        text = file.read_text()
+        text = read_file(file).decode()
     except (OSError, UnicodeDecodeError):
         yield f"# Missing: {ENVIRONMENT}, so the packages are not known."
         return
