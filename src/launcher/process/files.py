@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 PAUSES = (0.05, 0.2, 0.5)
@@ -26,7 +26,7 @@ def expand(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def open_file(path: str | os.PathLike[str], follow: bool = False) -> BinaryIO:
+def open_file(path: str | os.PathLike[str], follow: bool = False) -> io.BufferedReader:
     """Open a file of a run folder, which somebody else may have written.
 
     A pipe or a device in its place would block its reader forever, or have no end.
