@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.drift import changes_since
+from launcher.checkpoint.drift import changes_since, read_fingerprint
 from launcher.checkpoint.manifest import Manifest
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
+from launcher.rundir.data_files import describe_changed_files
 from launcher.rundir.imported_sources import digest_imported_sources
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import BestData, ForkedFromData
@@ -47,14 +48,20 @@ class RecordHook(BaseHook):
             self.record.data["forked_from"] = source_of(source, trainer.step)
         if self.record is not None and is_shared:
             self.record.data["shared"] = shared
+        before = None if self.record is None else self.record.data.get("data_files")
         self.begin()
         self._is_ready = self.record is not None
-        if self._is_ready and source is not None and not is_shared:
-            self._report_changes(trainer, source, is_fork)
+        if self.record is not None and source is not None and not is_shared:
+            now = self.record.data.get("data_files")
+            files = describe_changed_files(before, now, read_fingerprint(source))
+            self._report_changes(trainer, source, is_fork, files)
 
-    def _report_changes(self, trainer: TrainerView, source: Path, is_fork: bool) -> None:
+    def _report_changes(
+        self, trainer: TrainerView, source: Path, is_fork: bool, files: list[str]
+    ) -> None:
         ignored = RUN_KEYS if is_fork else ()
         changes = changes_since(source, self.config, self.code, digest_imported_sources(), ignored)
+        changes += files
         for message in changes:
             trainer.logger.warning("Changed since the checkpoint: %s", message)
         if not is_fork and any(message.startswith("optimizer.") for message in changes):

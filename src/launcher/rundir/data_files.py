@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from glob import glob, has_magic
@@ -12,6 +13,10 @@ from launcher.process.files import expand
 
 MAX_FILES = 1000
 """Maximum number of files of a folder that are looked at, since it may have millions."""
+
+
+COUNT = re.compile(r"(?:^|: )\d+ samples(?:;|$)")
+"""The fingerprint of a dataset that has none of its own (see `launcher.data.iterable`)."""
 
 
 def state_of_files(node: object) -> str | None:
@@ -45,6 +50,23 @@ def _below(folder: str) -> Iterator[str]:
     with os.scandir(folder) as entries:
         for entry in entries:
             yield from _below(entry.path) if entry.is_dir(follow_symlinks=False) else [entry.path]
+
+
+def describe_changed_files(before: str | None, now: str | None, mark: object) -> list[str]:
+    """Return a message if files have changed whose content nobody compares.
+
+    Args:
+        before: `state_of_files` when the run was trained.
+        now: the same now.
+        mark: the fingerprint of the training data, which is compared elsewhere.
+    """
+    is_of_content = isinstance(mark, str) and not COUNT.search(mark)
+    if is_of_content or before is None or before == now:
+        return []
+    return [
+        "data: a file that its settings name has another size, time or place than before; the"
+        " dataset has no fingerprint of its own, so nothing compares its content."
+    ]
 
 
 def check_fingerprint(was: object, now: str | None) -> None:

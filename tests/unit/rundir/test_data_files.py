@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from launcher.rundir.data_files import state_of_files
+from launcher.rundir.data_files import describe_changed_files, state_of_files
 
 CHANGES = {
     "content": (lambda path: path.write_text("longer"), True),
@@ -51,3 +51,14 @@ def test_a_class_is_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.Table").write_text("")
     assert state_of_files({"_target_": "data.Table"}) is None
+
+
+@pytest.mark.parametrize(("mark", "is_compared"), [
+    (None, False), ("8 samples", False), ("web: 8 samples; books: 3f2a", False),
+    ("3f2a", True), ("web: 3f2a; books: 9c1d", True),
+])  # fmt: skip
+def test_changed_files_are_reported_unless_their_content_is_compared(mark, is_compared):
+    assert bool(describe_changed_files("a", "b", mark)) != is_compared
+    assert not describe_changed_files("a", "a", mark) and not describe_changed_files(
+        None, "b", mark
+    )
