@@ -22,8 +22,14 @@ def other_repositories(files: Iterable[str], code: Path | None = None) -> list[P
     """
     here = top_of(Path.cwd() if code is None else code)
     tops = [] if here is None else [here]
-    for folder in sorted({os.path.dirname(os.path.realpath(file)) for file in files}):
-        if not any(Path(folder).is_relative_to(top) for top in tops):
-            top = top_of(folder)
-            tops += [] if top is None else [top]
+    for folder in map(Path, sorted({os.path.dirname(os.path.realpath(file)) for file in files})):
+        if any(folder.is_relative_to(top) for top in tops) or not _may_have_one(folder):
+            continue
+        if (top := top_of(folder)) is not None:
+            tops.append(top)
     return [top for top in tops if top != here]
+
+
+def _may_have_one(folder: Path) -> bool:
+    """Return whether a folder may be in a repository. Git takes longer to find none."""
+    return any((above / ".git").exists() for above in (folder, *folder.parents))
