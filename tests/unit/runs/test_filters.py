@@ -92,7 +92,7 @@ def test_parts_of_groups_with_several_are_filtered_by_name(make_run, outputs, wo
         ("val/los<2", "did you mean val/loss?"),
         ("optimizer.lr<abc", "e.g. optimizer.lr<0.1."),
         ("state=faild", "did you mean state=failed?"),
-        ("state!=x", "stale or damaged."),
+        ("state!=x", "damaged or unsupported."),
     ],
 )
 def test_a_condition_that_cannot_hold_is_rejected(four, word, hint):
