@@ -1,8 +1,8 @@
 """Files of each format number, as they were written: read, listed and resumed by this version.
 
-A change of a format adds a folder to tests/stored, whose run was trained by the new version:
-
-    python -m launcher model=mlp data=synthetic trainer.max_steps=4 trainer.pause_at=2 ...
+A change of a format changes its number (`FORMAT_VERSION`, `VERSION`), adds it to
+`READABLE_VERSIONS`, and adds a folder to tests/stored: `python -m support.store_format`, in the
+folder tests.
 """
 
 import json
@@ -31,7 +31,7 @@ from support.python import run
 STORED = ROOT / "tests" / "stored"
 NAME = Path("mlp-synthetic") / "2b4e3f4f3773"
 STUDY = "toy-0123abcd"
-CHANGED = "its fields have changed, so its number must; add stored files of the new number"
+CHANGED = "its fields have changed, so its number must; see the beginning of this file"
 
 
 def stored(version: int) -> Path:
