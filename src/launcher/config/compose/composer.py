@@ -24,7 +24,7 @@ from launcher.config.compose.diagnose import (
     read_overrides,
     unknown_option,
 )
-from launcher.config.compose.grid import GRID, check_swept, expand, list_values
+from launcher.config.compose.grid import GRID, bare_key, check_swept, expand, list_values
 from launcher.config.compose.overrides import (
     apply_value,
     is_group,
@@ -281,12 +281,21 @@ class Command:
         return None if size is None else int(size)
 
     def expand(self) -> list[list[str]]:
-        """Return the overrides of each job, with the values of `hydra.sweeper.params`."""
+        """Return the overrides of each job, with the values of `hydra.sweeper.params`.
+
+        A typed value replaces the values of its key there.
+        """
         params = [] if self.master is None else (self.master.hydra.sweeper.get("params") or {})
-        words = [f"{key}={params[key]}" for key in params]
         typed = [each for each in self.overrides if not each.is_hydra_override()]
+        is_typed = {bare_key(override) for override in typed}
+        words = [normalize(f"{key}={params[key]}") for key in params]
+        of_params = [
+            override
+            for override in read_overrides(words, True, self.issues)
+            if bare_key(override) not in is_typed
+        ]
         return expand(
-            [*read_overrides(words, True, self.issues), *typed],
+            [*of_params, *typed],
             with_intervals=self.choice("hydra/sweeper") != GRID,
         )
 

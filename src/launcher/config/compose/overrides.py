@@ -16,7 +16,10 @@ from launcher.config.options import COLLECTIONS
 from launcher.config.schema.signature import signature_of
 from launcher.errors import ConfigError
 
-QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
+TEXT_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
+"""Keys whose values are names, also if they look like numbers."""
+PLAIN_VALUES = re.compile(r"(choice\(|)([\w.+\-, ]+)(\)|)")
+"""A value without quotes, or the values of a sweep."""
 SPACE = "hpo.space"
 BARE_RANGE = re.compile(r":\s*\w+\(")
 OPEN = "dispatch.sbatch"
@@ -26,8 +29,8 @@ OPEN = "dispatch.sbatch"
 def normalize(override: str) -> str:
     """Return an override in the form that Hydra accepts.
 
-    Names that start with a digit get quotes, since an id like 12345e67 would be a number. `~hooks`
-    becomes `hooks=[]`, since Hydra deletes only groups with a single option. Ranges become texts.
+    Numbers among the values of `TEXT_KEYS` get quotes: an id 12345e67 and a tag 1.10 are text.
+    `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single option. Ranges become texts.
     Keys of `OPEN` are added.
     """
     key, equals, value = override.partition("=")
@@ -35,10 +38,24 @@ def normalize(override: str) -> str:
         return _normalize_space(key.lstrip("+").removeprefix(SPACE).lstrip("."), value)
     if equals and f"{key.lstrip('+')}.".startswith(f"{OPEN}."):
         return f"++{override.lstrip('+')}"
-    if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
-        return f"{key}='{value}'"
+    if key.lstrip("+") in TEXT_KEYS and (values := PLAIN_VALUES.fullmatch(value)):
+        opening, listed, closing = values.groups()
+        texts = ",".join(map(_quote_number, listed.split(",")))
+        return f"{key}={opening}{texts}{closing}"
     is_deleted = override[:1] == "~" and override[1:] in COLLECTIONS
     return f"{override[1:]}=[]" if is_deleted else override
+
+
+def _quote_number(value: str) -> str:
+    """Return a value with quotes if Hydra's grammar or YAML reads it as a number."""
+    word = value.strip()
+    is_id = word[:1].isdigit() and word.replace("_", "").isalnum()
+    try:
+        read = parse(f"key={word}").value()
+    except HydraException:
+        return value
+    is_number = isinstance(read, int | float) and not isinstance(read, bool)
+    return f"'{word}'" if is_id or is_number else value
 
 
 def _normalize_space(key: str, value: str) -> str:

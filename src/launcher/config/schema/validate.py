@@ -415,6 +415,9 @@ def _suggest_value(key: str, value: object, annotation: object) -> str:
         return f"; for one GPU set CUDA_VISIBLE_DEVICES={value[5:]}, and use device=cuda"
     if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):
         return f"; use {key}={int(value)}"
+    if isinstance(value, dict) and fits({str(key): value[key] for key in value}, annotation):
+        key = next(name for name in value if not isinstance(name, str))
+        return f"; a key that is text needs quotes: '{str(key).lower()}'"
     text, takes_numbers = to_override_text(value), "number" in describe(annotation)
     if isinstance(value, bool | int | float) and not takes_numbers and fits(text, annotation):
         return f"; a text needs quotes: '{key}=\"{text}\"'"
