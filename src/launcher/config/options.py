@@ -10,6 +10,10 @@ from launcher.config.tree import Node, get
 
 TRAIN_JOB = "launcher.jobs.train.TrainJob"
 ENTRY_POINTS = "launcher.conf"
+PROJECT_FILE = "config.yaml"
+"""The file with a project's own defaults, and the name of Launcher's."""
+IGNORED = "# launcher: ignore"
+"""The first line of a `config.yaml` that is another program's."""
 COLLECTIONS = ("hooks", "tracker")
 """Groups with any number of named parts."""
 
@@ -28,18 +32,38 @@ def main_folder() -> Traversable:
 
 
 def own_folder() -> Path | None:
-    """Return `conf/` in the current folder if it has options of our groups, else None.
+    """Return `conf/` in the current folder if it has options of our groups or a project's defaults.
 
-    A `conf/` with a `config.yaml` belongs to another Hydra program, or is a checkout of Launcher.
+    A checkout of Launcher has none of its own.
     """
     folder = Path("conf")
-    if not folder.is_dir() or (folder / "config.yaml").exists():
+    if not folder.is_dir() or _is_launchers(folder):
         return None
     groups, own = (
         {entry.name for entry in each.iterdir() if entry.is_dir()}
         for each in (main_folder(), folder)
     )
-    return folder if groups & own else None
+    return folder if groups & own or project_file(folder) is not None else None
+
+
+def project_file(folder: Path) -> Path | None:
+    """Return the file with a project's own defaults in a folder of options, or None.
+
+    It is None also if the file begins with `IGNORED`, or is Launcher's own.
+    """
+    file = folder / PROJECT_FILE
+    if not file.is_file() or _is_launchers(folder):
+        return None
+    with file.open("rb") as opened:
+        is_ignored = opened.readline().strip() == IGNORED.encode()
+    return None if is_ignored else file
+
+
+def _is_launchers(folder: Path) -> bool:
+    """Return whether a folder is `conf/` of a checkout of Launcher, or of the installed package."""
+    root = folder.resolve().parent
+    is_checkout = (root / "src" / "launcher" / "__init__.py").is_file()
+    return is_checkout or str(folder.resolve()) == str(main_folder())
 
 
 def find_installed() -> dict[str, Path | None]:

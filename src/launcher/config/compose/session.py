@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from launcher.config.compose.overrides import parse
+from launcher.config.compose.project import project_defaults, reject_stored
 from launcher.config.messages import reason
 from launcher.config.options import config_path
 from launcher.errors import ConfigError
@@ -47,12 +48,14 @@ def session(
     """
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
+    if config_dir is not None:
+        reject_stored("--config-dir", Path(config_dir), config_name)
     path = config_path()
     if path.startswith("pkg://"):
         hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
     else:
         hydra = initialize_config_dir(path, **VERSION)
-    with hydra:
+    with hydra, project_defaults(config_dir, overrides):
         searched = loader().config_search_path
         if config_dir is not None:
             own = f"file://{Path(config_dir).absolute()}"
