@@ -17,7 +17,7 @@ from yaml import YAMLError
 
 from launcher.config import plain_yaml
 from launcher.config.compose.project import project_defaults, reject_stored
-from launcher.config.compose.session import VERSION, first_line
+from launcher.config.compose.session import MISSING_FOLDER, VERSION, first_line
 from launcher.config.construct import without_hydra_whitelist
 from launcher.config.containers import to_plain
 from launcher.config.identity.lookup import RunIndex
@@ -40,7 +40,7 @@ def enter(overrides: Sequence[str], arguments: Namespace) -> None:
     # Otherwise Hydra prints exceptions itself and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # A folder of hydra.searchpath that does not exist is an error, see `schema.check_hydra`.
-    warnings.filterwarnings("ignore", r"provider=.*\n?.*is not available", UserWarning)
+    warnings.filterwarnings("ignore", MISSING_FOLDER, UserWarning)
     # Overrides come first, since Hydra's parser does not accept `a=1 -m b=2`.
     sys.argv[1:] = [*overrides, *arguments.flags]
     with without_hydra_whitelist(), project_defaults(arguments.config_dir, overrides):

@@ -12,6 +12,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from launcher.config.identity.difference import is_within
 from launcher.config.options import COLLECTIONS
 from launcher.config.schema.signature import signature_of
 from launcher.errors import ConfigError
@@ -22,8 +23,8 @@ PLAIN_VALUES = re.compile(r"(choice\(|)([\w.+\-, ]+)(\)|)")
 """A value without quotes, or the values of a sweep."""
 SPACE = "hpo.space"
 BARE_RANGE = re.compile(r":\s*\w+\(")
-OPEN = "dispatch.sbatch"
-"""Node that takes any key, with `+` or without."""
+OPEN = ("dispatch.sbatch", "tracker.wandb.settings")
+"""Nodes that take any key, with `+` or without."""
 
 
 def normalize(override: str) -> str:
@@ -36,7 +37,7 @@ def normalize(override: str) -> str:
     key, equals, value = override.partition("=")
     if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):
         return _normalize_space(key.lstrip("+").removeprefix(SPACE).lstrip("."), value)
-    if equals and f"{key.lstrip('+')}.".startswith(f"{OPEN}."):
+    if equals and is_within(key.lstrip("+"), OPEN):
         return f"++{override.lstrip('+')}"
     if key.lstrip("+") in TEXT_KEYS and (values := PLAIN_VALUES.fullmatch(value)):
         opening, listed, closing = values.groups()

@@ -11,6 +11,7 @@ from hydra import __version__, initialize_config_dir, initialize_config_module
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
+from hydra.version import VersionBase
 from omegaconf import ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -25,6 +26,8 @@ VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3
 """Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
 BEFORE_SCHEMAS = SearchPathQuery(provider="schema")
 NO_MAPPING = "its file should have keys, such as `_target_: my_package.Net`, and is not a mapping"
+MISSING_FOLDER = r"provider=.*\n?.*is not available"
+"""Hydra's warning about a folder of `hydra.searchpath` that does not exist."""
 COMPOSITION_ERRORS = (
     HydraException,
     OmegaConfBaseException,
@@ -50,12 +53,7 @@ def session(
         raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
     if config_dir is not None:
         reject_stored("--config-dir", Path(config_dir), config_name)
-    path = config_path()
-    if path.startswith("pkg://"):
-        hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
-    else:
-        hydra = initialize_config_dir(path, **VERSION)
-    with hydra, project_defaults(config_dir, overrides):
+    with _hydra(), project_defaults(config_dir, overrides):
         searched = loader().config_search_path
         if config_dir is not None:
             own = f"file://{Path(config_dir).absolute()}"
@@ -69,6 +67,26 @@ def session(
                 extended.prepend("hydra.searchpath", folder, anchor=BEFORE_SCHEMAS)
             loader().repository.initialize_sources(extended)
         yield
+
+
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Initialize Hydra, and give a program its own afterwards, if it has initialized it."""
+    others, base = GlobalHydra.instance().hydra, VersionBase.instance().getbase()
+    GlobalHydra.instance().clear()
+    path = config_path()
+    try:
+        if path.startswith("pkg://"):
+            hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
+        else:
+            hydra = initialize_config_dir(path, **VERSION)
+        with hydra:
+            yield
+    finally:
+        GlobalHydra.instance().clear()
+        if others is not None:
+            GlobalHydra.instance().initialize(others)
+            VersionBase.instance().setbase(base)
 
 
 def _parse_searchpath(overrides: Sequence[str]) -> list[object] | None:
