@@ -6,6 +6,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from launcher.config import plain_yaml
 from launcher.config.tree import Node, get
 
 TRAIN_JOB = "launcher.jobs.train.TrainJob"
@@ -101,6 +102,34 @@ def composition_folders(tree: Node) -> list[Traversable]:
         elif source["schema"] == "pkg" and source["path"].split(".")[0] != "hydra":
             folders.append(resources.files(source["path"]))
     return folders
+
+
+def typed_keys(words: Sequence[str]) -> list[str]:
+    """Return the keys whose values overrides set; a chosen option (`model=mlp`) sets none."""
+    parts = [word.lstrip("+~").partition("=") for word in words]
+    return [
+        key
+        for key, _, value in parts
+        if "." in key or value.startswith("{") or not (main_folder() / key).is_dir()
+    ]
+
+
+def file_with(key: str, tree: Node) -> Traversable | None:
+    """Return the file that sets a key: a project's, a preset's, or that of a chosen option."""
+    group, _, inner = key.partition(".")
+    choices = get(tree, "hydra.runtime.choices") or {}
+    chosen = choices.get(group)
+    names = chosen if isinstance(chosen, list) else [chosen]
+    folders = composition_folders(tree)
+    places = [(f"experiment/{choices.get('experiment')}.yaml", key), (PROJECT_FILE, key)]
+    places += [(f"{group}/{name}.yaml", path) for name in names for path in (inner, key)]
+    for name, path in places:
+        for folder in folders:
+            file = folder / name
+            is_set = file.is_file() and get(plain_yaml.load(file.read_bytes()), path) is not None
+            if is_set and not (isinstance(folder, Path) and folder == main_folder()):
+                return file
+    return None
 
 
 def groups(folders: Sequence[Traversable]) -> dict[str, list[str]]:

@@ -136,7 +136,9 @@ class EvaluateJob:
         hook = (plain.get("hooks") or {}).get("evaluation") or {}
         parts = {name: hook.get(name) for name in ("metrics", "max_samples", "loader")}
         parts |= {"split": self.split, "weights": self.weights, "data": plain["data"]}
-        return sha256(json.dumps(with_text_keys(parts), sort_keys=True, default=str).encode()).hexdigest()[:12]
+        return sha256(
+            json.dumps(with_text_keys(parts), sort_keys=True, default=str).encode()
+        ).hexdigest()[:12]
 
 
 def _write(folder: RunFolder, checkpoint: str, line: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from launcher.config.options import (
     main_folder,
     options,
     project_file,
+    typed_keys,
 )
 from launcher.config.settings import SECTIONS, Top, section
 from launcher.config.tree import Node, flat, get
@@ -175,10 +176,7 @@ def _with_file(
 ) -> list[str]:
     """Return the messages, with one for all keys that the file sets and no override does."""
     keys = flat({key: value for key, value in content.items() if key != "defaults"})
-    words = [word.lstrip("+~").partition("=") for word in overrides]
-    # A chosen option, as in `model=mlp`, sets no value.
-    typed = [key for key, _, value in words if "." in key or value.startswith("{")]
-    typed += [key for key, _, _ in words if not isinstance(content.get(key), Mapping)]
+    typed = typed_keys(overrides)
 
     def is_of_file(message: str) -> bool:
         match = KEY.match(message)
