@@ -115,7 +115,7 @@ def typed_keys(words: Sequence[str]) -> list[str]:
 
 
 def file_with(key: str, tree: Node) -> Traversable | None:
-    """Return the file that sets a key: a project's, a preset's, or that of a chosen option."""
+    """Return the file that sets a key: the project's, the preset's, or a chosen option's."""
     group, _, inner = key.partition(".")
     choices = get(tree, "hydra.runtime.choices") or {}
     chosen = choices.get(group)

@@ -27,7 +27,6 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import RecordData
 from launcher.rundir.run_on_disk import RunOnDisk
 
-
 READ_BY_A_JOB = ("job.env_set", "callbacks")
 """Nodes of Hydra's that are read when a run starts."""
 

@@ -63,7 +63,7 @@ class Search:
         self.unrecorded: set[int] = set()
         """Trials whose run another process works on, which writes its record."""
         self.is_warned = False
-        """Whether it was said that the objective is not logged so far."""
+        """True once a line has said that the objective is not logged so far."""
         self.judged: dict[int, int] = {}
         """The last step of each trial that the pruner has seen."""
         self.started = time.monotonic()

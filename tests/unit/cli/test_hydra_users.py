@@ -365,8 +365,8 @@ def test_resolvers_of_a_project_are_in_hydra_plugins(project):
 
 
 @pytest.mark.parametrize(("value", "more"), [
-    ("${nofunc:1}", []), ("${oc.env:NOPE}", ["--package", "model"]), ("${nope.x}", ["-p", "run.tag"]),
-    ("${model.width}", []),
+    ("${nofunc:1}", []), ("${oc.env:NOPE}", ["--package", "model"]),
+    ("${nope.x}", ["-p", "run.tag"]), ("${model.width}", []),
 ])  # fmt: skip
 def test_a_configuration_that_does_not_resolve_is_a_message(project, capsys, value, more):
     words = ["--config-dir", "conf", "model=net", "data=digits", f"model.width={value}"]

@@ -8,7 +8,7 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import ConfigCompositionException
+from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -31,8 +31,8 @@ def normalize(override: str) -> str:
     """Return an override in the form that Hydra accepts.
 
     Numbers among the values of `TEXT_KEYS` get quotes: an id 12345e67 and a tag 1.10 are text.
-    `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single option. Ranges become texts.
-    Keys of `OPEN` are added.
+    `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single option. Ranges become
+    texts. Keys of `OPEN` are added.
     """
     key, equals, value = override.partition("=")
     if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):

@@ -105,7 +105,7 @@ def _read(file: Path) -> Node:
 
 
 def _as_part(file: Path, content: Node) -> Node:
-    """Return the file's content, in which each choice overrides that of Launcher."""
+    """Return the file's content, in which each choice overrides Launcher's."""
     folders = [main_folder(), file.parent, *installed_folders()]
     known = {entry.name for folder in folders[:1] + folders[2:] for entry in folder.iterdir()}
     chosen = [

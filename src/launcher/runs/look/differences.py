@@ -50,7 +50,7 @@ def differences(runs: StoredRuns) -> list[Row]:
 
 
 def _named(key: str, groups: Collection[str]) -> str:
-    """Return the key under which a value is listed: a class has that of its node."""
+    """Return the key under which a value is listed: a class has its node's."""
     node = key.removesuffix(TARGET)
     return key if node in groups else node
 

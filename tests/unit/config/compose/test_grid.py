@@ -71,6 +71,11 @@ def test_the_last_value_of_a_repeated_key_counts(words):
     assert outcome(words, one_job) == outcome(words, one_run) != "rejected"
 
 
+def test_a_tag_that_cannot_be_read_is_rejected():
+    for tag in ("1,", "{a", "'1", "~"):
+        assert outcome(["model=mlp", "data=digits", f"run.tag={tag}"], one_run) == "rejected"
+
+
 TAGS = ("1.10", "1.1", "1_0.5", "10.5", "1e3", "1000", "007", "7", "0x1F", "2024.10", "nan", "inf")
 
 
