@@ -345,7 +345,7 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
 
 def target_issue(path: str, target: str, error: NotFound) -> ConfigIssue:
     """The error of a `_target_` that does not exist."""
-    if error.name == "__main__":
+    if target.startswith("__main__."):
         text = "other processes cannot find a class of a notebook's cell; write it to a file"
         return ConfigIssue(join(path, "_target_"), show(target, 200), f"{text} (%%writefile).")
     if not error.where:
