@@ -66,7 +66,7 @@ def folder(tmp_path_factory):
     ("model=conf/model/net.yaml", "model=net"),
     ("experiment=conf/experiment/mine.yaml", "experiment=mine"),
     ("~model.depth", None),
-    ("model.names.0=bird", "model.names=[bird]"),
+    ("model.names.0=bird", None),
     ("model.others.2.width=9", "model.others.0"),
     ("trainer.accumulate_grad_batches=2", "trainer.micro_batch_size"),
     ("model._target_=", "name a class or function"),

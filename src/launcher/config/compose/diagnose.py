@@ -220,9 +220,6 @@ def _unknown_part(override: Override, path: str, part: str, config: DictConfig) 
         return f"no key {path}.{part}; {path}={', '.join(others)} {have} it."
     if override.is_delete() and part in taken:
         return "it is not set, so there is nothing to delete."
-    if part in taken and override.key_or_group != f"{path}.{part}":
-        _, _, value = str(override.input_line).partition("=")
-        return f"{path}.{part} is not set; give all of it, e.g. {path}.{part}=[{value}]."
     if near := closest_name(part, keys) or closest_name(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")
         return f"no key {path}.{part}; did you mean {_rewritten(override, f'{path}.{near}{rest}')}?"

@@ -86,6 +86,7 @@ def _hydra() -> Iterator[None]:
         GlobalHydra.instance().clear()
         if others is not None:
             GlobalHydra.instance().initialize(others)
+        if others is not None and base is not None:
             VersionBase.instance().setbase(base)
 
 

@@ -116,7 +116,8 @@ def _plain(hint: Any) -> Any:
         return Annotated[many, annotated_types.MinLen(size), annotated_types.MaxLen(size)]
     if origin is dict:
         key, item = map(_plain, arguments)
-        return dict[Any if key is Part else key, item]
+        key = Any if key is Part else key
+        return dict[key, item]
     if origin is Annotated:
         marks = [mark for mark in hint.__metadata__ if isinstance(mark, BOUNDS)]
         return hint if len(marks) == len(hint.__metadata__) else _plain(hint.__origin__)
