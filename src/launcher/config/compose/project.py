@@ -105,39 +105,28 @@ def _read(file: Path) -> Node:
 
 
 def _as_part(file: Path, content: Node) -> Node:
-    """Return the file's content, in which each choice overrides Launcher's."""
+    """Return the file's content, in which each choice overrides Launcher's.
+
+    Raises:
+        ConfigError: with all that does not fit.
+    """
     folders = [main_folder(), file.parent, *installed_folders()]
-    known = {entry.name for folder in folders[:1] + folders[2:] for entry in folder.iterdir()}
-    chosen = [
-        next(iter(entry)).split()[-1].lstrip("/")
-        for entry in plain_yaml.load((main_folder() / PROJECT_FILE).read_bytes())["defaults"]
-        if isinstance(entry, Mapping)
-    ]
-    problems: list[str] = []
+    listed = content.get("defaults") or []
+    problems = [] if isinstance(listed, list) else ["defaults should be a list"]
     more: list[object] = []
     changed: list[object] = []
-    for entry in content.get("defaults") or []:
-        pairs = entry.items() if isinstance(entry, Mapping) else [(None, entry)]
-        for words, option in pairs:
-            if words is None:
-                more += [] if option == "_self_" else [option]
-                continue
-            group = str(words).split()[-1].lstrip("/")
-            is_own = group.partition("/")[0] not in (*known, "hydra")
-            if is_own and not _is_referred_to(group.partition("/")[0], file.parent):
-                problems.append(f"no group {group}")
-            elif group in SET_BY_LAUNCHER:
-                problems.append(f"{group} is Launcher's own")
-            elif group == OF_COMMAND:
-                problems += [] if option is None else [f"{group} is for the command line"]
-            elif missing := _missing_option(group, option, folders):
-                problems.append(f"no option {group}={missing}")
-            elif group in chosen:
-                changed.append({f"override /{group}": option})
-            else:
-                more.append({f"/{group}": option})
-    tops = [*section(Top).names, *SECTIONS, *known, *COLLECTIONS, "defaults", "hydra"]
-    own = [key for key in content if key not in tops]
+    groups = _groups_of_launcher()
+    for group, option in _entries(listed if isinstance(listed, list) else []):
+        if group is None:
+            more.append(option)
+        elif problem := _problem(group, option, folders):
+            problems.append(problem)
+        elif group in groups:
+            changed.append({f"override /{group}": option})
+        elif group != OF_COMMAND:
+            more.append({f"/{group}": option})
+    keys = [*section(Top).names, *SECTIONS, *COLLECTIONS, *_names(folders), "defaults", "hydra"]
+    own = [key for key in content if key not in keys]
     problems += [f"no key {key}" for key in own if not _is_referred_to(key, file.parent)]
     if get(content, "hydra.searchpath") is not None:
         problems.append("hydra.searchpath is for the command line")
@@ -146,6 +135,42 @@ def _as_part(file: Path, content: Node) -> Node:
         raise ConfigError(f"{file}: {text}; {_way_out()}.")
     values = {key: value for key, value in content.items() if key != "defaults"}
     return {"defaults": [*more, "_self_", *changed], **values}
+
+
+def _groups_of_launcher() -> list[str]:
+    """Return the groups that Launcher's own defaults list chooses, but for the preset."""
+    listed = plain_yaml.load((main_folder() / PROJECT_FILE).read_bytes())["defaults"]
+    return [group for group, _ in _entries(listed) if group not in (None, OF_COMMAND)]
+
+
+def _entries(listed: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the group, or None for another file, and the choice of each entry but `_self_`."""
+    for entry in listed:
+        if isinstance(entry, Mapping):
+            for words, option in entry.items():
+                # A key is `model`, `/model`, or `override /model`.
+                yield str(words).split()[-1].lstrip("/"), option
+        elif entry != "_self_":
+            yield None, entry
+
+
+def _names(folders: Sequence[Any]) -> set[str]:
+    """Return the groups of Launcher and of installed packages."""
+    return {entry.name for folder in (folders[0], *folders[2:]) for entry in folder.iterdir()}
+
+
+def _problem(group: str, option: object, folders: Sequence[Any]) -> str | None:
+    """Say why an entry of the defaults list does not fit, if it does not."""
+    first = re.split("[/@]", group)[0]
+    is_own = first not in _names(folders) and first != "hydra"
+    if is_own and not _is_referred_to(first, folders[1]):
+        return f"no group {group}"
+    if group in SET_BY_LAUNCHER:
+        return f"{group} is Launcher's own"
+    if group == OF_COMMAND:
+        return None if option is None else f"{group} is for the command line"
+    missing = _missing_option(group, option, folders)
+    return f"no option {group}={missing}" if missing else None
 
 
 def _missing_option(group: str, chosen: object, folders: Sequence[Any]) -> str | None:

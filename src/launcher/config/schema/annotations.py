@@ -117,7 +117,7 @@ def _plain(hint: Any) -> Any:
     if origin is dict:
         key, item = map(_plain, arguments)
         key = Any if key is Part else key
-        return dict[key, item]
+        return dict[key, item]  # type: ignore[valid-type]
     if origin is Annotated:
         marks = [mark for mark in hint.__metadata__ if isinstance(mark, BOUNDS)]
         return hint if len(marks) == len(hint.__metadata__) else _plain(hint.__origin__)

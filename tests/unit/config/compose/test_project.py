@@ -137,6 +137,7 @@ def test_what_does_not_fit_is_one_message():
     ("model: {width: 5}", "model=mlp", "model.width=5: MLP takes no width"),
     ("hydra: {run: {dir: x}}", "model=mlp", "hydra.run.dir='x': cannot be changed"),
     ("seed: [1", "", "cannot be read: while parsing a flow sequence in "),
+    ("defaults: mysql", "model=mlp", "(defaults should be a list)"),
     ("- a", "", "should have keys, such as `seed: 1`."),
     ("model: {width: '${oc.env:NOPE_WIDTH}'}", "model=net", "no variable NOPE_WIDTH"),
 ])  # fmt: skip
@@ -161,8 +162,11 @@ def test_launchers_own_file_is_not_a_projects(project, monkeypatch):
 
 
 @pytest.mark.parametrize("flag", ["--config-dir", "--config-path"])
-@pytest.mark.parametrize("place", ["outputs/net/abc/.hydra", "outputs/net/abc", "copy"])
-@pytest.mark.parametrize("extra", [[], ["--config-name", "config"], ["hydra.run.dir=null"]])
+@pytest.mark.parametrize(("place", "extra"), [
+    ("outputs/net/abc/.hydra", ["--config-name", "config"]),
+    ("outputs/net/abc", ["hydra.run.dir=null"]),
+    ("copy", []),
+])  # fmt: skip
 def test_a_stored_configuration_is_answered_by_what_to_type(project, capsys, flag, place, extra):
     stored: Any = composed("model=net data=digits seed=3").stored_yaml
     for folder in (project / "outputs/net/abc/.hydra", project / "copy"):
