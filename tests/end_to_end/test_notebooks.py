@@ -7,8 +7,12 @@ import re
 import signal
 from shlex import split
 
+import hydra
+import hydra.version
 import nbformat
 import pytest
+from hydra.core.global_hydra import GlobalHydra
+from packaging.version import Version
 
 import launcher
 from support import python
@@ -104,3 +108,31 @@ def returned(cell: nbformat.NotebookNode) -> list[str]:
     outputs = [each for each in cell.get("outputs", []) if each.output_type == "execute_result"]
     texts = [output.data["text/plain"] for output in outputs]
     return [re.sub(r"at 0x\w+|(?<=\.\d{2})\d+", "", text) for text in texts]
+
+
+def test_a_program_keeps_its_own_hydra(tmp_path, monkeypatch):
+    """`launcher.compose` works after `hydra.initialize`, and gives Hydra's state back."""
+    (tmp_path / "own.yaml").write_text("width: 4\n")
+    monkeypatch.chdir(tmp_path)
+    state = GlobalHydra.instance()
+    hydra.initialize_config_dir(str(tmp_path), version_base="1.2")
+    try:
+        mine = GlobalHydra.instance().hydra
+        run = launcher.compose(*RUN)
+        assert run.id == launcher.compose(*RUN).id
+        assert [other.config["seed"] for other in launcher.sweep([*RUN, "seed=1,2"])] == [1, 2]
+        with pytest.raises(launcher.ConfigError):
+            launcher.compose("nope=1")
+        assert GlobalHydra.instance().hydra is mine
+        assert hydra.version.getbase() == Version("1.2")
+        assert hydra.compose("own", ["width=5"]) == {"width": 5}
+    finally:
+        state.clear()
+        GlobalHydra.instance().clear()
+
+
+def test_a_class_of_a_cell_is_named_with_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(launcher.ConfigError) as raised:
+        launcher.compose(*RUN, "model._target_=__main__.Live")
+    assert "write it to a file (%%writefile)." in str(raised.value)

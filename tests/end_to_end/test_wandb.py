@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -286,6 +287,32 @@ def test_a_key_from_any_place_will_do(tmp_path, monkeypatch):
         WandbTracker().check("tracker.wandb")
     monkeypatch.setenv("WANDB_API_KEY", "x")
     WandbTracker().check("tracker.wandb")
+
+
+@pytest.mark.parametrize(("options", "variables", "says"), [
+    ({"project": "a/b"}, {}, "tracker.wandb.project=a/b: has a /, which W&B does not take"),
+    ({"project": "x" * 129}, {}, "has 129 characters; W&B takes at most 128."),
+    ({"group": "x" * 129}, {}, "tracker.wandb.group=x"),
+    ({"name": "x" * 129}, {}, "tracker.wandb.name=x"),
+    ({}, {"WANDB_PROJECT": "a:b"}, "tracker.wandb.project=a:b: has a :"),
+    ({}, {"WANDB_RUN_GROUP": "x" * 129}, "tracker.wandb.group=x"),
+])  # fmt: skip
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_names_that_wandb_does_not_take_are_rejected_at_the_start(
+    monkeypatch, options, variables, says, mode
+):
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        WandbTracker(mode=mode, **options).check("tracker.wandb")
+
+
+def test_sync_does_not_advise_itself():
+    with pytest.raises(ConfigError) as raised:
+        WandbTracker(mode="offline").check("tracker.wandb", to_sync=True)
+    assert "run `wandb login`, or set WANDB_API_KEY." in str(raised.value)
+    assert "sync" not in str(raised.value)
 
 
 def test_offline_needs_a_key_only_to_sync(monkeypatch):

@@ -111,5 +111,8 @@ def command_of(config: DictConfig) -> "Command":
 
 
 store = ConfigStore.instance()
+# The defaults of a project, which `launcher.config.compose.project` may have set already.
+if "_project_.yaml" not in store.repo:
+    store.store("_project_", {}, provider="launcher")
 store.store(group="hydra/launcher", name="dispatch", node=DispatchLauncherConf, provider="launcher")
 store.store(group="hydra/sweeper", name="optuna", node=OptunaSweeperConf, provider="launcher")

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from launcher.checkpoint.shards import DTYPES as FILE_DTYPES
 from launcher.checkpoint.shards import ShardReader, write_tensors
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose.resolve import as_yaml
@@ -115,6 +116,7 @@ def write_model(
         write = None
     target = folder / WEIGHTS
     if write is None:
+        _check_dtypes(tensors)
         with replacing(target) as temporary:
             write_tensors(
                 temporary,
@@ -131,6 +133,17 @@ def write_model(
             old.unlink()
     fsync_folder(folder)
     return target if target.exists() else folder, {"_target_": model["_target_"], **settings}
+
+
+def _check_dtypes(tensors: Tensors) -> None:
+    """Reject dtypes that other programs cannot read from a safetensors file."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in FILE_DTYPES:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise ConfigError(
+                f"export: the tensor {name} is {dtype}, which a safetensors file does not hold;"
+                " keep it in the model as another dtype."
+            )
 
 
 def _move(source: Path, folder: Path) -> set[str]:

@@ -39,7 +39,11 @@ DTYPES = {
     torch.bool: "BOOL",
     torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ", torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
 }  # fmt: skip
+if hasattr(torch, "float8_e8m0fnu"):
+    # Since torch 2.7.
+    DTYPES[torch.float8_e8m0fnu] = "F8_E8M0"
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 PARTS_KEY = "launcher.parts"
 OTHER_DTYPES_KEY = "launcher.dtypes"

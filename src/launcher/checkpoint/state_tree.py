@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from launcher.config.messages import describe_type
 from launcher.strategies.base import Tensors
 
 MARK = "$"
@@ -53,7 +54,7 @@ def encode(obj: object, tensors: Tensors, path: str = "") -> Any:
     if isinstance(obj, Path):
         return {MARK: ["path", str(obj)]}
     raise TypeError(
-        f"The state at {path or 'the top'} is a {type(obj).__name__}, which a checkpoint cannot"
+        f"The state at {path or 'the top'} is {describe_type(obj)}, which a checkpoint cannot"
         " hold; use numbers, strings, tensors, arrays, or lists, tuples, sets and dicts of them."
     )
 
@@ -63,7 +64,7 @@ def _key(key: object, path: str) -> Any:
     data = encode(key, tensors, path)
     if tensors:
         raise TypeError(
-            f"The state at {path or 'the top'} has a {type(key).__name__} as a key, which a"
+            f"The state at {path or 'the top'} has {describe_type(key)} as a key, which a"
             " checkpoint cannot hold; use a text or a number."
         )
     return data

@@ -17,6 +17,7 @@ from launcher.cli.sweep_queue import SweepQueue, reason
 from launcher.config.compose.composer import Command
 from launcher.config.compose.grid import GRID
 from launcher.config.compose.hydra_job import Callbacks
+from launcher.config.compose.resolve import resolve_part
 from launcher.config.construct import construct, target_object
 from launcher.config.containers import to_plain
 from launcher.config.identity.difference import diff
@@ -33,6 +34,8 @@ from launcher.runs.look.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
 
+OF_ONE_JOB = ("run", "sweep", "runtime", "overrides")
+"""Nodes of Hydra's that each job of a sweep has for itself."""
 Mistaken = tuple[int, list[str]]
 """The number of a job with an error, and the overrides that not all jobs share."""
 
@@ -50,6 +53,7 @@ def sweep(words: Command) -> bool:
         check_jobs(words, words.expand())
         return True
     check_hydra(to_plain(master))
+    resolve_part(master, "hydra", without=OF_ONE_JOB)
     search = getattr(target_object(master.hydra.sweeper._target_), "search", None)
     if search is not None:
         with _notify_callbacks(words, master):

@@ -180,7 +180,9 @@ def reason(job: Job, result: JobResult) -> str:
     assert result.error is not None
     error = unwrap_cause(result.error)
     if isinstance(error, ChildProcessError):
-        return f"failed: {error}"
+        # A killed process leaves its run as it was, which a listing calls by the same word.
+        state = StoredRun.read(job.config.folder.path).state
+        return f"{'stale' if state == 'stale' else 'failed'}: {error}"
     if not isinstance(error, SystemExit):
         return f"failed: {type(error).__name__}: {first_line(str(error))}"
     if notes := getattr(error, "__notes__", None):

@@ -6,10 +6,15 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from launcher.config import plain_yaml
 from launcher.config.tree import Node, get
 
 TRAIN_JOB = "launcher.jobs.train.TrainJob"
 ENTRY_POINTS = "launcher.conf"
+PROJECT_FILE = "config.yaml"
+"""The file with a project's own defaults, and the name of Launcher's."""
+IGNORED = "# launcher: ignore"
+"""The first line of a `config.yaml` that is another program's."""
 COLLECTIONS = ("hooks", "tracker")
 """Groups with any number of named parts."""
 
@@ -28,18 +33,38 @@ def main_folder() -> Traversable:
 
 
 def own_folder() -> Path | None:
-    """Return `conf/` in the current folder if it has options of our groups, else None.
+    """Return `conf/` in the current folder if it has options of our groups or a project's defaults.
 
-    A `conf/` with a `config.yaml` belongs to another Hydra program, or is a checkout of Launcher.
+    A checkout of Launcher has none of its own.
     """
     folder = Path("conf")
-    if not folder.is_dir() or (folder / "config.yaml").exists():
+    if not folder.is_dir() or _is_launchers(folder):
         return None
     groups, own = (
         {entry.name for entry in each.iterdir() if entry.is_dir()}
         for each in (main_folder(), folder)
     )
-    return folder if groups & own else None
+    return folder if groups & own or project_file(folder) is not None else None
+
+
+def project_file(folder: Path) -> Path | None:
+    """Return the file with a project's own defaults in a folder of options, or None.
+
+    It is None also if the file begins with `IGNORED`, or is Launcher's own.
+    """
+    file = folder / PROJECT_FILE
+    if not file.is_file() or _is_launchers(folder):
+        return None
+    with file.open("rb") as opened:
+        is_ignored = opened.readline().strip() == IGNORED.encode()
+    return None if is_ignored else file
+
+
+def _is_launchers(folder: Path) -> bool:
+    """Return whether a folder is `conf/` of a checkout of Launcher, or of the installed package."""
+    root = folder.resolve().parent
+    is_checkout = (root / "src" / "launcher" / "__init__.py").is_file()
+    return is_checkout or str(folder.resolve()) == str(main_folder())
 
 
 def find_installed() -> dict[str, Path | None]:
@@ -77,6 +102,34 @@ def composition_folders(tree: Node) -> list[Traversable]:
         elif source["schema"] == "pkg" and source["path"].split(".")[0] != "hydra":
             folders.append(resources.files(source["path"]))
     return folders
+
+
+def typed_keys(words: Sequence[str]) -> list[str]:
+    """Return the keys whose values overrides set; a chosen option (`model=mlp`) sets none."""
+    parts = [word.lstrip("+~").partition("=") for word in words]
+    return [
+        key
+        for key, _, value in parts
+        if "." in key or value.startswith("{") or not (main_folder() / key).is_dir()
+    ]
+
+
+def file_with(key: str, tree: Node) -> Traversable | None:
+    """Return the file that sets a key: the project's, the preset's, or a chosen option's."""
+    group, _, inner = key.partition(".")
+    choices = get(tree, "hydra.runtime.choices") or {}
+    chosen = choices.get(group)
+    names = chosen if isinstance(chosen, list) else [chosen]
+    folders = composition_folders(tree)
+    places = [(f"experiment/{choices.get('experiment')}.yaml", key), (PROJECT_FILE, key)]
+    places += [(f"{group}/{name}.yaml", path) for name in names for path in (inner, key)]
+    for name, path in places:
+        for folder in folders:
+            file = folder / name
+            is_set = file.is_file() and get(plain_yaml.load(file.read_bytes()), path) is not None
+            if is_set and not (isinstance(folder, Path) and folder == main_folder()):
+                return file
+    return None
 
 
 def groups(folders: Sequence[Traversable]) -> dict[str, list[str]]:

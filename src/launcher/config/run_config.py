@@ -22,11 +22,14 @@ from launcher.config.options import TRAIN_JOB
 from launcher.config.schema.validate import check_hydra, check_tree
 from launcher.config.secrets import config_to_store
 from launcher.config.settings import RunSettings, TrainerSettings
-from launcher.config.tree import Node, Tree, get, of_the_run
+from launcher.config.tree import Node, Tree, get, map_leaves, of_the_run
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import RecordData
 from launcher.rundir.run_on_disk import RunOnDisk
+
+READ_BY_A_JOB = ("job.env_set", "callbacks")
+"""Nodes of Hydra's that are read when a run starts."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +162,12 @@ def read(config: DictConfig, runs: RunIndex | None = None) -> tuple[RunConfig, l
     nodes = resolver.nodes()
     continued = None if resolver.has_issues else _name(config, written, nodes, runs)
     plain = resolver.with_run(nodes)
-    issues = resolver.all_issues() or find_job_numbers(config, written)
+    job_numbers = [] if resolver.has_issues else find_job_numbers(config, written)
     hydra = written.pop("hydra", None)
-    return RunConfig(plain, written, hydra, continued), issues
+    if not resolver.has_issues:
+        for part in READ_BY_A_JOB:
+            map_leaves(get(hydra, part) or {}, resolver.value, ("hydra", *part.split(".")))
+    return RunConfig(plain, written, hydra, continued), resolver.all_issues() or job_numbers
 
 
 def check(config: DictConfig, runs: RunIndex | None = None) -> RunConfig:

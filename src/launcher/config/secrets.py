@@ -122,7 +122,15 @@ def _issue(path: str, way: str) -> ConfigIssue:
 
 def _way_out(path: str, plain: Node) -> str:
     """Say how to give a secret to the part that needs it."""
-    variable = _variable(_name(path))
+    parent, _, name = path.rpartition(".")
+    if name.isdecimal() and isinstance(get(plain, parent), list):
+        variable, values = _variable(_name(parent)), get(plain, parent)
+        if _is_in(path, _as_written(plain)):
+            others = ",".join(["..."] * (len(values) - 1))
+            listed = f"{others}{',' if others else ''}${{oc.env:{variable}}}"
+            return f"export it as a variable, and use '{parent}=[{listed}]'."
+        return f"read it from the environment in the class, by os.environ['{variable}']."
+    variable = _variable(name)
     if _is_in(path, _as_written(plain)):
         return f"export it as a variable, and use '{path}=${{oc.env:{variable}}}'."
     return f"read it from the environment in the class, by os.environ['{variable}']."

@@ -10,6 +10,12 @@ Tree = dict[str, Any]
 """The same where it is changed, or combined with others."""
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 """An interpolation of another key."""
+KEY_TYPES: dict[str, Callable[[str], object]] = {
+    "!!int": int,
+    "!!float": float,
+    "!!bool": lambda text: text == "true",
+}
+"""The tags of keys that are not text."""
 
 
 def join(path: str, key: object) -> str:
@@ -70,19 +76,46 @@ def of_the_run(tree: Node) -> Tree:
     return nodes
 
 
+def with_text_keys(tree: object) -> Any:
+    """Return the tree with keys that are all text, such as `!!int 1` for the key 1, as in YAML."""
+    if isinstance(tree, Mapping):
+        return {_text_key(key): with_text_keys(value) for key, value in tree.items()}
+    return [with_text_keys(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def _text_key(key: object) -> str:
+    return key if isinstance(key, str) else f"!!{type(key).__name__} {str(key).lower()}"
+
+
+def with_typed_keys(tree: object) -> Any:
+    """The reverse of `with_text_keys`."""
+    if isinstance(tree, Mapping):
+        return {_typed_key(key): with_typed_keys(value) for key, value in tree.items()}
+    return [with_typed_keys(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def _typed_key(key: str) -> object:
+    kind, _, text = key.partition(" ")
+    return KEY_TYPES[kind](text) if kind in KEY_TYPES else key
+
+
 def flat(tree: Node, path: str = "") -> dict[str, object]:
     """Return the values by dotted path, from which `nest` makes the same tree.
 
-    A mapping is a value if it is empty or has a key with a dot.
+    A mapping is a value if it is empty or has a key with a dot, or one that is not text.
     """
     values: Tree = {}
     for key, value in tree.items():
         here = f"{path}.{key}" if path else str(key)
-        if isinstance(value, Mapping) and value and not any("." in str(name) for name in value):
+        if isinstance(value, Mapping) and value and all(map(_is_part_of_path, value)):
             values.update(flat(value, here))
         else:
             values[here] = value
     return values
+
+
+def _is_part_of_path(key: object) -> bool:
+    return isinstance(key, str) and "." not in key
 
 
 def nest(values: Node) -> Tree:
@@ -106,7 +139,7 @@ def map_leaves(
 ) -> Any:
     """The tree with each leaf replaced by `change(leaf, keys)`; `keys` is the path to the leaf."""
     if isinstance(tree, dict):
-        return {str(key): map_leaves(value, change, (*keys, key)) for key, value in tree.items()}
+        return {key: map_leaves(value, change, (*keys, key)) for key, value in tree.items()}
     if isinstance(tree, list):
         return [map_leaves(value, change, (*keys, index)) for index, value in enumerate(tree)]
     return change(tree, keys)

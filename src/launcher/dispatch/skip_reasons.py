@@ -14,7 +14,7 @@ from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.config.construct import target_object
 from launcher.config.options import TRAIN_JOB
 from launcher.config.run_config import resolve_node
-from launcher.config.tree import Node, get, of_the_run
+from launcher.config.tree import Node, get, of_the_run, with_text_keys
 from launcher.remaining import Done, Train, find_queued, remaining
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.scheduler import QueuedJob
@@ -45,7 +45,8 @@ def folder_of(config: Node) -> RunFolder:
     if trains(config):
         return RunFolder(run)
     ignored = {"dispatch": None, "run": {**config["run"], "identity": None, "sweep": None}}
-    text = json.dumps(of_the_run(config) | ignored, sort_keys=True, default=str)
+    content = with_text_keys(of_the_run(config) | ignored)
+    text = json.dumps(content, sort_keys=True, default=str)
     digest = sha256(text.encode()).hexdigest()[:8]
     return RunFolder(run / JOBS / f"{config['job']['_target_'].split('.')[-2]}-{digest}")
 

@@ -14,6 +14,7 @@ from launcher.checkpoint.manifest import NAME as MANIFEST
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.run_config import RunConfig
+from launcher.config.tree import with_text_keys
 from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.metrics import Matrix, split_tables
@@ -136,7 +137,9 @@ class EvaluateJob:
         hook = (plain.get("hooks") or {}).get("evaluation") or {}
         parts = {name: hook.get(name) for name in ("metrics", "max_samples", "loader")}
         parts |= {"split": self.split, "weights": self.weights, "data": plain["data"]}
-        return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        return sha256(
+            json.dumps(with_text_keys(parts), sort_keys=True, default=str).encode()
+        ).hexdigest()[:12]
 
 
 def _write(folder: RunFolder, checkpoint: str, line: dict[str, Any]) -> None:

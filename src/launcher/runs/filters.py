@@ -128,7 +128,9 @@ def select_some(runs: list[StoredRun], words: Sequence[str], outputs: Path) -> l
 
 def no_runs(words: Sequence[str], outputs: Path) -> str:
     condition = f" that match {' '.join(words)}" if words else ""
-    return f"There are no runs in {outputs}{condition}."
+    typed = [word.partition("=")[2] for word in words if word.startswith("paths.outputs=")]
+    instead = f" Another folder of runs is --outputs {typed[0]}." if typed else ""
+    return f"There are no runs in {outputs}{condition}.{instead}"
 
 
 def check_condition(key: str, sign: str, value: str) -> None:

@@ -150,6 +150,8 @@ class Trial:
 
     def describe(self) -> str:
         """Describe the value: `val/loss 0.1`."""
+        if self.logged and self.goal.objective not in self.logged:
+            return f"{self.goal.objective} was not logged"
         return f"{self.goal.objective} {short(self.value)}"
 
     def value_at(self, step: int) -> float | None:

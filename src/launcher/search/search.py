@@ -63,6 +63,8 @@ class Search:
         """The folders that this search has made."""
         self.unrecorded: set[int] = set()
         """Trials whose run another process works on, which writes its record."""
+        self.is_warned = False
+        """True once a line has said that the objective is not logged so far."""
         self.judged: dict[int, int] = {}
         """The last step of each trial that the pruner has seen."""
         self.started = time.monotonic()
@@ -344,13 +346,22 @@ class Search:
         return None
 
     def _check_objective(self, trial: Trial) -> None:
-        """Check that a trial has logged the objective."""
+        """Check that a trial has logged the objective.
+
+        A metric may be absent at first, so it is said, and is an error only once a trial has ended
+        without it. If another trial has logged it, the trial fails alone.
+        """
         objective = self.settings.objective
         group = objective.partition("/")[0] + "/"
+        has_ended = trial.state == "completed" or trial.is_at_rung
         names = [name for name in trial.logged if name.startswith(group)] or (
-            [*trial.logged] if trial.state == "completed" else []
+            [*trial.logged] if has_ended else []
         )
-        if names and objective not in trial.logged:
-            raise ConfigError(
-                f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}."
-            )
+        if not names or any(objective in other.logged for other in self.trials):
+            return
+        text = f"hpo.objective={objective}: is not logged"
+        if has_ended:
+            raise ConfigError(f"{text}; choose one of {', '.join(names)}.")
+        if not self.is_warned:
+            self.is_warned = True
+            self.say(f"{text} so far; there are {', '.join(names)}")

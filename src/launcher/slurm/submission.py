@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.identity.record_entry import command_record
+from launcher.config.tree import with_text_keys, with_typed_keys
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.files import read_file, remove_empty, replace_file
@@ -160,7 +161,7 @@ def freeze(
         "snapshot": None if snapshot is None else str(snapshot),
     }
     saved = {
-        "config": config,
+        "config": with_text_keys(config),
         "hydra": hydra,
         "job": None if note is None else asdict(note),
         **code,
@@ -178,7 +179,7 @@ def read_frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | Non
         OSError, ValueError: the file is missing or broken.
     """
     saved = json.loads(read_file(folder.path / FROZEN))
-    return saved["config"], saved["hydra"]
+    return with_typed_keys(saved["config"]), saved["hydra"]
 
 
 def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:

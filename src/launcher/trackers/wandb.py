@@ -21,7 +21,8 @@ from launcher.trackers.base import NOT_ENDED, Line, Stored, Tracker, numbers
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
 MAX_NAME_LENGTH = 128
-"""Maximum number of characters of a run's name and group."""
+"""Maximum number of characters of a project, and of a run's name and group."""
+NOT_IN_PROJECT = "/\\#?%:"
 ARRIVAL_CHECKS = 10
 """Number of checks, a second apart, after which the steps that a server lacks are sent again."""
 
@@ -82,13 +83,28 @@ class WandbTracker(Tracker):
 
     def check(self, key: str, to_sync: bool = False) -> None:
         super().check(key)
+        self._check_names(key)
         url = self.settings.get("base_url") or base_url()
         needs_key = to_sync or not self.waits_for_sync
         if needs_key and not (self.settings.get("api_key") or has_key(url)):
+            way = "run `wandb login`, or set WANDB_API_KEY"
+            if not to_sync:
+                way += f", or use {key}.mode=offline and send the run later with launcher.runs sync"
+            raise ConfigError(f"{key}: no API key for {urlsplit(url).hostname}; {way}.")
+
+    def _check_names(self, key: str) -> None:
+        """Check the rules of W&B for names, which its library checks when the run is sent."""
+        names = {"project": self.project, "group": self.group, "name": self.name}
+        for what, name in names.items():
+            if name is not None and len(name) > MAX_NAME_LENGTH:
+                raise ConfigError(
+                    f"{key}.{what}={name}: has {len(name)} characters; W&B takes at most"
+                    f" {MAX_NAME_LENGTH}."
+                )
+        if wrong := [character for character in NOT_IN_PROJECT if character in self.project]:
             raise ConfigError(
-                f"{key}: no API key for {urlsplit(url).hostname}; run `wandb login`, set"
-                f" WANDB_API_KEY, or use {key}.mode=offline and send the run later with"
-                " launcher.runs sync."
+                f"{key}.project={self.project}: has a {wrong[0]}, which W&B does not take in the"
+                f" name of a project; leave out {' '.join(NOT_IN_PROJECT)}."
             )
 
     def open(self) -> int:

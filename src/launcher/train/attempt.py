@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 from omegaconf import OmegaConf
 
+from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.hooks.run_record import RecordHook
 from launcher.process import signals
@@ -96,6 +97,11 @@ def report_end(log: AttemptLog, trainer: Trainer) -> None:
     how = "Paused" if trainer.is_paused else "Completed"
     taken = "" if log.record is None else f" after {format_time(log.record)}"
     logger.info("%s at step %d%s.", how, trainer.step, taken)
+    if skipped := trainer.state.skipped_steps:
+        logger.warning(
+            "%s skipped over the whole run, for a gradient that was not finite.",
+            f"{plural(skipped, 'update')} {'was' if skipped == 1 else 'were'}",
+        )
     if log.record is not None:
         for line in end_lines(log.record, log.config.outputs, sys.stdout):
             logger.info(line)

@@ -67,5 +67,5 @@ def test_tensors_of_the_same_path_are_kept_apart(value):
 
 
 def test_tree_names_a_value_that_cannot_be_stored():
-    with pytest.raises(TypeError, match="hooks/mine/1 is a object"):
+    with pytest.raises(TypeError, match="hooks/mine/1 is an object"):
         encode({"hooks": {"mine": [1, object()]}}, {})

@@ -18,7 +18,7 @@ from hydra.plugins.sweeper import Sweeper
 from launcher.config.compose.hydra_job import hydra_job
 from launcher.config.options import main_folder
 from support import python
-from support.composition import run_of
+from support.composition import composed, run_of
 from support.projects import exit_code, in_project
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_groups")]
@@ -310,3 +310,88 @@ def test_jobs_of_submitit_are_the_same_runs(project):
     assert launched.returncode == 0, output
     theirs = json.loads((project / "said.jsonl").read_text())
     assert (theirs["id"], theirs["mode"]) == (ours["id"], "MULTIRUN")
+
+
+UNRESOLVED = {
+    "${oc.env:NOPE_X}": "the environment has no variable NOPE_X",
+    "${nope.x}": "there is no nope.x",
+    "${nofunc:1}": "there is no resolver nofunc; register it in a module of the folder",
+}
+PLACES = {
+    "-m experiment=swept": "hydra.sweeper.params.model.name",
+    "-m seed=1,2 hydra.sweeper.max_batch_size={value}": "hydra.sweeper.max_batch_size",
+    "-m seed=1,2 hydra/launcher=basic +hydra.launcher.more={value}": "hydra.launcher.more",
+    "+hydra.job.env_set.X={value}": "hydra.job.env_set.X",
+    "-m seed=1,2 +hydra.job.env_set.X={value}": "hydra.job.env_set.X",
+    "hydra/callbacks=mine +hydra.callbacks.mine.more={value}": "hydra.callbacks.mine.more",
+    "-m seed=1,2 hydra/callbacks=mine +hydra.callbacks.mine.more={value}": "hydra.callbacks.mine",
+}
+
+
+CASES = [(place, [*UNRESOLVED][number % len(UNRESOLVED)]) for number, place in enumerate(PLACES)]
+SWEPT = "# @package _global_\nhydra: {sweeper: {params: {seed: '%s', model.name: '%s'}}}\n"
+
+
+@pytest.mark.parametrize(("place", "value"), CASES)
+def test_interpolations_in_hydras_node_are_one_message(project, capsys, place, value):
+    (project / "conf" / "experiment" / "swept.yaml").write_text(SWEPT % ("1,2", value))
+    before = {*project.rglob("*")}
+    words = [word.replace("{value}", value) for word in place.split(" ")]
+    assert said(project, *words, code=2) == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(PLACES[place]) and UNRESOLVED[value] in line
+    assert {*project.rglob("*")} <= before, "nothing is written"
+
+
+def test_they_are_resolved(project, monkeypatch):
+    monkeypatch.setenv("MY_SEEDS", "3,4")
+    text = SWEPT % ("${oc.env:MY_SEEDS}", "${hydra:runtime.cwd}")
+    (project / "conf" / "experiment" / "resolved.yaml").write_text(text)
+    jobs = said(project, "-m", "experiment=resolved")
+    assert [job["seed"] for job in jobs] == [3, 4]
+    assert {job["model"]["name"] for job in jobs} == {str(project)}
+
+
+def test_resolvers_of_a_project_are_in_hydra_plugins(project):
+    (project / "hydra_plugins").mkdir(exist_ok=True)
+    (project / "hydra_plugins" / "my_resolvers.py").write_text(
+        "from omegaconf import OmegaConf\n\n"
+        'OmegaConf.register_new_resolver("mul", lambda a, b: a * b)\n'
+    )
+    words = ("-m", "launcher", "--config-dir", "conf", "job=mine", "model=net", "seed=${mul:2,3}")
+    result = python.run(*words, cwd=project, real=True)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((project / "said.jsonl").read_text().splitlines()[-1])["seed"] == 6
+
+
+@pytest.mark.parametrize(("value", "more"), [
+    ("${nofunc:1}", []), ("${oc.env:NOPE}", ["--package", "model"]),
+    ("${nope.x}", ["-p", "run.tag"]), ("${model.width}", []),
+])  # fmt: skip
+def test_a_configuration_that_does_not_resolve_is_a_message(project, capsys, value, more):
+    words = ["--config-dir", "conf", "model=net", "data=digits", f"model.width={value}"]
+    assert exit_code(*words, "--cfg", "job", "--resolve", *more) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"model.width={value}: ") and err.count("\n") == 1
+
+
+def test_a_resolved_configuration_is_that_of_the_run(project, capsys):
+    words = ["--config-dir", "conf", "model=net", "data=digits", "model.name=\\${x}"]
+    assert exit_code(*words, "--cfg", "job", "--resolve") == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    stored = run_of(composed(words[2:], project / "conf")).stored
+    stored["run"]["identity"] = None
+    assert shown == stored
+    assert shown["model"]["name"] == "\\${x}"
+
+
+@pytest.mark.parametrize(("key", "text"), [
+    ("run.tag", "null"), ("optimizer.fused", "null"), ("trainer.deterministic", "false"),
+    ("run.name", "net-digits"), ("seed", "0"),
+])  # fmt: skip
+def test_the_value_of_a_key_is_printed(project, capsys, key, text):
+    words = ["--config-dir", "conf", "model=net", "data=digits", "--cfg", "job", "-p"]
+    assert exit_code(*words, key) == 0
+    assert capsys.readouterr().out == f"{text}\n"
+    assert exit_code(*words, f"{key}.nope") == 2
+    assert capsys.readouterr().err.endswith(": the configuration has no such key.\n")

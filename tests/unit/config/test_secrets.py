@@ -239,3 +239,12 @@ TEXTS = st.text(alphabet="a\\${}:", max_size=8)
 def test_texts_are_read_again_as_they_are(tree):
     again = OmegaConf.create(config_to_store({}, {"tracker": tree}))
     assert OmegaConf.to_container(again, resolve=True) == {"tracker": tree}
+
+
+@pytest.mark.parametrize(("labels", "way"), [
+    (["xoxb-1234567890-abcdefghijk"], "'run.labels=[${oc.env:LABELS}]'"),
+    (["a", "xoxb-1234567890-abcdefghijk"], "'run.labels=[...,${oc.env:LABELS}]'"),
+])  # fmt: skip
+def test_a_secret_in_a_list_is_answered_by_a_list(labels, way):
+    (issue,) = issues_of({"run": {"labels": labels, "identity_exclude": ["run"]}})
+    assert issue.endswith(f"export it as a variable, and use {way}.")

@@ -66,6 +66,7 @@ def folder(tmp_path_factory):
     ("model=conf/model/net.yaml", "model=net"),
     ("experiment=conf/experiment/mine.yaml", "experiment=mine"),
     ("~model.depth", None),
+    ("model.names.0=bird", None),
     ("model.others.2.width=9", "model.others.0"),
     ("trainer.accumulate_grad_batches=2", "trainer.micro_batch_size"),
     ("model._target_=", "name a class or function"),
@@ -115,3 +116,32 @@ def test_a_circular_reference_names_its_keys(words, expected, folder):
     (message,) = [text for text in messages if ": refer" in text]
     assert message.startswith(expected)
     assert not any("run.id=${launcher.id:}" in text for text in messages)
+
+
+@pytest.mark.parametrize("text", ["12:30:45", "017", "yes", "1.10", "0x1F", "1_0"])
+@pytest.mark.parametrize("name", ["model/quoted", "experiment/quoted", "config"])
+def test_a_text_that_yaml_reads_as_another_type_names_its_file(tmp_path, text, name):
+    target = "_target_: suggestions_package.Net\n"
+    files = {
+        "conf/model/quoted.yaml": f"{target}kind: {text}\n" if "model" in name else target,
+        "conf/experiment/quoted.yaml": (
+            "# @package _global_\ndefaults: [{override /model: quoted}]\n"
+            + (f"model: {{kind: {text}}}\n" if "experiment" in name else "")
+        ),
+        "conf/config.yaml": f"model: {{kind: {text}}}\n" if name == "config" else "",
+    }
+    with in_project(tmp_path, {"suggestions_package.py": PACKAGE, **files}) as folder:
+        (message,) = mistakes(["experiment=quoted", "data=digits"], folder / "conf")
+        assert f"a text needs quotes in {folder / 'conf' / name}.yaml" in message
+        (message,) = mistakes(["experiment=quoted", "data=digits", "model.kind=1"], folder / "conf")
+        assert message.endswith("a text needs quotes: 'model.kind=\"1\"'.")
+
+
+@pytest.mark.parametrize(("data", "key"), [
+    ("text", "files"), ("jsonl", "files"), ("parquet", "val_files"), ("table", "predict"),
+    ("tokens", "val_files"),
+])  # fmt: skip
+def test_an_address_in_place_of_files_is_the_first_message(data, key):
+    first = mistakes(["model=mlp", f"data={data}", f"data.{key}=s3://bucket/a.jsonl"])[0]
+    assert first.startswith(f"data.{key}='s3://bucket/a.jsonl': is an address, and files are read")
+    assert "data=custom" in first

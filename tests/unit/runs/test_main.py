@@ -67,6 +67,9 @@ def test_a_run_that_an_unset_variable_left_empty_is_rejected(runs, make_run, ver
 def test_without_runs(runs, outputs):
     outputs.mkdir()
     assert runs() == (0, "", f"There are no runs in {outputs}.\n")
+    assert runs("list", "paths.outputs=many")[2].endswith(
+        " that match paths.outputs=many. Another folder of runs is --outputs many.\n"
+    )
     for words in (["show", "gpt"], ["cancel", "--all"], ["retry", "--all"]):
         code, _, error = runs(*words)
         assert code == 2 and f"here are no runs in {outputs}" in error

@@ -194,6 +194,39 @@ def test_an_objective_that_is_not_logged_ends_the_search(tmp_path):
         study.run()
 
 
+class AbsentAtFirst(ToyRunner):
+    """The objective is logged after an interruption, or never by some trials.
+
+    Args:
+        never: trials that never log it.
+    """
+
+    def __init__(self, outputs, never=()):
+        super().__init__(outputs, breaks=lambda number, start: 143 if start == 1 else 0)
+        self.never = never
+
+    def start(self, number, config):
+        super().start(number, config)
+        if self.starts.count(number) == 1 or number in self.never:
+            path = self.outputs / config.name / "metrics.jsonl"
+            path.write_text(path.read_text().replace("val/loss", "val/other"))
+
+
+def test_an_objective_that_is_absent_at_first_is_waited_for(tmp_path):
+    study = search(tmp_path, AbsentAtFirst(tmp_path), n_trials=2)
+    study.run()
+    assert [trial.status for trial in study.trials] == ["completed"] * 2
+    warnings = [line for line in study.lines if "is not logged so far" in line]
+    assert warnings == ["hpo.objective=val/loss: is not logged so far; there are val/other"]
+
+
+def test_a_trial_that_does_not_log_the_objective_fails_alone(tmp_path):
+    study = search(tmp_path, AbsentAtFirst(tmp_path, never=(1,)), n_trials=3)
+    study.run()
+    assert [trial.status for trial in study.trials] == ["completed", "failed", "completed"]
+    assert "trial 1: failed: val/loss was not logged" in study.lines
+
+
 def test_a_study_whose_configuration_changed_is_rejected(tmp_path):
     with pytest.raises(Killed):
         search(tmp_path, ToyRunner(tmp_path, breaks=die), n_trials=1).run()

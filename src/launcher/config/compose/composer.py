@@ -7,6 +7,7 @@ and every error among them is collected with its suggestion.
 import hashlib
 import pickle
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
@@ -24,7 +25,7 @@ from launcher.config.compose.diagnose import (
     read_overrides,
     unknown_option,
 )
-from launcher.config.compose.grid import GRID, check_swept, expand, list_values
+from launcher.config.compose.grid import GRID, bare_key, check_swept, expand, list_values
 from launcher.config.compose.overrides import (
     apply_value,
     is_group,
@@ -32,12 +33,20 @@ from launcher.config.compose.overrides import (
     parse,
     record_overrides,
 )
-from launcher.config.compose.session import COMPOSITION_ERRORS, NO_MAPPING, loader, session
+from launcher.config.compose.resolve import resolve_part
+from launcher.config.compose.session import (
+    COMPOSITION_ERRORS,
+    MISSING_FOLDER,
+    NO_MAPPING,
+    loader,
+    session,
+)
 from launcher.config.containers import to_plain
 from launcher.config.identity.lookup import RunIndex
 from launcher.config.messages import closest_name
 from launcher.config.options import COLLECTIONS
 from launcher.config.run_config import RunConfig, check
+from launcher.config.tree import Tree
 from launcher.errors import ConfigError
 
 NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
@@ -101,7 +110,10 @@ class Composer:
             if len(self._composed) >= MAX_CACHED:
                 self._composed.clear()
             try:
-                config = hydra_compose(self.config_name, list(words), return_hydra_config=True)
+                with warnings.catch_warnings():
+                    # Such a folder is an error, see `schema.validate.check_hydra`.
+                    warnings.filterwarnings("ignore", MISSING_FOLDER, UserWarning)
+                    config = hydra_compose(self.config_name, [*words], return_hydra_config=True)
                 groups = (*config.hydra.runtime.choices, *COLLECTIONS)
                 if any(OmegaConf.is_list(config.get(group)) for group in groups):
                     raise TypeError(NO_MAPPING)
@@ -277,16 +289,30 @@ class Command:
     @property
     def batch_size(self) -> int | None:
         """Return the number of jobs that start at a time, or None for all."""
-        size = None if self.master is None else self.master.hydra.sweeper.get("max_batch_size")
+        size = self._sweeper.get("max_batch_size")
         return None if size is None else int(size)
 
+    @cached_property
+    def _sweeper(self) -> Tree:
+        """The settings of the sweeper, resolved."""
+        return {} if self.master is None else resolve_part(self.master, "hydra.sweeper")
+
     def expand(self) -> list[list[str]]:
-        """Return the overrides of each job, with the values of `hydra.sweeper.params`."""
-        params = [] if self.master is None else (self.master.hydra.sweeper.get("params") or {})
-        words = [f"{key}={params[key]}" for key in params]
+        """Return the overrides of each job, with the values of `hydra.sweeper.params`.
+
+        A typed value replaces the values of its key there.
+        """
+        params = self._sweeper.get("params") or {}
         typed = [each for each in self.overrides if not each.is_hydra_override()]
+        is_typed = {bare_key(override) for override in typed}
+        words = [normalize(f"{key}={params[key]}") for key in params]
+        of_params = [
+            override
+            for override in read_overrides(words, True, self.issues)
+            if bare_key(override) not in is_typed
+        ]
         return expand(
-            [*read_overrides(words, True, self.issues), *typed],
+            [*of_params, *typed],
             with_intervals=self.choice("hydra/sweeper") != GRID,
         )
 

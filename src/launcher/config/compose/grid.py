@@ -8,6 +8,7 @@ from math import ceil
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
+from launcher.config.compose.overrides import normalize
 from launcher.errors import ConfigError
 
 SEARCH = "hydra/sweeper=optuna"
@@ -16,36 +17,48 @@ GRID = "basic"
 
 
 def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[list[str]]:
-    """Return the overrides of each job: every combination of the keys' values.
+    """Return the overrides of each job: every combination of the swept keys' values.
 
-    `with_intervals` replaces an interval by its first number instead of rejecting it.
+    A job has all overrides of the command in their order, since a later one may change an earlier
+    one.
+
+    Args:
+        overrides: of the command.
+        with_intervals: replace an interval by its first number instead of rejecting it.
     """
-    values: dict[str, list[str]] = {}
-    for override in overrides:
-        key, text = override.get_key_element(), str(override.input_line)
-        if not override.is_sweep_override():
-            # Mappings of one key are merged.
-            values[text if isinstance(override.value(), dict) else key] = [text]
-        elif override.is_discrete_sweep():
-            values[key] = [f"{key}={value}" for value in list_values(override)]
-            if not values[key]:
-                raise ConfigError(f"{text}: has no value, so there is nothing to run.")
-        elif with_intervals and isinstance(interval := override.value(), IntervalSweep):
-            # 1 and not 1.0, which a whole number cannot be.
-            values[key] = [f"{key}={interval.start:.12g}"]
-        else:
-            raise ConfigError(
-                f"{text}: has no list of values; e.g. {key}=0.1,0.2 or {key}=range(1,5), or search"
-                f" it with {SEARCH}."
-            )
-    return [list(job) for job in product(*values.values())]
+    choices = [_choices(override, with_intervals) for override in overrides]
+    return [list(job) for job in product(*choices)]
+
+
+def _choices(override: Override, with_intervals: bool) -> list[str]:
+    """Return an override for each of its values."""
+    key, text = override.get_key_element(), str(override.input_line)
+    if not override.is_sweep_override():
+        return [text]
+    if override.is_discrete_sweep():
+        choices = [normalize(f"{key}={value}") for value in list_values(override)]
+        if not choices:
+            raise ConfigError(f"{text}: has no value, so there is nothing to run.")
+        return choices
+    if with_intervals and isinstance(interval := override.value(), IntervalSweep):
+        # 1 and not 1.0, which a whole number cannot be.
+        return [f"{key}={interval.start:.12g}"]
+    raise ConfigError(
+        f"{text}: has no list of values; e.g. {key}=0.1,0.2 or {key}=range(1,5), or search it with"
+        f" {SEARCH}."
+    )
+
+
+def bare_key(override: Override) -> str:
+    """Return the key of an override without `+` and `++`."""
+    return override.get_key_element().lstrip("+")
 
 
 def check_swept(overrides: Sequence[Override]) -> None:
     """Reject a sweep of Hydra's own key, and a further value of a swept key, which is dropped."""
     swept: dict[str, object] = {}
     for override in overrides:
-        key = override.get_key_element().lstrip("+")
+        key = bare_key(override)
         if override.is_hydra_override() and override.is_sweep_override():
             raise ConfigError(f"{override.input_line}: Hydra's own keys cannot be swept.")
         if key in swept:

@@ -11,8 +11,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.compose.resolve import resolve_part
 from launcher.config.construct import instantiate
-from launcher.config.containers import to_plain
 from launcher.config.run_config import RunConfig
 
 Task = Callable[[RunConfig], object]
@@ -26,9 +26,11 @@ class Callbacks:
     """
 
     def __init__(self, config: DictConfig):
-        nodes = OmegaConf.select(config, "hydra.callbacks") or {}
+        nodes = resolve_part(config, "hydra.callbacks") or {}
         self._config = config
-        self._callbacks = [instantiate(to_plain(nodes[name])) for name in nodes]
+        self._callbacks = [
+            instantiate(node, f"hydra.callbacks.{name}") for name, node in nodes.items()
+        ]
 
     def call(self, event: str, **details: object) -> None:
         """Call the method of an event; an exception in it is a warning, as in Hydra."""
@@ -85,10 +87,8 @@ def hydra_job(run: RunConfig) -> Iterator[None]:
 
 
 def _variables(config: DictConfig | None) -> dict[str, str]:
-    if config is None or not OmegaConf.select(config, "hydra.job.env_set"):
-        return {}
-    resolved: Any = OmegaConf.to_container(config.hydra.job.env_set, resolve=True)
-    return {str(name): str(value) for name, value in resolved.items()}
+    variables = {} if config is None else resolve_part(config, "hydra.job.env_set") or {}
+    return {str(name): str(value) for name, value in variables.items()}
 
 
 def as_hydra_job(run: RunConfig, task: Task) -> object:

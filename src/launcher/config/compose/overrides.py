@@ -8,37 +8,55 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import ConfigCompositionException
+from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from launcher.config.identity.difference import is_within
 from launcher.config.options import COLLECTIONS
 from launcher.config.schema.signature import signature_of
 from launcher.errors import ConfigError
 
-QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
+TEXT_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
+"""Keys whose values are names, also if they look like numbers."""
+PLAIN_VALUES = re.compile(r"(choice\(|)([\w.+\-, ]+)(\)|)")
+"""A value without quotes, or the values of a sweep."""
 SPACE = "hpo.space"
 BARE_RANGE = re.compile(r":\s*\w+\(")
-OPEN = "dispatch.sbatch"
-"""Node that takes any key, with `+` or without."""
+OPEN = ("dispatch.sbatch", "tracker.wandb.settings")
+"""Nodes that take any key, with `+` or without."""
 
 
 def normalize(override: str) -> str:
     """Return an override in the form that Hydra accepts.
 
-    Names that start with a digit get quotes, since an id like 12345e67 would be a number. `~hooks`
-    becomes `hooks=[]`, since Hydra deletes only groups with a single option. Ranges become texts.
-    Keys of `OPEN` are added.
+    Numbers among the values of `TEXT_KEYS` get quotes: an id 12345e67 and a tag 1.10 are text.
+    `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single option. Ranges become
+    texts. Keys of `OPEN` are added.
     """
     key, equals, value = override.partition("=")
     if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):
         return _normalize_space(key.lstrip("+").removeprefix(SPACE).lstrip("."), value)
-    if equals and f"{key.lstrip('+')}.".startswith(f"{OPEN}."):
+    if equals and is_within(key.lstrip("+"), OPEN):
         return f"++{override.lstrip('+')}"
-    if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
-        return f"{key}='{value}'"
+    if key.lstrip("+") in TEXT_KEYS and (values := PLAIN_VALUES.fullmatch(value)):
+        opening, listed, closing = values.groups()
+        texts = ",".join(map(_quote_number, listed.split(",")))
+        return f"{key}={opening}{texts}{closing}"
     is_deleted = override[:1] == "~" and override[1:] in COLLECTIONS
     return f"{override[1:]}=[]" if is_deleted else override
+
+
+def _quote_number(value: str) -> str:
+    """Return a value with quotes if Hydra's grammar or YAML reads it as a number."""
+    word = value.strip()
+    is_id = word[:1].isdigit() and word.replace("_", "").isalnum()
+    try:
+        read = parse(f"key={word}").value()
+    except HydraException:
+        return value
+    is_number = isinstance(read, int | float) and not isinstance(read, bool)
+    return f"'{word}'" if is_id or is_number else value
 
 
 def _normalize_space(key: str, value: str) -> str:

@@ -1,8 +1,10 @@
 """Resolve all interpolations of a configuration, with an error for each that does not resolve."""
 
 import re
+from collections.abc import Collection
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
@@ -13,11 +15,13 @@ from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composition_folders, options_with
 from launcher.config.secrets import escape
 from launcher.config.tree import REFERENCE, Node, Tree, is_interpolation, join, map_leaves, walk
+from launcher.errors import ConfigError
 
 UNRESOLVED = object()
 """Replaces a value that is already reported, so that no other rule reports it."""
 
 UNSET = re.compile(r"Environment variable '(\w+)' not found")
+UNKNOWN_RESOLVER = re.compile(r"Unsupported interpolation type (\S+)")
 
 
 def without_unresolved(tree: Tree) -> Tree:
@@ -40,6 +44,37 @@ def references(tree: object) -> dict[str, str]:
         (path, REFERENCE.fullmatch(value)) for path, value in walk(tree) if isinstance(value, str)
     )
     return {path: match[1] for path, match in matches if match}
+
+
+def resolve_part(config: DictConfig, path: str, without: Collection[str] = ()) -> Any:
+    """Return a node of Hydra's as plain containers, resolved; values that are not set stay `???`.
+
+    Args:
+        config: the whole configuration.
+        path: of the node.
+        without: keys of the node that are left out.
+    Raises:
+        ConfigError: with a message for each interpolation that does not resolve.
+    """
+    node = OmegaConf.select(config, path)
+    if node is None:
+        return None
+    before = HydraConfig.instance().cfg
+    # The interpolations ${hydra:...} read it.
+    HydraConfig.instance().cfg = config  # type: ignore[assignment]
+    resolver, keys = Resolver(config, {}), tuple(path.split("."))
+
+    def value(written: Any, below: tuple[Any, ...]) -> Any:
+        return written if written == "???" else resolver.value(written, below)
+
+    try:
+        chosen = {key: item for key, item in to_plain(node).items() if key not in without}
+        tree = map_leaves(chosen, value, keys)
+    finally:
+        HydraConfig.instance().cfg = before
+    if issues := resolver.all_issues():
+        raise ConfigError(*map(str, issues))
+    return map_leaves(tree, lambda leaf, _: "???" if leaf is UNRESOLVED else leaf)
 
 
 class Resolver:
@@ -128,6 +163,9 @@ class Resolver:
         elif unset := UNSET.search(str(error)):
             way = f"set it, or give a default: ${{oc.env:{unset[1]},...}}"
             text = f"the environment has no variable {unset[1]}; {way}{shell}"
+        elif unknown := UNKNOWN_RESOLVER.search(str(error)):
+            way = "register it in a module of the folder hydra_plugins/, which Hydra imports"
+            text = f"there is no resolver {unknown[1]}; {way}{shell}."
         else:
             text = f"cannot be resolved: {str(error).splitlines()[0]}{shell}"
         self.issues.append(ConfigIssue(path, written, text))

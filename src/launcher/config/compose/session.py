@@ -11,11 +11,13 @@ from hydra import __version__, initialize_config_dir, initialize_config_module
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
+from hydra.version import VersionBase
 from omegaconf import ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from launcher.config.compose.overrides import parse
+from launcher.config.compose.project import project_defaults, reject_stored
 from launcher.config.messages import reason
 from launcher.config.options import config_path
 from launcher.errors import ConfigError
@@ -24,6 +26,8 @@ VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3
 """Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
 BEFORE_SCHEMAS = SearchPathQuery(provider="schema")
 NO_MAPPING = "its file should have keys, such as `_target_: my_package.Net`, and is not a mapping"
+MISSING_FOLDER = r"provider=.*\n?.*is not available"
+"""Hydra's warning about a folder of `hydra.searchpath` that does not exist."""
 COMPOSITION_ERRORS = (
     HydraException,
     OmegaConfBaseException,
@@ -47,12 +51,9 @@ def session(
     """
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
-    path = config_path()
-    if path.startswith("pkg://"):
-        hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
-    else:
-        hydra = initialize_config_dir(path, **VERSION)
-    with hydra:
+    if config_dir is not None:
+        reject_stored("--config-dir", Path(config_dir), config_name)
+    with _hydra(), project_defaults(config_dir, overrides):
         searched = loader().config_search_path
         if config_dir is not None:
             own = f"file://{Path(config_dir).absolute()}"
@@ -66,6 +67,27 @@ def session(
                 extended.prepend("hydra.searchpath", folder, anchor=BEFORE_SCHEMAS)
             loader().repository.initialize_sources(extended)
         yield
+
+
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Initialize Hydra, and give a program its own afterwards, if it has initialized it."""
+    others, base = GlobalHydra.instance().hydra, VersionBase.instance().getbase()
+    GlobalHydra.instance().clear()
+    path = config_path()
+    try:
+        if path.startswith("pkg://"):
+            hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
+        else:
+            hydra = initialize_config_dir(path, **VERSION)
+        with hydra:
+            yield
+    finally:
+        GlobalHydra.instance().clear()
+        if others is not None:
+            GlobalHydra.instance().initialize(others)
+        if others is not None and base is not None:
+            VersionBase.instance().setbase(base)
 
 
 def _parse_searchpath(overrides: Sequence[str]) -> list[object] | None:

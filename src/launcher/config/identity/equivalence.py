@@ -71,7 +71,6 @@ def _defaults_of_target(target: str) -> Tree:
     return INSTANTIATION_DEFAULTS | ({} if spec is None else _defaults_of(spec))
 
 
-@cache
 def _defaults_of(spec: Signature) -> Tree:
     return {
         parameter.name: parameter.default

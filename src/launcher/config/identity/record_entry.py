@@ -2,7 +2,7 @@
 
 import json
 
-from launcher.config.tree import Node, Tree, flat, get, map_leaves, of_the_run
+from launcher.config.tree import Node, Tree, flat, get, map_leaves, of_the_run, with_text_keys
 from launcher.rundir.record_format import RecordData, json_value
 
 
@@ -34,5 +34,5 @@ def read_identity(run: Node) -> tuple[str, Tree] | None:
 
 
 def for_json(tree: Node) -> Tree:
-    plain: Tree = map_leaves(tree, lambda value, keys: json_value(value))
+    plain: Tree = with_text_keys(map_leaves(tree, lambda value, keys: json_value(value)))
     return plain

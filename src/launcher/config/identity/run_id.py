@@ -25,7 +25,15 @@ from launcher.config.schema.hook_dependencies import METRIC_SCHEDULE, measuring,
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.run_length import default_steps
 from launcher.config.settings import AUTO
-from launcher.config.tree import Node, Tree, get, is_interpolation, map_leaves, value_at
+from launcher.config.tree import (
+    Node,
+    Tree,
+    get,
+    is_interpolation,
+    map_leaves,
+    value_at,
+    with_text_keys,
+)
 from launcher.process.files import expand
 
 HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_without")
@@ -110,7 +118,7 @@ def identity_to_hash(config: DictConfig, written: Tree, plain: Node | None = Non
             return None
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    hashed: Tree = map_leaves(_without(written, excluded), value_to_hash)
+    hashed: Tree = with_text_keys(map_leaves(_without(written, excluded), value_to_hash))
     for key in HASHED_RUN_KEYS:
         if (setting := OmegaConf.select(config, key)) is not None:
             text = get(written, key)

@@ -115,8 +115,9 @@ def _plain(hint: Any) -> Any:
             return many
         return Annotated[many, annotated_types.MinLen(size), annotated_types.MaxLen(size)]
     if origin is dict:
-        item = _plain(arguments[-1])
-        return dict[str, item]  # type: ignore[valid-type]
+        key, item = map(_plain, arguments)
+        key = Any if key is Part else key
+        return dict[key, item]  # type: ignore[valid-type]
     if origin is Annotated:
         marks = [mark for mark in hint.__metadata__ if isinstance(mark, BOUNDS)]
         return hint if len(marks) == len(hint.__metadata__) else _plain(hint.__origin__)

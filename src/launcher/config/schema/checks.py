@@ -236,6 +236,19 @@ def _files(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             yield from _patterns(f"data.{key}", value)
 
 
+def address_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """Report addresses in place of files; other messages about the data would mislead."""
+    for key, value in items(tree, "data"):
+        if key in ("files", "predict") or str(key).endswith("_files"):
+            for pattern in value if isinstance(value, list) else [value]:
+                if isinstance(pattern, str) and "://" in pattern:
+                    text = (
+                        "is an address, and files are read from a file system; copy the files, or"
+                        " mount their bucket, or read them in a dataset of your own (data=custom)."
+                    )
+                    yield ConfigIssue(f"data.{key}", show(pattern, 200), text)
+
+
 def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """`data.predict`, the only data that job=predict reads."""
     data, value = get(tree, "data"), get(tree, "data.predict")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.config.compose.resolve import UNRESOLVED, references, without_unresolved
+from launcher.config.identity.difference import is_within
 from launcher.config.messages import (
     ConfigIssue,
     MissingValue,
@@ -22,8 +23,8 @@ from launcher.config.messages import (
     show,
     to_override_text,
 )
-from launcher.config.options import COLLECTIONS, composition_folders, options
-from launcher.config.schema.checks import NO_TRAINING, crosschecks
+from launcher.config.options import COLLECTIONS, composition_folders, file_with, options, typed_keys
+from launcher.config.schema.checks import NO_TRAINING, address_issues, crosschecks
 from launcher.config.schema.run_length import (
     SCHEDULE_LENGTH,
     length_issues,
@@ -58,6 +59,7 @@ REQUIRED_GROUPS = ("job", "data", "model", "strategy", "precision", "dispatch")
 REQUIRED_TO_TRAIN = ("optimizer", "trainer")
 SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
 """`scheduler.metric` is used by the run; the scheduler's own constructor does not get it."""
+QUOTES = "; a text needs quotes:"
 STEP = re.compile(r"(?:step-0*)?(\d+|best)")
 """A checkpoint of the run."""
 SOURCE = re.compile(r"data\.sources\.[^.]+")
@@ -86,7 +88,8 @@ def check_tree(
         unresolved: errors of the interpolations.
     """
     sources = references({key: written[key] for key in tree})
-    issues = [*unresolved, *_sections(tree, _trains(tree)), *_groups(tree, written)]
+    issues = [*address_issues(tree), *unresolved]
+    issues += [*_sections(tree, _trains(tree)), *_groups(tree, written)]
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and "_target_" in node and path not in COLLECTIONS:
             issues += _node(path, node, set(sources.values()) if path == "data" else set())
@@ -190,7 +193,7 @@ def _at_their_source(issues: list[ConfigIssue], written: dict[str, object]) -> l
     # Other keys of the same group may follow from the missing one.
     unfinished = {issue.key.partition(".")[0] for issue in issues if type(issue) is MissingValue}
     remaining = []
-    issues = [_from_environment(issue, written) for issue in issues]
+    issues = [_from_file(_from_environment(issue, written), written) for issue in issues]
     for issue in dict.fromkeys(issues):
         source = sources.get(issue.key)
         if source is not None and issue.value == "null" and source.partition(".")[0] in unfinished:
@@ -215,6 +218,16 @@ def _from_environment(issue: ConfigIssue, written: dict[str, object]) -> ConfigI
         f" '{issue.key}=\"${{oc.decode:{value}}}\"'."
     )
     return replace(issue, text=way)
+
+
+def _from_file(issue: ConfigIssue, written: dict[str, object]) -> ConfigIssue:
+    """Return the error of a text in a file that YAML reads as another type, which nobody typed."""
+    text, quotes, _ = issue.text.partition(QUOTES)
+    typed = typed_keys(get(written, "hydra.overrides.task") or [])
+    if not quotes or is_within(issue.key, typed):
+        return issue
+    file = file_with(issue.key, written)
+    return replace(issue, text=f"{text}; a text needs quotes in {file or 'its YAML file'}.")
 
 
 def _trains(tree: dict[str, object]) -> bool:
@@ -332,6 +345,9 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
 
 def target_issue(path: str, target: str, error: NotFound) -> ConfigIssue:
     """The error of a `_target_` that does not exist."""
+    if target.startswith("__main__."):
+        text = "other processes cannot find a class of a notebook's cell; write it to a file"
+        return ConfigIssue(join(path, "_target_"), show(target, 200), f"{text} (%%writefile).")
     if not error.where:
         near = hint(error.name, ["launcher", "torch"])
         if near == ".":
@@ -415,9 +431,12 @@ def _suggest_value(key: str, value: object, annotation: object) -> str:
         return f"; for one GPU set CUDA_VISIBLE_DEVICES={value[5:]}, and use device=cuda"
     if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):
         return f"; use {key}={int(value)}"
+    if isinstance(value, dict) and fits({str(key): value[key] for key in value}, annotation):
+        key = next(name for name in value if not isinstance(name, str))
+        return f"; a key that is text needs quotes: '{str(key).lower()}'"
     text, takes_numbers = to_override_text(value), "number" in describe(annotation)
     if isinstance(value, bool | int | float) and not takes_numbers and fits(text, annotation):
-        return f"; a text needs quotes: '{key}=\"{text}\"'"
+        return f"{QUOTES} '{key}=\"{text}\"'"
     return ""
 
 

@@ -66,7 +66,11 @@ def describe(annotation: Any) -> str:
         )
     if cls is dict:
         has_parts = any(item is Part or get_origin(item) is dict for item in arguments)
-        return "a mapping of names to parts" if has_parts else "a mapping of keys to values"
+        if has_parts:
+            return "a mapping of names to parts"
+        keys = arguments[0] if arguments else Any
+        typed = f", each key {describe(keys)}" if keys not in (Any, str) else ""
+        return f"a mapping of keys to values{typed}"
     if cls is Part:
         return "a part with a _target_"
     return NOUNS.get(cls, "another type")
@@ -95,8 +99,9 @@ def fits(value: object, annotation: object) -> bool:
             fits(item, member) for item in value for member in arguments
         )
     if cls is dict:
+        kinds = arguments or (Any, Any)
         return isinstance(value, dict) and all(
-            fits(item, member) for item in value.values() for member in arguments[1:]
+            fits(key, kinds[0]) and fits(item, kinds[1]) for key, item in value.items()
         )
     if cls is float:
         return type(value) in (int, float)

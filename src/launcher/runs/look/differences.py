@@ -1,7 +1,7 @@
 """Find the keys in which runs differ."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from launcher.config.identity.difference import diff, is_within
 from launcher.config.messages import to_override_text
@@ -29,13 +29,14 @@ def differences(runs: StoredRuns) -> list[Row]:
         {key: to_override_text(value) for key, value in run.settings.items() if key in keys}
         for run in runs
     ]
+    _shorten_targets(rows)
     represented = {
         key
         for group in groups
         for key in {key for key in keys if key.startswith(f"{group}.")}
         - varying_within(group, settings)
     }
-    keys = without_targets(without_echoes(runs, rows, keys, represented))
+    keys = without_instantiation(without_echoes(runs, rows, keys, represented))
     rows = [
         {group: run.choices[group] for group in groups if group in run.choices}
         | {key: row[key] for key in keys if key in row}
@@ -45,7 +46,29 @@ def differences(runs: StoredRuns) -> list[Row]:
     ordered = sorted(
         distinct, key=lambda key: (not (key in groups or key.endswith(TARGET)), -distinct[key], key)
     )
-    return [{key: row[key] for key in ordered if key in row} for row in rows]
+    return [{_named(key, groups): row[key] for key in ordered if key in row} for row in rows]
+
+
+def _named(key: str, groups: Collection[str]) -> str:
+    """Return the key under which a value is listed: a class has its node's."""
+    node = key.removesuffix(TARGET)
+    return key if node in groups else node
+
+
+def _shorten_targets(rows: Sequence[Row]) -> None:
+    """Replace dotted paths of classes by their last part, or by as many parts as differ."""
+    for key in {key for row in rows for key in row if key.endswith(TARGET)}:
+        paths = {row[key] for row in rows if key in row}
+        count = 1
+        while len({_last(path, count) for path in paths}) < len(paths):
+            count += 1
+        for row in rows:
+            if key in row:
+                row[key] = _last(row[key], count)
+
+
+def _last(path: str, count: int) -> str:
+    return ".".join(path.split(".")[-count:])
 
 
 def _differing(runs: StoredRuns) -> tuple[set[str], set[str]]:
@@ -119,7 +142,12 @@ def name_of(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def without_targets(keys: set[str]) -> set[str]:
-    """Return the keys without the `_target_` of nodes that have other listed keys."""
-    others = {key.rpartition(".")[0] for key in keys if not key.endswith(TARGET)}
-    return {key for key in keys if not key.endswith(TARGET) or key.rpartition(".")[0] not in others}
+def without_instantiation(keys: set[str]) -> set[str]:
+    """Return the keys without `_partial_` and its like of a node whose class is listed."""
+    nodes = {key.removesuffix(TARGET) for key in keys if key.endswith(TARGET)}
+    return {
+        key
+        for key in keys
+        if key.endswith(TARGET)
+        or not (name_of(key).startswith("_") and key.rpartition(".")[0] in nodes)
+    }

@@ -46,6 +46,8 @@ TEXTS = ("name", "id", DIFFERENCES, "state", "curve", "job", "node", "waits for"
 """Columns that are aligned to the left."""
 CUT = dict.fromkeys(("reason", DIFFERENCES), 26)
 """Width to which columns are cut before other columns are left out."""
+NOT_SHOWN = ("identity", "logged")
+"""Keys of run.json that repeat others."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -182,7 +184,7 @@ def shorten_keys(rows: Sequence[Row]) -> list[Row]:
 def summary(run: StoredRun, differs: Row) -> dict[str, Any]:
     """Return the record, state, folder, metrics and differences of a run for `--json`."""
     return {
-        **{key: value for key, value in run.record.items() if key not in ("config", "logged")},
+        **{key: value for key, value in run.record.items() if key not in NOT_SHOWN},
         "id": run.id,
         "name": run.name,
         "state": run.state,

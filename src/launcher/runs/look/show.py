@@ -1,9 +1,11 @@
 """Show a run: record, overrides, attempts, checkpoints, newest metrics; or write a note."""
 
 import argparse
+import json
 import re
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from launcher.config.messages import plural
 from launcher.errors import ConfigError
@@ -17,6 +19,7 @@ from launcher.runs.format import best, duration, local_time, number, seconds_of
 from launcher.runs.found_checkpoints import cells, verify_checkpoints
 from launcher.runs.look.compare import commit
 from launcher.runs.look.differences import is_group
+from launcher.runs.look.listing import summary
 from launcher.runs.look.phase_times import describe_time, time_of_run
 from launcher.runs.stored_run import StoredRun, StoredRuns
 
@@ -26,6 +29,7 @@ LEFT_OUT = ("pid", "host", "ranks", "job", "took", "started")
 
 def add_arguments(parser: Parser) -> None:
     parser.argument("runs", "RUN", f"{RUN_HELP}; or a filter: model=mlp", nargs="+")
+    parser.flag("--json", "everything known of each run, with its checkpoints, as JSON")
     add_note_arguments(parser)
 
 
@@ -35,12 +39,29 @@ def run(arguments: argparse.Namespace) -> int:
         write_notes(runs, arguments)
         return 0
     ask_queue(runs)
+    if arguments.json:
+        print(json.dumps([as_json(run) for run in runs], indent=2))
+        return 0
     width = terminal_width()
     for index, table in enumerate(table for run in runs for table in tables(run, width)):
         if index:
             print()
         table.print()
     return 0
+
+
+def as_json(run: StoredRun) -> dict[str, Any]:
+    """Return what `list --json` has of a run, and its checkpoints, each verified."""
+    checkpoints = [
+        {
+            "step": found.step,
+            "path": str(found.path),
+            "size": found.size,
+            "state": cells(found)[-1],
+        }
+        for found in verify_checkpoints(run)
+    ]
+    return {**summary(run, {}), "checkpoints": checkpoints}
 
 
 def tables(run: StoredRun, width: int | None = None) -> Iterator[TextTable]:

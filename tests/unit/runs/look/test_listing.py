@@ -133,7 +133,7 @@ def test_keys_of_many_kinds_of_runs(make_run, differs, runs):
         if number == 1:
             del settings["scheduler"]  # it follows trainer.max_steps where it exists
         make_run("m", f"aaaa000{number}", config=settings, choices=MLP, overrides=[override])
-    keys = ["model._target_", "optimizer.lr", "run.tag", "seed", "trainer.max_steps"]
+    keys = ["model", "optimizer.lr", "run.tag", "seed", "trainer.max_steps"]
     assert list(differs()[0]) == keys, "the class, then the key with the most values"
     assert "run.tag=again" in runs()[1] and "null" not in runs()[1]
 
@@ -175,3 +175,25 @@ def test_damaged_runs_are_listed_too(runs, make_run, change):
     states = {line[1]: line[2] for line in rows(output)[1:]}
     assert code == 0 and states == {"aaaa0001": "damaged", "aaaa0002": "completed"}
     assert runs("show", "aaaa0001")[0] == 0 == runs("report", "aaaa0001")[0]
+
+
+def test_nested_classes_are_listed_by_their_last_parts(make_run, differs, runs):
+    for number, target in enumerate(("lab.one.collate", "lab.two.collate", "lab.two.other")):
+        settings = config(width=4)
+        settings["data"] = {
+            "collate_fn": {"_target_": target, "_partial_": number > 0, "n": number}
+        }
+        make_run("m", f"aaaa000{number}", config=settings, choices=MLP)
+    key = "data.collate_fn"
+    assert [row[key] for row in differs()] == ["one.collate", "two.collate", "two.other"]
+    assert [[*row] for row in differs()] == [[key, f"{key}.n"]] * 3
+    assert "_partial_" not in runs()[1] and "_target_" not in runs()[1]
+
+
+def test_the_configuration_is_in_the_json_of_a_list(make_run, runs):
+    make_run("m", "aaaa0000", config=config(lr=0.5), choices=MLP)
+    (listed,) = json.loads(runs("list", "--json")[1])
+    assert listed["config"]["optimizer.lr"] == 0.5
+    (shown,) = json.loads(runs("show", "aaaa0000", "--json")[1])
+    assert shown.pop("checkpoints") == []
+    assert shown == listed | {"differs": {}}
