@@ -171,10 +171,8 @@ def _in_inputs(model: torch.nn.Module, batches: list[object]) -> str | None:
 
 def _tensors(values: object) -> list[torch.Tensor]:
     tensors: list[torch.Tensor] = []
-    map_nested_tensor(
-        lambda t: tensors.append(t.detach()) if t.is_floating_point() else None, values
-    )
-    return tensors
+    map_nested_tensor(tensors.append, values)
+    return [t.detach() for t in tensors if t.is_floating_point() or t.is_complex()]
 
 
 def _not_finite(values: object) -> str | None:

@@ -284,6 +284,11 @@ def check_shardable(model: nn.Module, units: Sequence[nn.Module]) -> None:
                 f"model: strategy=fsdp cannot shard the parameter {names[id(p)]}, which has no"
                 " dimensions; give it the shape [1], or use strategy=ddp."
             )
+        if p.is_complex():
+            raise ConfigError(
+                f"model: strategy=fsdp cannot shard the parameter {names[id(p)]}, which is complex;"
+                " use strategy=ddp, or a real parameter with torch.view_as_complex."
+            )
     sharded: set[int] = set()
     for unit in (*units, model):
         unit_parameters = [p for p in unit.parameters() if id(p) not in sharded]

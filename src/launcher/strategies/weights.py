@@ -129,6 +129,8 @@ def load_model_tensors(
     with saved.concurrent_reads():
         for name in stored - (state.keys() - own.tensors.keys()):
             shape, tensor = saved.shape(prefix + name), own.tensors.get(name)
+            if tensor is not None and loses_a_part(saved, prefix + name, tensor):
+                continue
             if tensor is None or tuple(tensor.shape) != shape:
                 dtype = saved.dtype(prefix + name)
                 tensor = passed[name] = torch.empty(shape, dtype=dtype, device=device)
@@ -150,6 +152,11 @@ def load_model_tensors(
     bad = {problem.split(":", 1)[0] for problem in problems}
     _check_taken(model, {name: passed[name] for name in passed.keys() - bad})
     return problems
+
+
+def loses_a_part(saved: TensorReader, name: str, target: torch.Tensor) -> bool:
+    """Return whether a stored tensor is complex, and the tensor to fill is not."""
+    return saved.dtype(name).is_complex and not target.is_complex()
 
 
 def _check_taken(model: nn.Module, passed: Tensors) -> None:
@@ -267,6 +274,12 @@ def misfits(
     problems = [f"{name}: the checkpoint does not have it" for name in shapes if name not in stored]
     problems += [
         f"{name}: the model does not have it" for name in sorted(stored - set(shapes) - aliases)
+    ]
+    tensors = model_tensors(model)
+    problems += [
+        f"{name}: complex in the checkpoint, {tensors[name].dtype} in the model"
+        for name in sorted(stored & tensors.keys())
+        if loses_a_part(saved, prefix + name, tensors[name])
     ]
     for name, shape in shapes.items():
         if name in stored and (stored_shape := saved.shape(prefix + name)) != shape:

@@ -15,9 +15,9 @@ from launcher.optim.precision import Precision
 from launcher.process.lanes import Lanes
 from launcher.strategies.fsdp import FsdpStrategy
 from launcher.strategies.lane_sums import (
-    Buffers,
     LaneSums,
     PartialSums,
+    Unchanged,
     check_model,
     check_optimizer,
     tree_sum,
@@ -130,7 +130,7 @@ def test_statistics_of_the_samples_are_rejected(module):
 
 def test_a_changed_buffer_is_named():
     model = nn.BatchNorm1d(3)
-    before = Buffers(model)
+    before = Unchanged(model)
     before.check()
     model(torch.randn(4, 3))
     with pytest.raises(ConfigError, match=r"changes the model's buffer running_mean, .*lanes=null"):
