@@ -13,6 +13,9 @@ from launcher.strategies.base import Strategy
 from launcher.strategies.sharded import is_sharded
 from launcher.strategies.weights import unwrap
 
+KEPT = "ds_persist"
+"""DeepSpeed's attribute of a parameter that stays gathered."""
+
 
 @contextmanager
 def reject_changes(strategy: Strategy, is_compiled: bool) -> Iterator[None]:
@@ -36,7 +39,9 @@ def reject_changes(strategy: Strategy, is_compiled: bool) -> Iterator[None]:
         if sharded and not is_compiled:
             for name, part in module.named_modules():
                 _watch(part, f"{name}." if name else "", sharded, stack)
-        versions = Versions(trained(module))
+        # DeepSpeed gathers these, and drops a change.
+        gathered = [(n, p) for n, p in module.named_parameters() if not getattr(p, KEPT, True)]
+        versions = Versions([*trained(module), *gathered])
         yield
         if changed := versions.changed():
             raise ConfigError(_message(changed[0]))

@@ -80,6 +80,17 @@ class Hiding(Net):
         return state
 
 
+class Expanded(Net):
+    """Its mask has one place in memory for two elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(1).expand(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x * self.mask)
+
+
 class Quantized(Net):
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +123,7 @@ def trained(model: type[nn.Module], workspace: Path, *stops: int) -> dict[str, A
     return values | {"calls": getattr(trainer.model, "calls", None)}
 
 
-@pytest.mark.parametrize("model", [Net, Cloning, Counting, Complex, Hiding])
+@pytest.mark.parametrize("model", [Net, Cloning, Counting, Complex, Hiding, Expanded])
 def test_a_resumed_run_has_every_value(model, tmp_path):
     assert trained(model, tmp_path / "parts", 2, 4) == trained(model, tmp_path / "whole", 4)
 
