@@ -1,4 +1,4 @@
-"""Which tensors of a model a forward pass changes in place."""
+"""Find the tensors of a model that a forward pass changes."""
 
 from collections.abc import Iterable
 

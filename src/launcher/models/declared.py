@@ -1,4 +1,4 @@
-"""What a model declares to Launcher. Nothing else of a plain module is called."""
+"""Methods that a model declares to Launcher. Nothing else of a plain module is called."""
 
 from collections.abc import Callable, Iterable
 from inspect import getattr_static

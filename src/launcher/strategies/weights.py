@@ -48,10 +48,23 @@ def unwrap(module: nn.Module) -> nn.Module:
 def needs_backward(module: nn.Module) -> bool:
     """Return whether a backward pass must follow each forward pass: under DDP, `fully_shard`."""
     return any(
-        isinstance(layer, nn.parallel.DistributedDataParallel)
-        or hasattr(layer, "set_requires_gradient_sync")
+        isinstance(layer, nn.parallel.DistributedDataParallel) or is_fully_sharded(layer)
         for layer in layers(module)
     )
+
+
+def is_fully_sharded(module: nn.Module) -> bool:
+    """Return whether `fully_shard` has this module. Others may have methods of the same names."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+
+
+def exchanges_gradients(module: object) -> bool:
+    """Return whether a module is torch's DDP or its first FSDP, which have `no_sync()`."""
+    wrappers: list[type] = [nn.parallel.DistributedDataParallel]
+    if fsdp := sys.modules.get("torch.distributed.fsdp"):
+        wrappers.append(fsdp.FullyShardedDataParallel)
+    return isinstance(module, tuple(wrappers))
 
 
 @dataclass
