@@ -22,7 +22,8 @@ def set_modes(modes: Modes) -> None:
             module.train(is_training)
     # It may also keep a mode, and a module that two others share has been set by both.
     for module, is_training in modes:
-        module.training = is_training
+        if module.training != is_training:
+            module.training = is_training
 
 
 def start_training(model: nn.Module) -> list[str]:
