@@ -28,7 +28,7 @@ def reject_changes(strategy: Strategy, is_compiled: bool) -> Iterator[None]:
     Args:
         strategy: the strategy, after `prepare`.
         is_compiled: whether the model is compiled. A hook on a module would compile it once more,
-            so then changes of gathered copies are not seen.
+            so of gathered copies only the changes by `max_norm` are then seen.
     """
     if strategy.lanes is None and world_size() == 1:
         yield
@@ -36,8 +36,10 @@ def reject_changes(strategy: Strategy, is_compiled: bool) -> Iterator[None]:
     module = unwrap(strategy.model)
     sharded = {name for name, p in module.named_parameters() if is_sharded(p)}
     with ExitStack() as stack:
-        if sharded and not is_compiled:
-            for name, part in module.named_modules():
+        for name, part in module.named_modules() if sharded else ():
+            if is_compiled:
+                _check_max_norm(part, name)
+            else:
                 _watch(part, f"{name}." if name else "", sharded, stack)
         # DeepSpeed gathers these, and drops a change.
         gathered = [(n, p) for n, p in module.named_parameters() if not getattr(p, KEPT, True)]
@@ -64,6 +66,12 @@ def _watch(module: nn.Module, prefix: str, sharded: Set[str], stack: ExitStack) 
 
     stack.callback(module.register_forward_pre_hook(note).remove)
     stack.callback(module.register_forward_hook(compare, prepend=True).remove)
+
+
+def _check_max_norm(module: nn.Module, name: str) -> None:
+    is_embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    if is_embedding and module.max_norm is not None:
+        raise ConfigError(_message(f"{name}.weight"))
 
 
 def _message(name: str) -> str:

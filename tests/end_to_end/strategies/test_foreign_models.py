@@ -46,12 +46,14 @@ def words(name: str, *overrides: str) -> list[str]:
 def done(tmp_path_factory):
     """By what was tried: each rank's result."""
     folder = tmp_path_factory.mktemp("foreign")
-    pair: dict[tuple[str, ...], Task] = {}
+    pair: dict[object, Task] = {}
     for layout, options in STRATEGIES.items():
         for name in CHANGES:
             place = folder / layout / name
             pair[layout, name] = task("rejected_by", place, *words(name, *options))
-    alone: dict[tuple[str, ...], Task] = {}
+    compiled = words("Renormed", *STRATEGIES["fsdp"], "trainer.compile={backend:aot_eager}")
+    pair["compiled"] = task("rejected_by", folder / "compiled", *compiled)
+    alone: dict[object, Task] = {}
     for name in CHANGES:
         alone["lanes", name] = task("rejected_by", folder / "lanes" / name, *words(name, *LANES))
         alone["none", name] = task("rejected_by", folder / "none" / name, *words(name))
@@ -83,6 +85,12 @@ def test_a_forward_pass_that_changes_a_copy_is_rejected(done, layout, name):
             assert f"the forward pass changes the parameter {parameter} itself" in message
         else:
             assert messages == []
+
+
+def test_max_norm_is_rejected_in_a_compiled_model_that_is_sharded(done):
+    for messages in done["compiled"]:
+        (message,) = messages
+        assert "the forward pass changes the parameter table.weight itself" in message
 
 
 def test_complex_weights_train_under_ddp(done):
