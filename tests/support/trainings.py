@@ -239,6 +239,18 @@ def initial_weights(overrides: list[str]) -> dict[str, Any]:
     return result
 
 
+def rejected_by(folder: str, overrides: list[str]) -> list[str]:
+    """The messages with which a training is rejected in its first step, if it is."""
+    trainer = build(Path(folder), overrides, Journal())
+    try:
+        trainer.train()
+    except ConfigError as error:
+        return error.messages
+    finally:
+        trainer.strategy.teardown()
+    return []
+
+
 def rejected(overrides: list[list[str]]) -> list[list[str]]:
     """The sentences with which each composition is rejected."""
     sentences = []

@@ -15,6 +15,7 @@ from launcher.config.construct import target_object
 from launcher.config.messages import plural
 from launcher.config.run_config import read_tree, resolve_node
 from launcher.errors import ConfigError
+from launcher.models.base import Model
 from launcher.optim.precision import DTYPES
 from launcher.process.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.rundir.folder import RunFolder
@@ -94,7 +95,7 @@ def write_model(
     max_shard_size: str = "5GB",
     tied: Mapping[str, str] | None = None,
 ) -> tuple[Path, Any]:
-    """Write the weights, or let a model with `write_export` write its own files.
+    """Write the weights, or let a `Model` with `write_export` write its own files.
 
     The file of another model has each name of its `state_dict()`, for `load_state_dict`.
 
@@ -110,10 +111,12 @@ def write_model(
         weights.
     """
     try:
-        write = getattr(target_object(str(model.get("_target_"))), "write_export", None)
+        target_class = target_object(str(model.get("_target_")))
     except (ImportError, ValueError):
         # The class is not installed here, but its weights can still be written.
-        write = None
+        target_class = None
+    is_model = isinstance(target_class, type) and issubclass(target_class, Model)
+    write = getattr(target_class, "write_export", None) if is_model else None
     target = folder / WEIGHTS
     if write is None:
         _check_dtypes(tensors)

@@ -120,6 +120,8 @@ class RunContext:
     """Must be called before writing in the run's folder, which another process may own."""
     times: PhaseTimes = field(default_factory=PhaseTimes)
     """Time that this attempt has spent on evaluating and saving."""
+    changed_in_evaluation: set[str] = field(default_factory=set)
+    """Names of the model's tensors that an evaluation has changed, and of which it has warned."""
 
 
 class StepInfo(TypedDict, total=False):

@@ -41,8 +41,8 @@ class EmaHook(BaseHook):
 
     Args:
         decay: decay per optimizer step. Each of several decays has its own average.
-        use_buffers: also average floating-point buffers. Otherwise an average is used with the
-            model's current buffers.
+        use_buffers: also average buffers of real or complex numbers. Otherwise an average is used
+            with the model's current buffers.
         name: prefix of the averages in a checkpoint, `<name>/<decay>/<parameter>`.
         interval: steps between updates. The decay of an update is then decay^interval.
         warmup: limit the decay of update n to (1 + n) / (warmup + n), so that the initial weights
@@ -229,7 +229,7 @@ class EmaHook(BaseHook):
 def tensors_to_average(
     model: torch.nn.Module, use_buffers: bool, chosen: Set[str] = frozenset()
 ) -> Tensors:
-    """Return the chosen floating-point parameters by name, or the trainable ones if none is chosen.
+    """Return the chosen real or complex parameters by name, or if none is, the trainable ones.
 
     With `use_buffers`, the persistent buffers are among them.
     """
@@ -240,13 +240,14 @@ def tensors_to_average(
     return {
         name: tensor
         for name, tensor in tensors
-        if name in trained | buffers and tensor.is_floating_point()
+        if name in trained | buffers and (tensor.is_floating_point() or tensor.is_complex())
     }
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of an average: 16 bits would round a thousandth of a difference away."""
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    wide = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+    return (wide | {torch.complex32: torch.complex64}).get(dtype, dtype)
 
 
 def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

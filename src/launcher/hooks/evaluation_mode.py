@@ -6,26 +6,55 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
+from launcher.hooks.base import TrainerView
+from launcher.models.base import Model
+from launcher.models.changes import Tensors
+from launcher.models.modes import modes_of, set_modes
 from launcher.process.rng import isolated_rng
 from launcher.strategies.weights import unwrap
+
+MAX_NAMES = 8
+"""Names in a warning."""
 
 
 @contextmanager
 def in_evaluation(model: torch.nn.Module, needs_outputs: bool = True) -> Iterator[None]:
-    """Switch to evaluation mode without gradients; restore mode and random state at the end.
+    """Switch to evaluation mode without gradients; restore modes and random state at the end.
 
     See `Model.needs_outputs`.
     """
-    was_training, inner = model.training, unwrap(model)
+    modes, inner = modes_of(model), unwrap(model)
     model.eval()
-    if not needs_outputs:
+    leaves_out = isinstance(inner, Model) and not needs_outputs
+    # It is set if the instance has its own.
+    own = vars(inner).get("needs_outputs")
+    if leaves_out:
         inner.needs_outputs = False  # type: ignore[assignment]
     try:
         with isolated_rng(), torch.no_grad():
             yield
     finally:
-        model.train(was_training)
-        vars(inner).pop("needs_outputs", None)
+        set_modes(modes)
+        if leaves_out:
+            del inner.needs_outputs
+            if own is not None:
+                inner.needs_outputs = own
+
+
+@contextmanager
+def evaluating(trainer: TrainerView, needs_outputs: bool = True) -> Iterator[None]:
+    """Switch a trainer's model as `in_evaluation` does, and warn of tensors that change, once."""
+    tensors = Tensors(unwrap(trainer.model))
+    with in_evaluation(trainer.model, needs_outputs):
+        yield
+    told = trainer.context.changed_in_evaluation
+    if names := [name for name in tensors.changed() if name not in told]:
+        told.update(names)
+        trainer.logger.warning(
+            "The forward pass changes %s in evaluation too, so training depends on the evaluations;"
+            " change it only if the module's `training` is true.",
+            ", ".join(names[:MAX_NAMES]),
+        )
 
 
 def without_compilation() -> AbstractContextManager[object]:

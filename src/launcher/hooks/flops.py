@@ -7,7 +7,7 @@ from math import prod
 import torch
 
 from launcher.hooks.base import TrainerView
-from launcher.hooks.evaluation_mode import in_evaluation, without_compilation
+from launcher.hooks.evaluation_mode import evaluating, without_compilation
 
 PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "B200": (2250, 1100, 75),
@@ -48,7 +48,7 @@ def forward_flops(trainer: TrainerView, batch: object) -> int:
     # These are missing in torch's own table.
     on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
     with (
-        in_evaluation(trainer.model, needs_outputs=False),
+        evaluating(trainer, needs_outputs=False),
         without_compilation(),
         trainer.strategy.forward_context(),
         FlopCounterMode(display=False, custom_mapping=on_cpu) as counter,

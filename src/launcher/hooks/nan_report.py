@@ -133,15 +133,15 @@ def _watched(model: torch.nn.Module) -> Iterator[tuple[list[str], list[str]]]:
     gradients: list[str] = []
 
     def check_gradient(name: str, gradient: torch.Tensor) -> None:
-        if not gradients and (text := _not_finite(gradient)):
+        if not gradients and (text := describe_not_finite(gradient)):
             gradients.append(
                 f"every output is finite, and the gradient by the output of {name or 'the model'}"
                 f" is the first that is not: {text}."
             )
 
     def check(name: str, module: torch.nn.Module, inputs: object, output: object) -> None:
-        if not outputs and (text := _not_finite(output)):
-            its_input = _not_finite(inputs)
+        if not outputs and (text := describe_not_finite(output)):
+            its_input = describe_not_finite(inputs)
             outputs.append(
                 f"the output of {name or 'the model'} ({type(module).__name__}) is the first that"
                 f" is not finite: {text}; its input "
@@ -161,23 +161,21 @@ def _watched(model: torch.nn.Module) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def _in_inputs(model: torch.nn.Module, batches: list[object]) -> str | None:
-    if text := _not_finite(batches):
+    if text := describe_not_finite(batches):
         return f"the batch has {text}."
     for name, tensor in model.named_parameters():
-        if text := _not_finite(local(tensor)):
+        if text := describe_not_finite(local(tensor)):
             return f"the weight {name} has {text}."
     return None
 
 
 def _tensors(values: object) -> list[torch.Tensor]:
     tensors: list[torch.Tensor] = []
-    map_nested_tensor(
-        lambda t: tensors.append(t.detach()) if t.is_floating_point() else None, values
-    )
-    return tensors
+    map_nested_tensor(tensors.append, values)
+    return [t.detach() for t in tensors if t.is_floating_point() or t.is_complex()]
 
 
-def _not_finite(values: object) -> str | None:
+def describe_not_finite(values: object) -> str | None:
     """Describe how many values are not finite, or return None if all are finite."""
     nans = infinite = total = 0
     for tensor in _tensors(values):

@@ -10,9 +10,10 @@ import torch
 from launcher.data.counted_batches import CountedBatches
 from launcher.data.evaluation_loader import EvaluationLoader
 from launcher.hooks.base import Records, TrainerView
-from launcher.hooks.evaluation_mode import in_evaluation
+from launcher.hooks.evaluation_mode import evaluating
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import flatten
+from launcher.models.declared import is_language_model
 from launcher.models.output import OUTPUTS
 from launcher.process import ranks, signals
 from launcher.process.rng import seed_lane
@@ -81,7 +82,7 @@ def measure_means(
     means = combine([part for _, part in sorted(gathered, key=lambda item: item[0])])
     if "loss" not in means:
         raise ValueError("No validation batch has a loss or a target.")
-    if getattr(unwrap(trainer.model), "is_language_model", False):
+    if is_language_model(unwrap(trainer.model)):
         means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
     return means | metrics.compute()
 
@@ -93,7 +94,7 @@ def _sum_batches(
     parts: dict[int, Sums] = {}
     lanes = trainer.strategy.lanes
     first = 1 if lanes is None else lanes.count + 1
-    with in_evaluation(trainer.model, needs_outputs=bool(metrics.metrics)):
+    with evaluating(trainer, needs_outputs=bool(metrics.metrics)):
         # An evaluation that is repeated, by a resume or another process, draws the same random
         # numbers: for the first batch, and for each forward pass and the batch after it.
         seed_lane(trainer.strategy.plan.seed, step, first - 1)

@@ -11,8 +11,9 @@ from torch import nn
 from launcher.config.messages import reason
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
-from launcher.hooks.evaluation_mode import in_evaluation, without_compilation
+from launcher.hooks.evaluation_mode import evaluating, without_compilation
 from launcher.hooks.interval import IntervalHook
+from launcher.models.declared import declared_method
 from launcher.process import ranks
 from launcher.process.files import replace_file
 from launcher.process.printable import printable
@@ -123,6 +124,8 @@ def vocabulary(trainer: TrainerView) -> int:
     """Return the size of the model's vocabulary. All ranks must call it."""
     try:
         return len(next_scores(trainer, [0]))
+    except ConfigError:
+        raise
     except Exception as error:
         name = type(unwrap(trainer.model)).__name__
         raise ConfigError(
@@ -135,10 +138,12 @@ def vocabulary(trainer: TrainerView) -> int:
 def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
     """Scores [vocabulary] of the next token, on the CPU. All ranks must call it."""
     model = trainer.model
-    longest = getattr(unwrap(model), "seq_len", None) or len(tokens)
+    longest = getattr(unwrap(model), "seq_len", None)
+    if not isinstance(longest, int) or longest < 1:
+        longest = len(tokens)
     input = torch.tensor([tokens[-longest:]], device=trainer.device)
     with (
-        in_evaluation(model),
+        evaluating(trainer),
         without_compilation(),
         calls_logits(model),
         trainer.strategy.forward_context(),
@@ -153,9 +158,12 @@ def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
 def calls_logits(model: nn.Module) -> Iterator[None]:
     """Let the model's forward pass be its `logits`; wrappers still gather sharded weights."""
     module: Any = unwrap(model)
+    logits = declared_method(module, "logits")
+    if logits is None:
+        raise AttributeError(f"{type(module).__name__} declares no such method")
     # It is set if the instance has its own.
     forward = vars(module).get("forward")
-    module.forward = module.logits
+    module.forward = logits
     try:
         yield
     finally:

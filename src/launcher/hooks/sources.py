@@ -10,7 +10,7 @@ import torch
 from launcher.data.mixture_order import MixtureOrder
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.evaluation_mode import in_evaluation, without_compilation
+from launcher.hooks.evaluation_mode import evaluating, without_compilation
 from launcher.hooks.sample_means import Sums, add_mean, combine, to_part
 from launcher.process import ranks
 from launcher.types import PositiveInt
@@ -53,7 +53,7 @@ class SourcesHook(BaseHook):
         sources, _ = order.locate(position, loader.micro_batch_size)
         if not self._sums or trainer.strategy.lanes is not None:
             self._sums.append({})
-        with in_evaluation(trainer.model), without_compilation():
+        with evaluating(trainer), without_compilation():
             for source, name in enumerate(order.names):
                 chosen = np.flatnonzero(sources == source)
                 self._measure(trainer, name, batch, position, chosen)

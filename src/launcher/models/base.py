@@ -18,7 +18,8 @@ class Model(nn.Module, ABC):
     The strategy calls `init_weights()` after the constructor. A model with pretrained weights loads
     them onto a real device, and its `init_weights()` leaves them unchanged.
 
-    A plain `nn.Module` with this `forward` works too, if the whole model fits on one device.
+    A plain `nn.Module` with this `forward` works too, if the whole model fits on one device. No
+    other method of it is called, unless its class attribute `launcher_methods` names the method.
 
     Examples:
         >>> class Regression(Model):
@@ -49,6 +50,10 @@ class Model(nn.Module, ABC):
     needs_outputs: bool = True
     """False in an evaluation that does not use `logits` and `targets`, so a model may leave them
     out."""
+
+    constructor_makes_weights: bool = False
+    """True if `init_weights()` keeps weights that the constructor has made, which then needs real
+    values, and not the meta device."""
 
     @abstractmethod
     def forward(self, batch: Any) -> tuple[torch.Tensor, Records]:

@@ -19,12 +19,14 @@ from launcher.models.base import (
     count_targets,
     outputs,
 )
+from launcher.models.declared import check_declared, declared_method, declares
 from launcher.types import NonNegativeFloat, PositiveFloat, UnitInterval
 
 Name = Literal["cross_entropy", "focal", "bce", "mse", "l1", "huber"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Maps predictions and targets to a 0-d mean."""
+MODULE = "model.module"
 CLASS_LOSSES = ("cross_entropy", "focal")
 """Losses of class scores [..., classes] and targets [...] int64."""
 
@@ -113,7 +115,9 @@ class Supervised(Model):
                 f"model.module={module!r}: should be a torch.nn.Module; name its class, e.g. "
                 "model.module._target_=my_package.MyModule."
             )
-        check_call(f"model.module: {type(module).__name__}.forward", module.forward, "input")
+        check_call(f"{MODULE}: {type(module).__name__}.forward", module.forward, "input")
+        check_declared(module, MODULE, ("init_weights", "shard_units"))
+        self.constructor_makes_weights = not declares(module, "init_weights")
         for name, value, losses in (
             ("label_smoothing", label_smoothing, CLASS_LOSSES[:1]),
             ("class_weights", class_weights, CLASS_LOSSES),
@@ -189,17 +193,17 @@ class Supervised(Model):
         return count_targets(target) if self.loss in CLASS_LOSSES else target.numel()
 
     def init_weights(self) -> None:
-        """Call the module's own `init_weights()`, else keep the weights of its constructor."""
+        """Call the module's declared `init_weights()`, else keep the weights of its constructor."""
         if self._class_weights is not None and self.class_weights is not None:
             self.class_weights = torch.tensor(self._class_weights, device=self.class_weights.device)
-        method = getattr(self.module, "init_weights", None)
-        if callable(method):
+        method = declared_method(self.module, "init_weights", MODULE)
+        if method is not None:
             method()
 
     def shard_units(self) -> list[nn.Module]:
-        """Return the module's own units, or the members of its longest list of modules."""
-        method = getattr(self.module, "shard_units", None)
-        return list(method()) if callable(method) else longest_list(self.module)
+        """Return the units that the module declares, or the members of its longest list."""
+        method = declared_method(self.module, "shard_units", MODULE)
+        return longest_list(self.module) if method is None else list(method())
 
 
 def _pair(batch: object) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from launcher.errors import ConfigError
+from launcher.models.declared import declared_method
 from launcher.optim.precision import Precision
 
 MULTIPLE = 16
@@ -63,8 +64,8 @@ class Fp8(Precision):
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Linear]:
-    units = model.shard_units() if hasattr(model, "shard_units") else ()  # type: ignore[operator]
-    for unit in units:
+    units_of = declared_method(model, "shard_units")
+    for unit in [] if units_of is None else units_of():
         for layer in unit.modules():
             # A subclass has a `forward` of its own, or is not called, as in nn.MultiheadAttention.
             if type(layer) is nn.Linear and not any(size % MULTIPLE for size in layer.weight.shape):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
+from launcher.models.declared import declared_method
 from launcher.types import ParameterKind
 
 NO_DECAY: tuple[ParameterKind, ...] = ("norms", "biases")
@@ -44,11 +45,11 @@ def decay_groups(
 def hidden_matrices(model: nn.Module) -> list[Tensor]:
     """Return the trainable matrices between a model's first and last layer.
 
-    They are the matrices of the model's `shard_units()` if it has any, else all but embeddings. The
+    They are the matrices of the model's declared `shard_units()`, else all but embeddings. The
     last linear layer is left out, unless it is within a block.
     """
-    shard_units = getattr(model, "shard_units", None)
-    units = list(shard_units()) if callable(shard_units) else []
+    units_of = declared_method(model, "shard_units")
+    units = [] if units_of is None else list(units_of())
     linears = [part for part in model.modules() if isinstance(part, nn.Linear)]
     last = linears[-1:] if not units or linears[-1:] == [_last_layer(units[-1])] else []
     outer = {id(p) for part in last for p in part.parameters()}

@@ -101,7 +101,8 @@ def settle_buckets(wrapped: Any) -> None:
     model: Any = wrapped.module
     # It is set if the instance replaces its class's.
     forward = vars(model).get("forward")
-    model.forward = lambda start: sum((p.sum() for p in parameters), start)
+    # A loss is a real number.
+    model.forward = lambda start: sum((p.sum().real for p in parameters), start)
     try:
         wrapped(torch.zeros((), device=parameters[0].device)).backward()
     finally:

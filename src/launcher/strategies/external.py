@@ -1,6 +1,7 @@
 """The strategy of `BaseTrainer`: the user builds and wraps the parts."""
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +18,14 @@ from launcher.strategies.base import (
 )
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
-from launcher.strategies.weights import MODEL, load_model_tensors, reject_misfits, unwrap
+from launcher.strategies.weights import (
+    MODEL,
+    exchanges_gradients,
+    is_fully_sharded,
+    load_model_tensors,
+    reject_misfits,
+    unwrap,
+)
 
 
 class ExternalStrategy(NativeStrategy):
@@ -38,9 +46,10 @@ class ExternalStrategy(NativeStrategy):
         self.ranks = Ranks(rank(), world_size(), 0)
         self.plan, self.precision, self.device = plan, precision, device
         self.attach(model, optimizer, scaler)
-        wrapper = None if plan.sync_every_micro_batch else model
-        self._no_sync = getattr(wrapper, "no_sync", None)
-        self._set_sync = getattr(wrapper, "set_requires_gradient_sync", None)
+        wrapper: Any = None if plan.sync_every_micro_batch else model
+        self._no_sync = wrapper.no_sync if exchanges_gradients(wrapper) else None
+        is_sharded = wrapper is not None and is_fully_sharded(wrapper)
+        self._set_sync = wrapper.set_requires_gradient_sync if is_sharded else None
         self._syncs = True
         self._strict = getattr(state_dict_options, "strict", True)
         self._ignores_frozen = getattr(state_dict_options, "ignore_frozen_params", False)

@@ -24,6 +24,7 @@ from launcher.strategies.recompute import recompute_units
 from launcher.strategies.shard_units import own_parameters, shard_units
 from launcher.strategies.sharded import copy_shard
 from launcher.strategies.step import StepPlan, StepResult
+from launcher.strategies.weights import is_fully_sharded
 from launcher.types import NonNegativeInt, PositiveInt, Seconds
 
 Sharding = Literal["full_shard", "shard_grad_op", "no_shard"]
@@ -183,7 +184,7 @@ class FsdpStrategy(NativeStrategy):
         # saves nothing.
         fully_shard(model, reshard_after_forward=False, **options)
         self._prefetch(list(reversed(units)))
-        self._shards = [module for module in model.modules() if hasattr(module, "reshard")]
+        self._shards = [module for module in model.modules() if is_fully_sharded(module)]
         for module in self._shards if self.lanes is not None else ():
             sharded: Any = module
             sharded.set_custom_reduce_scatter(TreeReduceScatter())
@@ -283,6 +284,11 @@ def check_shardable(model: nn.Module, units: Sequence[nn.Module]) -> None:
             raise ConfigError(
                 f"model: strategy=fsdp cannot shard the parameter {names[id(p)]}, which has no"
                 " dimensions; give it the shape [1], or use strategy=ddp."
+            )
+        if p.is_complex():
+            raise ConfigError(
+                f"model: strategy=fsdp cannot shard the parameter {names[id(p)]}, which is complex;"
+                " use strategy=ddp, or a real parameter with torch.view_as_complex."
             )
     sharded: set[int] = set()
     for unit in (*units, model):

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from launcher.models.declared import constructor_makes_weights, declared_method
+from launcher.models.own_memory import give_own_memory
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import BuildModel
@@ -20,25 +22,30 @@ def build(build_model: BuildModel, device: torch.device) -> nn.Module:
 def draw(build_model: BuildModel, device: torch.device) -> nn.Module:
     """Build a model and initialize its weights on `device`.
 
-    `init_weights()`, if the model has it, starts from the same random state as the constructor.
+    `init_weights()`, if the model declares it, starts from the same random state as the
+    constructor. Otherwise the weights are those that the constructor made or loaded.
     """
     start = rng_state()
     with device:
         model = build_model()
     model.to(device)
-    if hasattr(model, "init_weights"):
+    init_weights = declared_method(model, "init_weights")
+    if init_weights is not None:
         restore_rng(start)
-        model.init_weights()  # type: ignore[operator]
+        init_weights()
+    give_own_memory(model)
     return model
 
 
 def outline(build_model: BuildModel) -> nn.Module | None:
-    """Return the model on the meta device, or None if its constructor needs real values."""
+    """Return the model on the meta device, or None if its weights are made by its constructor."""
     try:
         with torch.device("meta"):
             model = build_model()
     except Exception:
         # Any other error is raised again when the model is built on a real device.
+        return None
+    if constructor_makes_weights(model):
         return None
     values = (value for module in model.modules() for value in vars(module).values())
     has_unregistered = any(isinstance(value, torch.Tensor) and value.is_meta for value in values)

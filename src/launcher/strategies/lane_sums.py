@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import ConfigError
+from launcher.models.changes import Versions
+from launcher.models.modes import modes_of, set_modes
 from launcher.process.ranks import maxima
 from launcher.strategies.sharded import bits, local
 
@@ -159,7 +161,8 @@ def complete_gradients(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]
     for p, is_anywhere in zip(parameters, has_gradient, strict=True):
         if is_anywhere and p.grad is None:
             p.grad = torch.empty_like(p, requires_grad=False)
-            local(p.grad).fill_(-0.0)
+            zero = complex(-0.0, -0.0) if p.is_complex() else -0.0
+            local(p.grad).fill_(zero)
     return [local(p.grad) for p in parameters if p.grad is not None]
 
 
@@ -191,9 +194,13 @@ def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 def check_model(model: nn.Module) -> None:
     """Check that a model's results do not depend on how lanes are laid out over ranks."""
+    modes = modes_of(model)
+    # A module may keep its mode, by a `train()` of its own.
     model.train()
+    in_training = {id(module) for module in model.modules() if module.training}
+    set_modes(modes)
     for name, module in model.named_modules():
-        if getattr(module, "track_running_stats", False) and module.training:
+        if getattr(module, "track_running_stats", False) is True and id(module) in in_training:
             raise ConfigError(
                 f"trainer.lanes: {name} ({type(module).__name__}) keeps statistics of the samples,"
                 " which depend on the number of ranks; use GroupNorm or LayerNorm, or"
@@ -216,17 +223,26 @@ def check_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> N
         )
 
 
-class Buffers:
-    """A model's buffers before the lanes of a step, which must not change them."""
+class Unchanged:
+    """A model's buffers and frozen parameters, which the lanes of a step must not change."""
 
     def __init__(self, model: nn.Module):
-        self._before = [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers()]
+        self._model = model
+        self._buffers = [(name, buffer.clone()) for name, buffer in model.named_buffers()]
+        frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+        self._frozen = Versions(frozen)
 
     def check(self) -> None:
-        for name, buffer, before in self._before:
-            if not torch.equal(bits(buffer), bits(before)):
-                raise ConfigError(
-                    f"trainer.lanes: the forward pass changes the model's buffer {name}, which"
-                    " would then depend on the number of ranks; use a model without such a buffer,"
-                    " or trainer.lanes=null."
-                )
+        for name, before in self._buffers:
+            # The forward pass may also have replaced it by another tensor.
+            if not torch.equal(bits(self._model.get_buffer(name)), bits(before)):
+                raise ConfigError(_changed("buffer", name))
+        for name in self._frozen.changed():
+            raise ConfigError(_changed("frozen parameter", name))
+
+
+def _changed(kind: str, name: str) -> str:
+    return (
+        f"trainer.lanes: the forward pass changes the model's {kind} {name}, which would then"
+        f" depend on the number of ranks; use a model without such a {kind}, or trainer.lanes=null."
+    )

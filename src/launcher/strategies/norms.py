@@ -74,9 +74,11 @@ def _share(rows: int, rank: int, count: int) -> int:
 
 
 def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
-    if not tensor.dim():
-        return tensor.view(1, 1)
-    return tensor.reshape(tensor.shape[0], -1) if tensor.numel() else tensor.new_empty(0, 1)
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if tensor.is_complex():
+        # The squares of both parts add up to the square of the magnitude.
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.reshape(rows, -1) if tensor.numel() else tensor.new_empty(0, 1)
 
 
 def row_squares(matrix: torch.Tensor) -> torch.Tensor:

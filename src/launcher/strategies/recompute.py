@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from launcher.config.messages import plural
 from launcher.errors import ConfigError
+from launcher.models.declared import declared_method
 
 
 def recompute_units(model: nn.Module, every: int) -> None:
@@ -19,7 +20,8 @@ def recompute_units(model: nn.Module, every: int) -> None:
     block's call (gathering its weights) run outside of it.
     """
     key = f"trainer.activation_checkpointing={'full' if every == 1 else every}"
-    units = list(model.shard_units()) if hasattr(model, "shard_units") else []  # type: ignore[operator]
+    units_of = declared_method(model, "shard_units")
+    units = [] if units_of is None else list(units_of())
     if not units:
         raise ConfigError(
             f"{key}: {type(model).__name__} has no shard_units() to recompute; use none."

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from launcher.models.declared import declared_method
+
 MIN_PARAMS = 100_000
 """Default of the size rule."""
 NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
@@ -20,10 +22,10 @@ def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Modu
     """Return the units, inner ones before the units that contain them, without the model itself.
 
     A module with `min_params` parameters that are in no inner unit is one; with 0 there are none.
-    Default None: the model's `shard_units()`, or if it has none, this rule with `MIN_PARAMS`.
+    Default None: the model's `shard_units()`, or if it declares none, this rule with `MIN_PARAMS`.
     """
-    if min_params is None and hasattr(model, "shard_units"):
-        return list(reversed(model.shard_units()))  # type: ignore[operator]
+    if min_params is None and (units_of := declared_method(model, "shard_units")) is not None:
+        return list(reversed(units_of()))
     smallest = MIN_PARAMS if min_params is None else min_params
     if not smallest:
         return []

@@ -48,10 +48,23 @@ def unwrap(module: nn.Module) -> nn.Module:
 def needs_backward(module: nn.Module) -> bool:
     """Return whether a backward pass must follow each forward pass: under DDP, `fully_shard`."""
     return any(
-        isinstance(layer, nn.parallel.DistributedDataParallel)
-        or hasattr(layer, "set_requires_gradient_sync")
+        isinstance(layer, nn.parallel.DistributedDataParallel) or is_fully_sharded(layer)
         for layer in layers(module)
     )
+
+
+def is_fully_sharded(module: nn.Module) -> bool:
+    """Return whether `fully_shard` has this module. Others may have methods of the same names."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+
+
+def exchanges_gradients(module: object) -> bool:
+    """Return whether a module is torch's DDP or its first FSDP, which have `no_sync()`."""
+    wrappers: list[type] = [nn.parallel.DistributedDataParallel]
+    if fsdp := sys.modules.get("torch.distributed.fsdp"):
+        wrappers.append(fsdp.FullyShardedDataParallel)
+    return isinstance(module, tuple(wrappers))
 
 
 @dataclass
@@ -129,6 +142,8 @@ def load_model_tensors(
     with saved.concurrent_reads():
         for name in stored - (state.keys() - own.tensors.keys()):
             shape, tensor = saved.shape(prefix + name), own.tensors.get(name)
+            if tensor is not None and loses_a_part(saved, prefix + name, tensor):
+                continue
             if tensor is None or tuple(tensor.shape) != shape:
                 dtype = saved.dtype(prefix + name)
                 tensor = passed[name] = torch.empty(shape, dtype=dtype, device=device)
@@ -150,6 +165,11 @@ def load_model_tensors(
     bad = {problem.split(":", 1)[0] for problem in problems}
     _check_taken(model, {name: passed[name] for name in passed.keys() - bad})
     return problems
+
+
+def loses_a_part(saved: TensorReader, name: str, target: torch.Tensor) -> bool:
+    """Return whether a stored tensor is complex, and the tensor to fill is not."""
+    return saved.dtype(name).is_complex and not target.is_complex()
 
 
 def _check_taken(model: nn.Module, passed: Tensors) -> None:
@@ -267,6 +287,12 @@ def misfits(
     problems = [f"{name}: the checkpoint does not have it" for name in shapes if name not in stored]
     problems += [
         f"{name}: the model does not have it" for name in sorted(stored - set(shapes) - aliases)
+    ]
+    tensors = model_tensors(model)
+    problems += [
+        f"{name}: complex in the checkpoint, {tensors[name].dtype} in the model"
+        for name in sorted(stored & tensors.keys())
+        if loses_a_part(saved, prefix + name, tensors[name])
     ]
     for name, shape in shapes.items():
         if name in stored and (stored_shape := saved.shape(prefix + name)) != shape:

@@ -38,6 +38,7 @@ from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.sources import SourcesHook
+from launcher.models.declared import check_declared
 from launcher.models.output import check_parameters
 from launcher.optim.fused import kernels_for_any_shard
 from launcher.optim.optimizers import check_optimizer
@@ -235,6 +236,7 @@ def build_model(node: Node) -> nn.Module:
     if getattr(model.forward, "__func__", None) is nn.Module.forward:
         raise ConfigError(f"model._target_={node['_target_']}: the class has no forward(); add it.")
     check_call(f"model: {type(model).__name__}.forward", model.forward, "batch")
+    check_declared(model)
     check_parameters(model)
     return model
 

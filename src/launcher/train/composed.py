@@ -12,6 +12,7 @@ from launcher.config.settings import TrainerSettings
 from launcher.config.tree import Node
 from launcher.hooks.base import BaseHook, LossAndRecords, RunContext
 from launcher.hooks.records import map_nested_tensor
+from launcher.models.declared import declared_method
 from launcher.optim.precision import Precision
 from launcher.strategies.base import BuildModel, BuildOptimizer, Strategy
 from launcher.train.trainer import BaseTrainer
@@ -80,6 +81,7 @@ class Trainer(BaseTrainer):
         self._build_model, self._build_optimizer = build_model, build_optimizer
         self._build_scheduler = build_scheduler
         self._reuses_outputs = False
+        self._count_targets: Callable[[Any], torch.Tensor | int | None] | None = None
 
     def build_data_loader(self) -> Iterable[Any]:
         return self._loader
@@ -89,6 +91,7 @@ class Trainer(BaseTrainer):
         self.model, self.optimizer = self._strategy.prepare(
             self._build_model, self._build_optimizer
         )
+        self._count_targets = declared_method(self.unwrapped_model, "num_targets")
 
     def build_lr_scheduler(self) -> Any:
         return self._build_scheduler(self.optimizer) if self._build_scheduler is not None else None
@@ -104,6 +107,7 @@ class Trainer(BaseTrainer):
 
     def compile(self, options: Node) -> None:
         """Compile the model in place, so that the names of its tensors stay unchanged."""
+        self._is_compiled = True
         self._reuses_outputs = captures_graphs(options, self.device)
         self.model.compile(**options)
 
@@ -118,5 +122,4 @@ class Trainer(BaseTrainer):
         return f"{type(self.unwrapped_model).__name__}.forward"
 
     def num_targets(self, input: Any) -> torch.Tensor | int | None:
-        count = getattr(self.unwrapped_model, "num_targets", None)
-        return None if count is None else count(input)
+        return None if self._count_targets is None else self._count_targets(input)

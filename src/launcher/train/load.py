@@ -19,6 +19,9 @@ from launcher.config.explain import explain
 from launcher.config.foreign import read_config
 from launcher.config.run_config import resolve_node
 from launcher.errors import ConfigError, TrainingError
+from launcher.models.declared import declared_method
+from launcher.models.own_memory import give_own_memory
+from launcher.models.supervised import Supervised
 from launcher.process.files import expand
 from launcher.resume.weights_source import fit_names
 from launcher.rundir.folder import RunFolder, find_folders, run_name
@@ -70,6 +73,7 @@ def load_model(
         model = _build(path / "config.yaml", trust)
         if is_export:
             saved = fit_names(saved, [*model_tensors(model), *names_of_tied(model)])
+        give_own_memory(model)
         load_weights(model, saved)
     except (CorruptCheckpoint, TrainingError) as error:
         raise ConfigError(f"{path}: {error}") from error
@@ -125,8 +129,9 @@ class Predictor:
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self._scores: Callable[[torch.Tensor], torch.Tensor] = getattr(
-            model, "logits", getattr(model, "module", model)
+        inner: Any = model.module if isinstance(model, Supervised) else model
+        self._scores: Callable[[torch.Tensor], torch.Tensor] = (
+            declared_method(model, "logits") or inner
         )
         self._dtype = next(
             (p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32

@@ -9,7 +9,7 @@ from launcher.data.encoding import IGNORED
 from launcher.data.rows import PackedDataset
 from launcher.errors import ConfigError
 from launcher.hooks.base import LossAndRecords
-from launcher.hooks.evaluation_mode import in_evaluation
+from launcher.hooks.evaluation_mode import evaluating
 from launcher.process.ranks import broadcast
 from launcher.train.composed import Trainer
 
@@ -25,17 +25,16 @@ def check_packing(trainer: Trainer, dataset: object, micro_batch_size: int) -> N
     """
     if not isinstance(dataset, PackedDataset) or not dataset.pack:
         return
-    model, name = (
-        trainer.model,
-        type(getattr(trainer.unwrapped_model, "model", trainer.unwrapped_model)).__name__,
-    )
+    outer = trainer.unwrapped_model
+    inner = dict(outer.named_children()).get("model", outer)
+    name = type(inner).__name__
     # Kernels that separate documents may do so for a single row only.
     measured = (
         min(2, micro_batch_size),
         min(MAX_TESTED_LEN, dataset.seq_len),
         dataset.store.meta["vocab_size"],
     )
-    with in_evaluation(model), trainer.strategy.forward_context():
+    with evaluating(trainer), trainer.strategy.forward_context():
         keeps_apart = broadcast(keeps_documents_apart(trainer.forward, *measured, trainer.device))
     if not keeps_apart:
         raise ConfigError(

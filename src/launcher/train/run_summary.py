@@ -16,6 +16,7 @@ from launcher.process.device import device_name
 from launcher.process.printable import encodable
 from launcher.rundir.history import read_rows, sparkline, values_of
 from launcher.rundir.record import RunRecord
+from launcher.strategies.weights import is_fully_sharded
 from launcher.train.composed import Trainer
 
 CURVE_WIDTH = 32
@@ -53,8 +54,8 @@ def model_lines(model: nn.Module, by_module: bool = False) -> Iterator[str]:
 
 def class_name(module: nn.Module) -> str:
     """Return a module's own class, from which `fully_shard` derives a class `FSDP...`."""
-    is_sharded = hasattr(module, "set_requires_gradient_sync")
-    return (type(module).__bases__[-1] if is_sharded else type(module)).__name__
+    own = type(module).__bases__[-1] if is_fully_sharded(module) else type(module)
+    return own.__name__
 
 
 def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, int]:

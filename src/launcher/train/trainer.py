@@ -25,7 +25,9 @@ from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switches_we
 from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import format_step
 from launcher.hooks.state import full_state, load_full_state, load_hook_states
+from launcher.models.modes import own_modes
 from launcher.models.output import check_output, check_parameters, is_part
+from launcher.models.own_memory import give_own_memory
 from launcher.optim.optimizers import check_optimizer
 from launcher.optim.precision import Precision
 from launcher.optim.schedule_state import ScheduleState
@@ -41,10 +43,12 @@ from launcher.process.ranks import Agreement, maximum
 from launcher.process.rng import RngState, restore_rng, rng_state
 from launcher.strategies.base import Strategy
 from launcher.strategies.external import ExternalStrategy
-from launcher.strategies.lane_sums import Buffers
+from launcher.strategies.forward_changes import reject_changes
+from launcher.strategies.lane_sums import Unchanged
 from launcher.strategies.missing_loss import check_missing_loss
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import model_tensors, unwrap
+from launcher.train.attempt_modes import AttemptModes
 from launcher.train.batches import Batches, MicroBatches, weigh
 from launcher.train.events import HookCaller, calls, check_hook
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -154,6 +158,8 @@ class BaseTrainer(HookCaller):
         self.stop_signal, self._agreed_at = 0, -1
         self._unsettled: DeferredFlag | None = None
         self._last_loss: torch.Tensor | None = None
+        self._is_compiled = False
+        self._modes = AttemptModes(self.logger)
 
     # --------------------------------------------------------------------- what a subclass provides
     def build_data_loader(self) -> Iterable[Any]:
@@ -253,6 +259,7 @@ class BaseTrainer(HookCaller):
     def build_model_and_optimizer(self) -> None:
         self.model = self._part("build_model", "a torch.nn.Module", "named_parameters")
         check_parameters(self.model)
+        give_own_memory(self.model)
         self.optimizer = self.build_optimizer()
         check_optimizer(self.optimizer, f"{type(self).__name__}.build_optimizer")
 
@@ -300,7 +307,10 @@ class BaseTrainer(HookCaller):
         self.is_paused, self.stop_signal, self._agreed_at = False, 0, -1
         has_ended = self.step_has_changed = False
         try:
+            self._modes.start(self.model)
             self.restore()
+            if self.restored is None:
+                self._modes.report()
             self.fire("on_ready")
             # Random numbers that hooks have drawn must not affect the first step.
             self._run(self.restored["rng"] if self.restored else rng)
@@ -315,6 +325,7 @@ class BaseTrainer(HookCaller):
             self.fire("on_error", error)
             raise
         finally:
+            self._modes.end(self.model)
             self.close_hooks(has_ended)
 
     def restore(self) -> None:
@@ -338,7 +349,6 @@ class BaseTrainer(HookCaller):
 
     def _run(self, rng: RngState) -> None:
         self._has_checked_forward = False
-        self.model.train()
         self.strategy.zero_grad()
         at_start = self._events["on_epoch_start"] + self._events["on_before_step"]
         # Another hook may draw random numbers there, or count.
@@ -424,7 +434,9 @@ class BaseTrainer(HookCaller):
         """Run forward and backward until each micro-batch of the step has had a loss."""
         count, done, none_losses = self.gradient_accumulation_steps, 0, 0
         lanes = self.strategy.lanes
-        buffers = None if lanes is None or self._has_checked_forward else Buffers(self.model)
+        unchanged = (
+            None if lanes is None or self._has_checked_forward else Unchanged(self.unwrapped_model)
+        )
         while done < count:
             if signals.first_signal():
                 deadline.progress()
@@ -443,15 +455,17 @@ class BaseTrainer(HookCaller):
                     f"Step {self.state.step}: forward returned no loss {none_losses} times in a row"
                     f" (max_consecutive_none_losses={self.max_consecutive_none_losses})."
                 )
-        if buffers is not None:
-            buffers.check()
+        if unchanged is not None:
+            unchanged.check()
 
     def _forward_backward(self, batch: object, weight: torch.Tensor | None) -> bool:
         """Run forward and backward for one micro-batch; return whether it had a loss."""
         with self.strategy.forward_context():
-            loss, records = (
-                self.forward(batch) if self._has_checked_forward else self.call_forward(batch)
-            )
+            if self._has_checked_forward:
+                loss, records = self.forward(batch)
+            else:
+                with reject_changes(self.strategy, self._is_compiled):
+                    loss, records = self.call_forward(batch)
         self._has_checked_forward = True
         if loss is None:
             return False
@@ -589,6 +603,7 @@ class BaseTrainer(HookCaller):
             "lr_arguments": self._schedule.arguments,
             "grad_scaler": self.grad_scaler.state_dict(),
             "data_loader": self._batches.position(),
+            "modes": own_modes(self.unwrapped_model),
         }
 
     def load_training_state(self, saved: State) -> None:
@@ -596,6 +611,7 @@ class BaseTrainer(HookCaller):
         if saved["grad_scaler"]:
             self.grad_scaler.load_state_dict(saved["grad_scaler"])
         self._batches.load_position(saved["data_loader"], self.state)
+        self._modes.restore(self.unwrapped_model, saved.get("modes", {}))
 
     def restore_schedule(self, saved: State) -> None:
         """Restore the schedule of a training state, after the optimizer."""

@@ -91,6 +91,34 @@ def test_averages_of_16_bit_weights_are_wide(tmp_path, dtype, wide):
     assert {p.dtype for p in hook.ema_model.parameters()} == {wide}
 
 
+def test_complex_weights_and_buffers_are_averaged(tmp_path):
+    class Turned(Toy):
+        def build_model(self) -> torch.nn.Module:
+            model: Any = super().build_model()
+            model.register_parameter("turn", torch.nn.Parameter(torch.full((2,), 1 + 1j)))
+            model.register_buffer("last", torch.zeros(2, dtype=torch.complex64))
+            return model
+
+        def forward(self, input: torch.Tensor) -> Any:
+            model: Any = self.model
+            turned = input * model.turn
+            model.last.copy_(turned.detach().mean(0))
+            return super().forward(turned.abs())
+
+    hook, kept = EmaHook(0.9, use_buffers=True), Kept()
+    trainer = Turned([hook, kept], 5, tmp_path)
+    trainer.train()
+    tensors = hook.state_tensors(trainer)
+    average, weights = tensors["ema/0.9/turn"].values, [w["turn"] for w in kept.weights]
+    expected = weights[0]
+    for weight in weights[1:]:
+        expected = 0.9 * expected + 0.1 * weight
+    assert average.dtype == torch.complex64
+    torch.testing.assert_close(average, expected)
+    assert torch.equal(average, kept.average.module.turn)
+    assert tensors["ema/0.9/last"].values.abs().min() > 0
+
+
 @pytest.mark.parametrize("use_buffers", [False, True])
 def test_buffers(tmp_path, use_buffers):
     class Normed(Toy):

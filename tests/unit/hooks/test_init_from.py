@@ -85,6 +85,31 @@ def test_init_from_reports_shape_mismatch(tmp_path, caplog):
     assert "2 of 4" in said
 
 
+class Turning(nn.Module):
+    def __init__(self, dtype: torch.dtype = torch.complex64) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.ones(2, dtype=dtype))
+        self.other = nn.Parameter(torch.ones(2))
+
+
+class NotTurning(Turning):
+    def __init__(self) -> None:
+        super().__init__(torch.float32)
+
+
+@pytest.mark.parametrize("made", [Turning, NotTurning])
+def test_complex_weights_keep_both_parts(tmp_path, made, caplog):
+    tensors = {"turn": torch.full((2,), 2 + 3j), "other": torch.full((2,), 4.0)}
+    save_file(tensors, tmp_path / "w.safetensors")
+    if made is NotTurning:
+        with pytest.raises(ConfigError, match=r"turn: complex in the checkpoint, torch\.float32"):
+            load(tmp_path / "w.safetensors", True, made)
+    model = load(tmp_path / "w.safetensors", made is Turning, made)
+    assert bool((model.other == 4).all())
+    assert bool((model.turn == (2 + 3j if made is Turning else 1)).all())
+    assert ("turn: complex in the checkpoint" in caplog.text) is (made is NotTurning)
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_other_weights_altogether(tmp_path, strict):
     save_file({"a.b": torch.ones(1)}, tmp_path / "w.safetensors")

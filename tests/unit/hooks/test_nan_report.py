@@ -8,7 +8,7 @@ from torch import nn
 
 from launcher import FunctionHook
 from launcher.errors import TrainingError
-from launcher.hooks.nan_report import NanReportHook
+from launcher.hooks.nan_report import NanReportHook, describe_not_finite
 from support.toy import BAD, GOOD, Toy
 
 
@@ -60,6 +60,12 @@ def test_the_module_is_named(tmp_path, part, expected, caplog):
         trainer.train()
     assert [line.split(", rank 0: ")[0] for line in lines(caplog)] == ["Step 1", "Step 2"]
     assert expected in lines(caplog)[0]
+
+
+@pytest.mark.parametrize("value", [complex("nan"), complex(0, float("inf"))])
+def test_a_complex_value_is_described(value):
+    text = describe_not_finite({"a": torch.tensor([1 + 1j, value])})
+    assert text is not None and text.endswith("of 2 values")
 
 
 def test_a_batch_and_a_weight_are_named(tmp_path, caplog):

@@ -87,6 +87,8 @@ def test_tokens_that_are_no_bytes(tmp_path):
 
 
 class Pooled(nn.Module):
+    launcher_methods = ("logits",)
+
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(x), 3)
 

@@ -50,8 +50,10 @@ def test_shapes_that_would_be_broadcast_are_rejected():
         Supervised(network(), "mse")((torch.randn(5, 4), torch.randn(5)))
 
 
-def test_the_modules_own_init_weights_and_shard_units_are_used():
+def test_the_init_weights_and_shard_units_that_the_module_declares_are_used():
     class Own(nn.Linear):
+        launcher_methods = ("init_weights", "shard_units")
+
         def init_weights(self):
             nn.init.constant_(self.weight, 2.0)
 

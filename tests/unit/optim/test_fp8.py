@@ -72,6 +72,8 @@ def test_only_layers_of_the_blocks_that_fit_are_converted():
 
 def test_layers_that_torch_does_not_call_are_not_converted():
     class Encoder(nn.TransformerEncoderLayer):
+        launcher_methods = ("shard_units",)
+
         def shard_units(self) -> list[nn.Module]:
             return [self]
 

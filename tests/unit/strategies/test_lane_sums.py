@@ -15,16 +15,16 @@ from launcher.optim.precision import Precision
 from launcher.process.lanes import Lanes
 from launcher.strategies.fsdp import FsdpStrategy
 from launcher.strategies.lane_sums import (
-    Buffers,
     LaneSums,
     PartialSums,
+    Unchanged,
     check_model,
     check_optimizer,
     tree_sum,
 )
 from launcher.strategies.missing_loss import check_missing_loss
 from launcher.strategies.none import NoStrategy
-from launcher.strategies.norms import row_norm, row_squares
+from launcher.strategies.norms import row_norm, row_squares, total_norm
 from launcher.strategies.step import StepPlan
 from launcher.train.build import set_up_strategy
 from support.composition import composed, run_of
@@ -119,6 +119,19 @@ def test_the_norm_of_rows_is_the_norm():
     assert row_norm([[*model.parameters()]]).isnan()
 
 
+@given(shape=st.lists(st.integers(0, 5), max_size=3), seed=st.integers(0, 9))
+def test_the_norm_of_complex_gradients_is_of_their_magnitudes(shape, seed):
+    generator = torch.Generator().manual_seed(seed)
+    weight = nn.Parameter(torch.zeros(shape, dtype=torch.cfloat))
+    weight.grad = torch.randn(shape, dtype=torch.cfloat, generator=generator)
+    expected = weight.grad.abs().double().square().sum().sqrt().float()
+    for norm in (row_norm([[weight]]), total_norm([[weight]])):
+        assert not norm.is_complex()
+        torch.testing.assert_close(norm, expected)
+    weight.grad = weight.grad.conj()
+    torch.testing.assert_close(row_norm([[weight]]), expected)
+
+
 @pytest.mark.parametrize(
     "module",
     [nn.BatchNorm1d(3), nn.SyncBatchNorm(3), nn.InstanceNorm1d(3, track_running_stats=True)],
@@ -130,11 +143,40 @@ def test_statistics_of_the_samples_are_rejected(module):
 
 def test_a_changed_buffer_is_named():
     model = nn.BatchNorm1d(3)
-    before = Buffers(model)
+    before = Unchanged(model)
     before.check()
     model(torch.randn(4, 3))
     with pytest.raises(ConfigError, match=r"changes the model's buffer running_mean, .*lanes=null"):
         before.check()
+
+
+def replace_buffer(model):
+    model.buffer = model.buffer + 1
+
+
+@torch.no_grad()
+def change_frozen(model):
+    model.weight.add_(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [(replace_buffer, "buffer buffer"), (change_frozen, "frozen parameter weight")],
+)
+def test_another_change_of_what_the_lanes_share_is_named(change, what):
+    model = nn.Linear(2, 2).requires_grad_(False)
+    model.register_buffer("buffer", torch.zeros(1))
+    before = Unchanged(model)
+    change(model)
+    with pytest.raises(ConfigError, match=rf"changes the model's {what}, .*lanes=null"):
+        before.check()
+
+
+def test_the_check_for_statistics_leaves_the_modes_alone():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval()
+    model[0].train()
+    check_model(model)
+    assert [module.training for module in model.modules()] == [False, True, False]
 
 
 def test_options_that_differ_by_the_ranks_are_rejected():

@@ -80,6 +80,27 @@ class Hiding(Net):
         return state
 
 
+class Expanded(Net):
+    """Its mask has one place in memory for two elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(1).expand(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x * self.mask)
+
+
+class LookAlike(Net):
+    """Attributes with the names of torch's wrappers."""
+
+    no_sync = False
+    reshard = "no method"
+
+    def set_requires_gradient_sync(self, first: int, second: int) -> None:
+        raise AssertionError("it is not for Launcher")
+
+
 class Quantized(Net):
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +114,8 @@ class Unstorable(Net):
 
 class Trainer(Toy):
     def __init__(self, model: type[nn.Module], max_steps: int, workspace: Path):
-        super().__init__([CheckpointingHook(100)], max_steps, workspace, batches=[GOOD])
+        settings = {"batches": [GOOD], "gradient_accumulation_steps": 2}
+        super().__init__([CheckpointingHook(100)], max_steps, workspace, **settings)
         self.model_class = model
 
     def build_model(self) -> nn.Module:
@@ -112,7 +134,7 @@ def trained(model: type[nn.Module], workspace: Path, *stops: int) -> dict[str, A
     return values | {"calls": getattr(trainer.model, "calls", None)}
 
 
-@pytest.mark.parametrize("model", [Net, Cloning, Counting, Complex, Hiding])
+@pytest.mark.parametrize("model", [Net, Cloning, Counting, Complex, Hiding, Expanded, LookAlike])
 def test_a_resumed_run_has_every_value(model, tmp_path):
     assert trained(model, tmp_path / "parts", 2, 4) == trained(model, tmp_path / "whole", 4)
 

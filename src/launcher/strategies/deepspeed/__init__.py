@@ -230,6 +230,12 @@ class DeepSpeedStrategy(NativeStrategy):
                 f"model: DeepSpeed does not support the parameter {number}, which has no"
                 " dimensions; give it the shape [1], or use strategy=ddp."
             )
+        number = next((name for name, p in module.named_parameters() if p.is_complex()), None)
+        if number is not None:
+            raise ConfigError(
+                f"model: DeepSpeed does not support the parameter {number}, which is complex; use"
+                " strategy=ddp, or a real parameter with torch.view_as_complex."
+            )
 
     def _compile(self, *args: object, **kwargs: object) -> None:
         """Compile with the arguments of a module's own `compile`, which the engine's lacks."""
