@@ -9,6 +9,7 @@ import torch
 
 from launcher.data.counted_batches import CountedBatches
 from launcher.data.evaluation_loader import EvaluationLoader
+from launcher.data.workers import begin_pass
 from launcher.hooks.base import Records, TrainerView
 from launcher.hooks.evaluation_mode import in_evaluation
 from launcher.hooks.metrics import Metrics
@@ -140,7 +141,7 @@ def _in_step(batches: SizedBatches) -> Iterator[tuple[object, bool]]:
     all ranks make the same number of forward passes, which may be collective, and stop together on
     a signal.
     """
-    source, last = iter(batches), None
+    source, last = begin_pass(batches), None
     while True:
         batch = next(source, None)
         if batch is not None:
