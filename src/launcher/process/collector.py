@@ -13,9 +13,8 @@ def pause() -> None:
 
 
 def resume() -> None:
-    """Collect again, except the objects that exist already. Does nothing without `pause`."""
+    """Collect again. Does nothing without `pause`."""
     global _is_paused
     if _is_paused:
-        gc.freeze()
         gc.enable()
     _is_paused = False
