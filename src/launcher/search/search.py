@@ -7,17 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from launcher.config.schema.metric_direction import meant_metrics
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.queue import run_queue
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.history import History
 from launcher.rundir.holder import ON_RUN, is_held
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import FORMAT_VERSION
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.format import number as short
+from launcher.runs.objective import curve_of
 from launcher.runs.trials import INVALID, Trial, best_of, find_trials
 from launcher.search import rungs as halving
 from launcher.search.local_runner import CANCELLED, LocalRunner
@@ -344,13 +347,16 @@ class Search:
         return None
 
     def _check_objective(self, trial: Trial) -> None:
-        """Check that a trial has logged the objective."""
+        """End the search if the objective is a logged metric with a slip, after two values of it.
+
+        Any other objective may still come. A trial that completes without it has failed.
+        """
         objective = self.settings.objective
-        group = objective.partition("/")[0] + "/"
-        names = [name for name in trial.logged if name.startswith(group)] or (
-            [*trial.logged] if trial.state == "completed" else []
-        )
-        if names and objective not in trial.logged:
+        meant = meant_metrics(objective, trial.logged)
+        if trial.stored is None or objective in trial.logged or not meant:
+            return
+        values = curve_of(History.of(trial.stored.folder), meant[0])
+        if len(values.y) > 1 or trial.state == "completed":
             raise ConfigError(
-                f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}."
+                f"hpo.objective={objective}: is not logged; choose one of {', '.join(meant)}."
             )
