@@ -65,7 +65,6 @@ class Metrics:
             name: _values(name, metric, metric.compute()) for name, metric in self.metrics.items()
         }
 
-
     def _check_exchange(self) -> None:
         """Reject a metric of which the ranks would wait for each other without end.
 

@@ -68,7 +68,9 @@ def test_a_record_with_a_name_of_the_trainer_is_rejected(name, nested):
         f"Net.forward: the record '{name}' has the name of a metric that the trainer logs; name it"
         f" 'aux/{name}'."
     )
-    check_output((LOSS, {f"aux/{name}": 1.0, f"my_{first}": 1.0, "aux": {name: 1.0}}), "Net.forward")
+    check_output(
+        (LOSS, {f"aux/{name}": 1.0, f"my_{first}": 1.0, "aux": {name: 1.0}}), "Net.forward"
+    )
 
 
 @pytest.mark.parametrize("records", [{"": 1.0}, {"a": {"": 1.0}}, {"a/": 1.0}, {"/a": 1.0}])
