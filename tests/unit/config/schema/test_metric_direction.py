@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from launcher.config.schema import metric_direction
 from launcher.config.schema.metric_direction import (
-    meant_metrics,
     best_index,
     direction,
     is_better,
+    meant_metrics,
     sort_best_first,
 )
 
