@@ -43,7 +43,7 @@ def validated(overrides: list[str]) -> dict[str, float]:
 
 
 def gathered(overrides: list[str], batches: list[int]) -> dict[str, Any]:
-    """What comes of metrics whose state is a list, with `batches[rank]` batches on this rank."""
+    """Return what comes of metrics whose state is a list, with `batches[rank]` batches on this rank."""
     from torchmetrics import Metric
 
     class Mean(Metric):

@@ -155,7 +155,7 @@ class WorkerBatches:
 class WorkerInit:
     """Ignores signals in a worker of a user's loader, and then calls its own `worker_init_fn`.
 
-    A SIGTERM of the parent ends the worker: torch and Python end one so that does not end by itself.
+    A SIGTERM of the parent ends the worker, as torch and Python do where it does not end by itself.
     """
 
     def __init__(self, own: Callable[[int], object] | None):

@@ -1,6 +1,6 @@
 """Computes metrics of an evaluation, from torchmetrics or with the same methods."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -93,7 +93,7 @@ def count_gathers(metric: Any) -> int:
         counted.append(tensor)
         return [tensor]
 
-    parts = metric.modules() if isinstance(metric, torch.nn.Module) else ()
+    parts: Iterable[Any] = metric.modules() if isinstance(metric, torch.nn.Module) else ()
     for part in parts:
         if hasattr(part, "sync_context"):
             with part.sync_context(dist_sync_fn=gather, distributed_available=lambda: True):

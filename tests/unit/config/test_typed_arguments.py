@@ -45,7 +45,7 @@ class Typed:
     nested: tuple[tuple[int, int], ...] = ()
     some: Annotated[tuple[int, ...], MinLen(1)] = ()
     list_or_tuple: list[int] | tuple[int, ...] = ()
-    point: Point = Point(0, 0)
+    point: Point = None  # type: ignore[assignment]
     inner: Any = None
     inners: tuple[Any, ...] = ()
     plain: list[int] = None  # type: ignore[assignment]

@@ -86,7 +86,7 @@ def test_signals_that_a_shell_ignores_at_the_start_stay_ignored(signum):
 @pytest.mark.parametrize("by_thread", [False, True])
 @pytest.mark.parametrize("signum", [s for s in signals.HANDLED if s != signal.SIGINT])
 def test_a_signal_ends_a_forked_child(signum, by_thread, round):
-    """Also one that is sent before the child has run its first instruction."""
+    """A signal may be sent before the child has run its first instruction."""
     signals.install()
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
 

@@ -83,7 +83,7 @@ def sort_best_first(items: Iterable[T], value: Callable[[T], float | None], mode
 def meant_metrics(metric: str, logged: Iterable[str]) -> list[str]:
     """Return the logged names from which a metric differs by a slip.
 
-    That is its group, its case, `_`, `-` or `/`, or one letter. A digit is no slip (`top1`, `top5`).
+    That is its group, its case, `_`, `-` or `/`, or one letter. A digit is no slip: `top1`, `top5`.
     """
     written = {_spelled(metric), _spelled(metric.partition("/")[2] or metric)}
 
