@@ -43,7 +43,10 @@ def validated(overrides: list[str]) -> dict[str, float]:
 
 
 def gathered(overrides: list[str], batches: list[int]) -> dict[str, Any]:
-    """Return what comes of metrics whose state is a list, with `batches[rank]` batches on this rank."""
+    """Return the values or messages of metrics whose state is a list.
+
+    This rank has `batches[rank]` batches.
+    """
     from torchmetrics import Metric
 
     class Mean(Metric):
