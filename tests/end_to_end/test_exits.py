@@ -3,6 +3,7 @@ step."""
 
 import os
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import split
 
@@ -10,7 +11,7 @@ import pytest
 
 from launcher.rundir.record_format import read_record
 from support import python
-from support.runner import launch, record
+from support.runner import ENVIRONMENT, launch, record
 from support.waiting import wait_for
 
 RUN = split(
@@ -68,3 +69,26 @@ def test_compile_workers_end_without_being_waited_for():
     os.kill(int(done.stdout), signal.SIGCONT)
     worker = Path("/proc") / done.stdout.strip()
     wait_for(lambda: not worker.exists(), "the compile worker to end")
+
+
+LACKS_TRITON = "triton is not installed, which each CUDA build of torch brings"
+
+
+@pytest.mark.skipif(find_spec("triton") is None and "CI" not in os.environ, reason=LACKS_TRITON)
+@pytest.mark.parametrize("command", ["completes", "fails"])
+def test_the_end_of_a_command_is_silent(tmp_path, command):
+    """Triton's extension module reports each object that Python has not freed.
+
+    Only an interpreter that ends by itself shows it.
+    """
+    program = "import triton._C.libtriton; from launcher.__main__ import main; main()"
+    failing = ["+hooks.exits={_target_:support.saboteur.Exits,where:on_ready,code:0}"]
+    words = [*RUN, *(failing if command == "fails" else [])]
+    done = python.run(
+        *("-c", program, *words, f"paths.outputs={tmp_path}"), env=ENVIRONMENT, real=True
+    )
+    if command == "completes":
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert done.returncode == 1
+        assert done.stderr.endswith("called sys.exit(0); raise an exception instead\n"), done.stderr

@@ -48,6 +48,11 @@ def results(tmp_path_factory):
     if find_spec("torchmetrics"):
         overrides = [*MEASURED, "strategy=ddp", "trainer.micro_batch_size=3"]
         tasks["measured"] = "validated", {"overrides": overrides}
+        for batches in ([2, 2], [2, 1], [1, 0]):
+            tasks[f"gathered {batches}"] = (
+                "gathered",
+                {"overrides": [*VALIDATED, "strategy=ddp"], "batches": batches},
+            )
     return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
 
 
@@ -77,6 +82,18 @@ def test_metrics_of_torchmetrics_depend_on_neither_ranks_nor_batches(results):
     assert 0 < expected["f1"] < 1 and 0 < expected["auc"] < 1
     first, second = results["measured"]
     assert first == second == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.skipif(find_spec("torchmetrics") is None, reason="needs torchmetrics")
+@pytest.mark.parametrize(("batches", "mean"), [([2, 2], 0.5), ([2, 1], 1 / 3), ([1, 0], 0.0)])
+def test_a_metric_that_ranks_cannot_gather_is_rejected(results, batches, mean):
+    """They would wait for each other without end."""
+    for of_rank in results[f"gathered {batches}"]:
+        assert of_rank["cat"] == pytest.approx(mean)
+        if batches == [2, 2]:
+            assert of_rank["None"] == pytest.approx(mean)
+        else:
+            assert of_rank["None"].startswith("hooks.evaluation.metrics.mean: Mean keeps a list of")
 
 
 def test_watchdog_reports_a_slow_step_on_the_ranks_that_wait(results):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from launcher.errors import ConfigError
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.sample_means import measure_means
@@ -39,6 +40,44 @@ def validated(overrides: list[str]) -> dict[str, float]:
         hook.on_ready(trainer)
     trainer.strategy.teardown()
     return {name: float(value) for name, value in logged.records[0][1]["val"].items()}
+
+
+def gathered(overrides: list[str], batches: list[int]) -> dict[str, Any]:
+    """Return the values or messages of metrics whose state is a list.
+
+    This rank has `batches[rank]` batches.
+    """
+    from torchmetrics import Metric
+
+    class Mean(Metric):
+        """The mean of the targets, of which it keeps each batch."""
+
+        full_state_update = False
+
+        def __init__(self, reduction: str | None):
+            super().__init__()
+            self.add_state("each", default=[], dist_reduce_fx=reduction)
+
+        def update(self, predictions: torch.Tensor, targets: torch.Tensor) -> None:
+            self.each.append(targets.float())
+
+        def compute(self) -> torch.Tensor:
+            return torch.cat([each.flatten() for each in self.each]).mean()
+
+    trainer = build(Path("unused"), overrides, Recorder())
+    outcome = {}
+    for reduction in ("cat", None):
+        metrics = Metrics({"mean": Mean(reduction)})
+        metrics.reset(torch.device("cpu"))
+        for number in range(batches[ranks.rank()]):
+            records = {"logits": torch.ones(2, 3), "targets": torch.tensor([number, ranks.rank()])}
+            metrics.update(torch.nn.Identity(), records)
+        try:
+            outcome[str(reduction)] = metrics.compute()["mean"]
+        except ConfigError as error:
+            outcome[str(reduction)] = str(error)
+    trainer.strategy.teardown()
+    return outcome
 
 
 def uneven_evaluation(

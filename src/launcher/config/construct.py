@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from launcher.config.secrets import escape
 from launcher.config.tree import Node, map_leaves, nest
+from launcher.config.typed_arguments import with_types
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 """A setting of Hydra since 1.4: its own list of allowed targets is not used, since
@@ -42,9 +43,31 @@ def instantiate(node: Node | None, path: str = "", **changes: object) -> Any:
     # Hydra 1.3 resolves twice.
     for _ in range(2 if UNCHECKED is None else 1):
         node = map_leaves(node, lambda value, _: escape(value) if isinstance(value, str) else value)
+    node = _typed(node, path)
     config = OmegaConf.create(nest({path or "node": node}), flags={"allow_objects": True})
     with without_hydra_whitelist():
         return hydra_instantiate(OmegaConf.select(config, path or "node"), **changes)
+
+
+def _typed(node: Any, path: str) -> Any:
+    """Return a node whose targets convert their settings to the types that they declare."""
+    if isinstance(node, list):
+        return [_typed(item, f"{path}[{index}]") for index, item in enumerate(node)]
+    if not isinstance(node, dict):
+        return node
+    typed = node
+    # Otherwise the target gets the inner nodes as they are.
+    if node.get("_recursive_", True):
+        typed = {key: _typed(value, f"{path}.{key}".lstrip(".")) for key, value in node.items()}
+    if isinstance(target := node.get("_target_"), str):
+        try:
+            function = get_object(target)
+        # Hydra reports it.
+        except Exception:
+            return typed
+        if (converting := with_types(function, path)) is not function:
+            typed = {**typed, "_target_": converting}
+    return typed
 
 
 def construct(settings: Node) -> Any:
@@ -54,7 +77,7 @@ def construct(settings: Node) -> Any:
         for key, value in settings.items()
         if key not in ("_target_", "_recursive_", "_convert_")
     }
-    return target_object(str(settings["_target_"]))(**arguments)
+    return with_types(target_object(str(settings["_target_"])), "")(**arguments)
 
 
 def target_object(target: str) -> Any:

@@ -15,6 +15,7 @@ from launcher.data.user_dataloader import (
     iterates_as_torch,
     with_order,
 )
+from launcher.data.workers import begin_pass
 
 Pairs = Iterator[tuple[int | None, Any]]
 """Batches, each after its number of samples, or None if that is not known."""
@@ -62,14 +63,14 @@ def _pairs_of(batches: Any) -> Callable[[], Pairs]:
         # These are the indices of each batch.
         sizes = NotedSizes(inner_order(batches), batches.batch_sampler is not None)
         ordered = with_order(batches, sizes)
-        return lambda: ((sizes.take(), batch) for batch in ordered)
+        return lambda: ((sizes.take(), batch) for batch in begin_pass(ordered))
     if not isinstance(batches, DataLoader) or not iterates_as_torch(batches):
-        return lambda: ((None, batch) for batch in batches)
+        return lambda: ((None, batch) for batch in begin_pass(batches))
     if batches.batch_sampler is None:
         size = 1 if isinstance(batches.dataset, IterableDataset) else None
-        return lambda: ((size, batch) for batch in batches)
+        return lambda: ((size, batch) for batch in begin_pass(batches))
     paired = _with_counted_collate(batches)
-    return lambda: iter(paired)
+    return lambda: begin_pass(paired)
 
 
 def _with_counted_collate(loader: DataLoader[Any]) -> DataLoader[Any]:

@@ -34,6 +34,7 @@ from launcher.data.declared import (
     state_owner,
 )
 from launcher.data.iterable import length
+from launcher.data.workers import begin_pass
 from launcher.process.ranks import world_size
 from launcher.process.rng import call_isolated, host_state, host_tree, restore_rng
 
@@ -82,7 +83,7 @@ class PlainLoader:
         state, self._dataset_state = self._dataset_state, None
         if state is not None and self._owner is not None:
             self._owner.load_state_dict(pickle.loads(state))
-        return self._count(iter(self._epochs))
+        return self._count(begin_pass(self._epochs))
 
     def _count(self, batches: Iterator[object]) -> Iterator[object]:
         for batch in batches:

@@ -1,7 +1,8 @@
 """Worker processes for loading: torch's DataLoader, safe against signals, closed in bounded time.
 
 A scheduler signals the whole process group, and a worker that died of it would fail the step after
-which the trainer saves. So workers ignore these signals from their first instruction on.
+which the trainer saves. So workers ignore these signals from their first instruction on, in a
+user's own DataLoader too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pickle
 import signal
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,6 +26,9 @@ from launcher.process.parent import when_parent_ends
 
 CLOSE_SECONDS = 2.0
 """Seconds after `close()` until a worker that is still busy is killed."""
+
+MAX_PARTS = 100
+"""A list or dictionary with more items is not searched for data loaders."""
 
 _open: weakref.WeakSet[WorkerBatches] = weakref.WeakSet()
 
@@ -146,6 +150,57 @@ class WorkerBatches:
                 raise
         finally:
             timer.cancel()
+
+
+class WorkerInit:
+    """Ignores signals in a worker of a user's loader, and then calls its own `worker_init_fn`.
+
+    A SIGTERM of the parent ends the worker, as torch and Python do where it does not end by itself.
+    """
+
+    def __init__(self, own: Callable[[int], object] | None):
+        self.own = own
+
+    def __call__(self, worker_id: int) -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None and parent.pid is not None
+        signals.ignore_in_worker(parent.pid)
+        if self.own is not None:
+            self.own(worker_id)
+
+
+def begin_pass(batches: Iterable[Any]) -> Iterator[Any]:
+    """Return `iter(batches)`. The workers of the data loaders in it ignore signals."""
+    loaders = [loader for loader in data_loaders(batches) if loader.num_workers]
+    for loader in loaders:
+        if not isinstance(loader.worker_init_fn, WorkerInit):
+            loader.worker_init_fn = WorkerInit(loader.worker_init_fn)
+    # Other code may start processes that would never lift the block.
+    if batches not in loaders:
+        return iter(batches)
+    with signals.block():
+        return iter(batches)
+
+
+def data_loaders(owner: object) -> list[DataLoader[Any]]:
+    """List the data loaders in an object: itself, or in its attributes and their containers."""
+    found: list[DataLoader[Any]] = []
+    seen: set[int] = set()
+    # No function of its own: a cycle of references would keep a loader, and its workers, alive.
+    unread = [owner]
+    while unread:
+        part = unread.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, DataLoader):
+            found.append(part)
+        elif isinstance(part, (list, tuple, dict)):
+            items = part.values() if isinstance(part, dict) else part
+            unread.extend(items if len(part) <= MAX_PARTS else ())
+        elif hasattr(part, "__iter__") and hasattr(part, "__dict__"):
+            unread.append(vars(part))
+    return found
 
 
 def _begin(worker_id: int) -> None:

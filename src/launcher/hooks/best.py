@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from launcher.config.schema.metric_direction import direction, is_better, suggest_metrics
+from launcher.config.schema.metric_direction import direction, is_better, meant_metrics
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.records import flatten
 from launcher.process import ranks
@@ -36,8 +36,8 @@ class Best:
         self.value: float | None = None
         self.step = 0
         self.latest: float | None = None
-        self._was_logged = self._is_reported = False
-        self._num_checked = 0
+        self._was_logged = False
+        self._num_logs, self._num_checked = 0, 1
 
     def observe(self, records: Mapping[str, object]) -> bool:
         """Look for the metric in logged records; return whether it is among them.
@@ -45,8 +45,10 @@ class Best:
         The result is the same on all ranks, which must all call it for the same groups (`val`,
         `train`).
         """
-        group = self.metric.partition("/")[0]
-        if not any(name.partition("/")[0] == group for name in records):
+        group, groups = self.metric.partition("/")[0], {name.partition("/")[0] for name in records}
+        if groups & {group, "val"}:
+            self._num_logs += 1
+        if group not in groups:
             return False
         value = flatten(records).get(self.metric)
         self.latest = ranks.broadcast(None if value is None else float(value))
@@ -70,19 +72,22 @@ class Best:
                 yield line["step"], self.update(line["step"])
 
     def check(self, trainer: Any) -> None:
-        """End the run if the metric cannot come any more after a complete step."""
-        if self._was_logged or len(trainer.state.metrics) == self._num_checked:
+        """End the run if the metric is a logged one with a slip, after two evaluations.
+
+        Any other metric may still come.
+        """
+        if self._was_logged or self._num_logs == self._num_checked or self._num_logs < 2:
             return
-        self._num_checked, names = len(trainer.state.metrics), _list_logged(trainer)
+        is_first = self._num_checked == 1
+        self._num_checked, names = self._num_logs, _list_logged(trainer)
         # An earlier attempt has logged it.
         if self.metric in names:
             return
-        if choices := suggest_metrics(self.metric, names):
+        if choices := meant_metrics(self.metric, names):
             raise ConfigError(
                 f"{self._key}={self.metric}: is not logged; choose one of {', '.join(choices)}."
             )
-        if _has_evaluated(names) and not self._is_reported:
-            self._is_reported = True
+        if is_first:
             trainer.logger.warning(
                 "%s=%s: has not been logged so far, unlike %s. If no hook logs it, the run fails at"
                 " its end.",

@@ -30,8 +30,8 @@ class EarlyStoppingHook(SteeredByMetric):
     """Ends training when a metric has not improved for some time.
 
     Args:
-        patience: this many consecutive values without improvement end the run. A fork counts from
-            its first step.
+        patience: this many consecutive values without improvement end the run, counted from the
+            first finite value. A fork counts from its first step.
         metric: the metric's logged name.
         mode: whether less or more is better. With auto, the metric's name decides.
         min_delta: improvements smaller than this do not count, nor do those by a millionth of the
@@ -68,7 +68,8 @@ class EarlyStoppingHook(SteeredByMetric):
             self._stop_if_due(trainer)
 
     def _count(self, is_best: bool) -> None:
-        self.misses = 0 if is_best else self.misses + 1
+        # A value that is not finite at first is waited for.
+        self.misses = 0 if is_best or self.best.value is None else self.misses + 1
 
     def stop_in(self, lines: Iterable[Node]) -> int:
         """Take the state after these logged lines; return the step at which training stops."""
@@ -90,12 +91,9 @@ class EarlyStoppingHook(SteeredByMetric):
 
     def _stop_if_due(self, trainer: TrainerView) -> None:
         if self.misses >= self.patience and trainer.state.stop_reason is None:
-            best = "a finite value"
-            if self.best.value is not None:
-                best = f"{self.best.value:.6g} (step {self.best.step})"
             self._reason = (
-                f"{self.best.metric} has not improved on {best} in"
-                f" {plural(self.misses, 'evaluation')}"
+                f"{self.best.metric} has not improved on {self.best.value:.6g} (step"
+                f" {self.best.step}) in {plural(self.misses, 'evaluation')}"
             )
             trainer.logger.info("Step %d: training stops early: %s.", trainer.step, self._reason)
             trainer.state.stop(self._reason)

@@ -1,6 +1,6 @@
 """Computes metrics of an evaluation, from torchmetrics or with the same methods."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -11,7 +11,8 @@ import torch
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records
 from launcher.models.base import IGNORED
-from launcher.models.output import OUTPUTS
+from launcher.models.output import OUTPUTS, name_issue
+from launcher.process import ranks
 
 MAX_TEXTS = 1000
 """A table with more values is drawn without their numbers, which would take seconds."""
@@ -23,6 +24,8 @@ class Metrics:
     def __init__(self, metrics: Mapping[str, Any]):
         self.metrics = dict(metrics)
         for name, metric in self.metrics.items():
+            if issue := name_issue(name):
+                raise ConfigError(f"hooks.evaluation.metrics.{name}: {issue}.")
             if not all(hasattr(metric, method) for method in ("reset", "update", "compute")):
                 raise ConfigError(
                     f"hooks.evaluation.metrics.{name}: {type(metric).__name__} is not a metric; use"
@@ -56,9 +59,46 @@ class Metrics:
 
     def compute(self) -> Records:
         """Return numbers, dicts of numbers, and a `Matrix` for each value with two dimensions."""
+        if ranks.world_size() > 1:
+            self._check_exchange()
         return {
             name: _values(name, metric, metric.compute()) for name, metric in self.metrics.items()
         }
+
+    def _check_exchange(self) -> None:
+        """Reject a metric of which the ranks would wait for each other without end.
+
+        Torchmetrics gathers each tensor of a list state without reduction by itself, and a rank may
+        have a batch more than another.
+        """
+        of_ranks = ranks.all_gather(
+            {name: count_gathers(metric) for name, metric in self.metrics.items()}
+        )
+        for name, metric in self.metrics.items():
+            if len({counts[name] for counts in of_ranks}) > 1:
+                raise ConfigError(
+                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} keeps a list of the"
+                    " batches without a reduction, and the ranks have different numbers of"
+                    " batches; give its add_state(...) dist_reduce_fx='cat', choose a"
+                    " data.val_batch_size that gives each rank as many batches, or evaluate it on"
+                    " one rank."
+                )
+
+
+def count_gathers(metric: Any) -> int:
+    """Return how many tensors a metric of torchmetrics would gather, tried without other ranks."""
+    counted: list[torch.Tensor] = []
+
+    def gather(tensor: torch.Tensor, group: object = None) -> list[torch.Tensor]:
+        counted.append(tensor)
+        return [tensor]
+
+    parts: Iterable[Any] = metric.modules() if isinstance(metric, torch.nn.Module) else ()
+    for part in parts:
+        if hasattr(part, "sync_context"):
+            with part.sync_context(dist_sync_fn=gather, distributed_available=lambda: True):
+                pass
+    return len(counted)
 
 
 @dataclass(frozen=True)

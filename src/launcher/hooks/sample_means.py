@@ -9,10 +9,13 @@ import torch
 
 from launcher.data.counted_batches import CountedBatches
 from launcher.data.evaluation_loader import EvaluationLoader
+from launcher.data.workers import begin_pass
+from launcher.errors import TrainingError
 from launcher.hooks.base import Records, TrainerView
 from launcher.hooks.evaluation_mode import evaluating
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import flatten
+from launcher.models.base import IGNORED
 from launcher.models.declared import is_language_model
 from launcher.models.output import OUTPUTS
 from launcher.process import ranks, signals
@@ -70,7 +73,7 @@ def measure_means(
     Returns:
         None if a signal came on some rank.
     Raises:
-        ValueError: `forward` returned no loss, or there was no batch.
+        TrainingError: `forward` returned no loss, or there was no batch.
     """
     try:
         sums = _sum_batches(trainer, batches, step, metrics)
@@ -81,7 +84,10 @@ def measure_means(
     # Without lanes, each rank has one part; the sort keeps the order of the ranks.
     means = combine([part for _, part in sorted(gathered, key=lambda item: item[0])])
     if "loss" not in means:
-        raise ValueError("No validation batch has a loss or a target.")
+        raise TrainingError(
+            "The evaluation has no loss: forward returned None for each batch, or all labels are"
+            f" {IGNORED} (ignored); check the validation data."
+        )
     if is_language_model(unwrap(trainer.model)):
         means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
     return means | metrics.compute()
@@ -141,7 +147,7 @@ def _in_step(batches: SizedBatches) -> Iterator[tuple[object, bool]]:
     all ranks make the same number of forward passes, which may be collective, and stop together on
     a signal.
     """
-    source, last = iter(batches), None
+    source, last = begin_pass(batches), None
     while True:
         batch = next(source, None)
         if batch is not None:
@@ -155,7 +161,8 @@ def _in_step(batches: SizedBatches) -> Iterator[tuple[object, bool]]:
         if highest == _DONE or (highest == _EMPTY and ranks.world_size() == 1):
             return
         if highest == _EMPTY:
-            raise ValueError(
-                "Some rank has no validation batch: there are fewer batches than ranks."
+            raise TrainingError(
+                "Some rank has no validation batch, since there are fewer batches than ranks; use"
+                " fewer ranks, or more validation data."
             )
         yield last, batch is not None

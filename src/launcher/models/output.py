@@ -12,6 +12,13 @@ from launcher.errors import ConfigError
 
 OUTPUTS = ("logits", "targets")
 """Records of an evaluation that its metrics get without averaging."""
+LOGGED = frozenset(
+    {
+        *("loss", "grad_norm", "lr", "step_time", "data_time", "max_memory"),
+        "non_finite_grad_retry_count",
+    }
+)
+"""The names that the trainer logs itself."""
 
 
 def check_output(output: object, name: str) -> None:
@@ -28,6 +35,8 @@ def check_output(output: object, name: str) -> None:
     if loss is not None and (issue := _loss_fault(loss)):
         raise ConfigError(f"{name} should return a loss that is {issue}.")
     for record, value in _leaves(records):
+        if issue := name_issue(record):
+            raise ConfigError(f"{name}: the record '{record}' {issue}.")
         if isinstance(value, torch.Tensor | np.ndarray):
             is_number = not value.ndim
             issue = f"has the shape {tuple(value.shape)}; use its mean"
@@ -39,6 +48,16 @@ def check_output(output: object, name: str) -> None:
         raise ConfigError(
             f"{name}: the record '{record}' should be a number or a 0-d tensor; it {issue}."
         )
+
+
+def name_issue(record: str) -> str | None:
+    """Return what is wrong with the name of a record, and the name to choose."""
+    first, *others = record.split("/")
+    if not all((first, *others)):
+        return "has no name, or a part of it is empty; name it 'aux/value', for example"
+    if first in LOGGED:
+        return f"has the name of a metric that the trainer logs; name it 'aux/{record}'"
+    return None
 
 
 def is_part(value: object, attributes: Collection[str]) -> bool:

@@ -1,6 +1,5 @@
-"""The garbage collector, which is off while a command imports and while its process ends."""
+"""The garbage collector, which is off while a command imports."""
 
-import atexit
 import gc
 
 _is_paused = False
@@ -9,16 +8,13 @@ _is_paused = False
 def pause() -> None:
     """Collect nothing until `resume`, while a command of Launcher imports."""
     global _is_paused
-    # Python's own end would look through all objects several times: seconds after a compilation.
-    atexit.register(gc.freeze)
     _is_paused = _is_paused or gc.isenabled()
     gc.disable()
 
 
 def resume() -> None:
-    """Collect again, except the objects that exist already. Does nothing without `pause`."""
+    """Collect again. Does nothing without `pause`."""
     global _is_paused
     if _is_paused:
-        gc.freeze()
         gc.enable()
     _is_paused = False

@@ -7,10 +7,15 @@ the handlers before it imports torch, which takes seconds.
 
 Handlers belong to the process, the flag to a run. So the trainer that a signal stops clears it
 (`forget`), and a later run in the same process starts without it.
+
+A forked child has Python's default actions again: it is the user's own process (of a
+`multiprocessing.Pool`, for example), which others end by a signal. Data workers ignore the signals
+(`ignore_in_child`), since the trainer needs their batches until it has saved.
 """
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -51,12 +56,22 @@ class _State:
     received: int = 0
     received_at: float = 0.0
     waiting: bool = False
-    owner: int = 0
     on_first: Callable[[int], None] | None = None
     installed: frozenset[int] = frozenset()
+    of_parent: frozenset[int] = frozenset()
+    """The signals that the process handled from which this one was forked."""
+
+
+class _Fork(threading.local):
+    """A fork that a thread makes."""
+
+    mask: Iterable[int] = ()
+    """The signals that the thread has blocked before."""
 
 
 _state = _State()
+_fork = _Fork()
+_is_at_fork = False
 
 
 def note(signum: int) -> None:
@@ -67,9 +82,6 @@ def note(signum: int) -> None:
 
 
 def _note(signum: int, frame: FrameType | None) -> None:
-    # A forked child (a data worker) shares the handler, not the run.
-    if os.getpid() != _state.owner:
-        return
     if not _state.received and _state.on_first is not None:
         _state.on_first(signum)
     note(signum)
@@ -87,7 +99,7 @@ def install(signums: Iterable[int] = HANDLED) -> dict[int, object]:
     before: dict[int, Any] = {}
     if threading.current_thread() is not threading.main_thread():
         return before
-    _state.owner = os.getpid()
+    _register_at_fork()
     for signum in signums:
         if is_left_ignored(signum) or signum in _state.installed:
             continue
@@ -150,17 +162,81 @@ def ignore() -> None:
 
 def ignore_in_child() -> None:
     """Ignore signals in a data worker, whose parent responds to signals of the group."""
+    _ignore({*HANDLED, *_state.installed, *_state.of_parent})
+
+
+def ignore_in_worker(parent: int) -> None:
+    """Ignore signals like `ignore_in_child`, but let a SIGTERM of the parent end this process.
+
+    Only Linux says who has sent a signal. Elsewhere each SIGTERM ends it.
+    """
+    if sys.platform == "linux":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_by, args=(parent,), name="parent-watch", daemon=True).start()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _ignore({*HANDLED, *_state.installed, *_state.of_parent} - {signal.SIGTERM})
+    if sys.platform != "linux":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _end_by(parent: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)
+
+
+def _ignore(signums: set[int]) -> None:
     # Ignored first: a signal that is pending behind the mask is then dropped.
-    for signum in {*HANDLED, *_state.installed}:
+    for signum in signums:
         signal.signal(signum, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signums)
 
 
 @contextmanager
 def block() -> Iterator[None]:
     """Block the handled signals while children start, which inherit it until `ignore_in_child`."""
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {*HANDLED, *_state.installed})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+def _register_at_fork() -> None:
+    """Let forked children have the default actions, from the first `install` on."""
+    global _is_at_fork
+    if not _is_at_fork:
+        _is_at_fork = True
+        os.register_at_fork(
+            before=_before_fork, after_in_parent=_after_fork, after_in_child=_begin_child
+        )
+
+
+def _before_fork() -> None:
+    """Block the handled signals, so that a child that is signalled at once does not lose one.
+
+    Python's own handler of SIGINT loses it too.
+    """
+    _fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _state.installed - {signal.SIGINT})
+
+
+def _after_fork() -> None:
+    """Lift the block in the parent. A signal that came meanwhile sets the flag.
+
+    Python drops exceptions here, so a wait that has forked (`wait_for`) is not ended by this
+    signal, but by its batch, a second signal or the grace period.
+    """
+    is_waiting, _state.waiting = _state.waiting, False
+    signal.pthread_sigmask(signal.SIG_SETMASK, _fork.mask)
+    _state.waiting = is_waiting
+
+
+def _begin_child() -> None:
+    for signum in _state.installed:
+        is_interrupt = signum == signal.SIGINT
+        signal.signal(signum, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
+    _state.of_parent |= _state.installed
+    _state.installed = frozenset()
+    _state.on_first, _state.waiting = None, False
+    forget()
+    signal.pthread_sigmask(signal.SIG_SETMASK, _fork.mask)

@@ -7,17 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from launcher.config.schema.metric_direction import meant_metrics
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.queue import run_queue
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.history import History
 from launcher.rundir.holder import ON_RUN, is_held
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import FORMAT_VERSION
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.format import number as short
+from launcher.runs.objective import curve_of
 from launcher.runs.trials import INVALID, Trial, best_of, find_trials
 from launcher.search import rungs as halving
 from launcher.search.local_runner import CANCELLED, LocalRunner
@@ -346,22 +349,28 @@ class Search:
         return None
 
     def _check_objective(self, trial: Trial) -> None:
-        """Check that a trial has logged the objective.
+        """Check that a trial logs the objective, which may be absent at first.
 
-        A metric may be absent at first, so it is said, and is an error only once a trial has ended
-        without it. If another trial has logged it, the trial fails alone.
+        A slip in the name of a logged metric ends the search after two values of that metric. Any
+        other name is said once, and is an error once a trial has ended without it. If another trial
+        has logged the objective, the trial fails alone.
         """
         objective = self.settings.objective
-        group = objective.partition("/")[0] + "/"
-        has_ended = trial.state == "completed" or trial.is_at_rung
-        names = [name for name in trial.logged if name.startswith(group)] or (
-            [*trial.logged] if has_ended else []
-        )
-        if not names or any(objective in other.logged for other in self.trials):
+        if any(objective in each.logged for each in (trial, *self.trials)):
             return
         text = f"hpo.objective={objective}: is not logged"
-        if has_ended:
+        has_ended = trial.state == "completed" or trial.is_at_rung
+        meant = meant_metrics(objective, trial.logged)
+        if meant and trial.stored is not None:
+            values = curve_of(History.of(trial.stored.folder), meant[0])
+            if has_ended or len(values.y) > 1:
+                raise ConfigError(f"{text}; choose one of {', '.join(meant)}.")
+        group = objective.partition("/")[0] + "/"
+        names = [name for name in trial.logged if name.startswith(group)]
+        if not names and has_ended:
+            names = [*trial.logged]
+        if names and has_ended:
             raise ConfigError(f"{text}; choose one of {', '.join(names)}.")
-        if not self.is_warned:
+        if names and not self.is_warned:
             self.is_warned = True
             self.say(f"{text} so far; there are {', '.join(names)}")

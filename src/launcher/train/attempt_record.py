@@ -21,6 +21,7 @@ from launcher.config.explain import explain, unwrap_cause
 from launcher.config.identity.lookup import describe_nearest_run
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
+from launcher.config.settings import AUTO
 from launcher.errors import TrainingError, config_error, is_out_of_memory
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.process import deadline, signals
@@ -41,8 +42,9 @@ from launcher.train.run_summary import end_lines, is_in_sweep
 
 LESS_MEMORY = (
     "Less memory is needed with trainer.activation_checkpointing=full, with strategy=fsdp on more"
-    " ranks, or, if you do not use it already, with trainer.micro_batch_size=auto."
+    " ranks{auto}."
 )
+SMALLER = ", or with trainer.micro_batch_size=auto"
 UNUSED_PARAMETERS = (
     "Set strategy.find_unused_parameters=true, or let the loss depend on each parameter."
 )
@@ -203,7 +205,8 @@ class AttemptLog:
         if code == 1:
             logger.error("Failed at step %d: %s", self._step, reason)
             if is_out_of_memory(reason):
-                logger.error(LESS_MEMORY)
+                is_auto = self.config.trainer.micro_batch_size == AUTO
+                logger.error(LESS_MEMORY.format(auto="" if is_auto else SMALLER))
             if "find_unused_parameters=True" in reason:
                 logger.error(UNUSED_PARAMETERS)
         self.end("failed", self._step, exit_code=code, reason=reason[:500])

@@ -17,6 +17,7 @@ from launcher.data.user_dataloader import (
     set_epoch,
     why_not_exact,
 )
+from launcher.data.workers import begin_pass
 from launcher.errors import TrainingError
 from launcher.hooks.base import TrainState
 from launcher.process import ranks, signals
@@ -80,7 +81,7 @@ class Batches:
         self._open()
 
     def _open(self) -> None:
-        self._iterator = iter(self.source)
+        self._iterator = begin_pass(self.source)
         self._next: Callable[[], Any] = self._iterator.__next__
 
     def of_step(self, count: int, data_time: list[float]) -> MicroBatches:

@@ -78,10 +78,8 @@ def first_error(config: RunConfig, folder: RunFolder, size: int) -> str:
             trainer.strategy.teardown()
             del trainer
     finally:
-        # `build_trainer` has frozen the trainer, whose cycles would keep its memory.
-        gc.unfreeze()
+        # Its cycles would keep the trainer's memory.
         gc.collect()
-        gc.freeze()
         # Graphs of another size would make the compiler replace the size by a symbol.
         torch.compiler.reset()
         if torch.cuda.is_available():

@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -61,3 +62,18 @@ def test_the_reason_of_another_hook_holds_for_the_same_configuration(tmp_path, c
     assert trained("seed: 1\n").step == 3
     assert trained("seed: 2\n" if changed else "seed: 1\n").step == end
     assert trained("seed: 2\n" if changed else "seed: 1\n", max_steps=7).step == 7  # extended
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_metric_that_is_not_finite_at_first_is_waited_for(tmp_path, first):
+    """Patience counts from the first finite value, and nothing ends before the first step."""
+    values = {step: {"auc": 0.5 if step >= first else math.nan} for step in range(6)}
+
+    class AtStart(Values):
+        def on_ready(self, trainer: Any) -> None:
+            trainer.log({"val": {"auc": math.nan}})
+
+    stopping = EarlyStoppingHook(patience=2, metric="val/auc")
+    trainer = Toy([AtStart(values), stopping], 9, tmp_path)
+    trainer.train()
+    assert trainer.step == max(first, 1) + 2

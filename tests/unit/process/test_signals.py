@@ -1,7 +1,10 @@
 """Handlers belong to the process, the flag to a run."""
 
+import multiprocessing
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +80,64 @@ def test_signals_that_a_shell_ignores_at_the_start_stay_ignored(signum):
     os.kill(os.getpid(), signum)
     left_ignored = signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     assert signals.first_signal() == (0 if left_ignored else signum)
+
+
+@pytest.mark.parametrize("round", range(5))
+@pytest.mark.parametrize("by_thread", [False, True])
+@pytest.mark.parametrize("signum", [s for s in signals.HANDLED if s != signal.SIGINT])
+def test_a_signal_ends_a_forked_child(signum, by_thread, round):
+    """A signal may be sent before the child has run its first instruction."""
+    signals.install()
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+
+    def start() -> None:
+        child.start()
+        os.kill(child.pid or 0, signum)
+        child.join()
+
+    if by_thread:
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+    else:
+        start()
+    assert child.exitcode == -signum
+    assert not signals.first_signal() and signals.handled_signals() == {*signals.HANDLED}
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def in_child(check: Any) -> int:
+    """Return the exit code of a forked child that calls `check`."""
+    child = multiprocessing.get_context("fork").Process(target=check)
+    child.start()
+    child.join()
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+def test_a_forked_child_has_python_s_actions_and_may_handle_signals_itself():
+    def check() -> None:
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGXCPU) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, "as the shell has set it"
+        assert not signals.handled_signals() and not signals.first_signal()
+        signals.install()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.first_signal() == signal.SIGTERM
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals.install([*signals.HANDLED, signal.SIGXCPU])
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert in_child(check) == 0
+    assert signals.first_signal() == signal.SIGUSR1
+
+
+def test_a_data_worker_ignores_the_signals_of_its_parent():
+    def check() -> None:
+        signals.ignore_in_child()
+        for signum in (*signals.HANDLED, signal.SIGXCPU):
+            os.kill(os.getpid(), signum)
+
+    signals.install([*signals.HANDLED, signal.SIGXCPU])
+    with signals.block():
+        assert in_child(check) == 0

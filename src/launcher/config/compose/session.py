@@ -20,6 +20,7 @@ from launcher.config.compose.overrides import parse
 from launcher.config.compose.project import project_defaults, reject_stored
 from launcher.config.messages import reason
 from launcher.config.options import config_path
+from launcher.config.schema.source import forget_changed_sources
 from launcher.errors import ConfigError
 
 VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3.") else {}
@@ -49,6 +50,7 @@ def session(
 
     The folders of `hydra.searchpath` come from the overrides or from the file `config_name`.
     """
+    forget_changed_sources()
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
     if config_dir is not None:

@@ -9,11 +9,11 @@ that has the new value loses the key.
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from launcher.config.identity.difference import is_equal
 from launcher.config.schema.signature import REQUIRED, UNKNOWN, Signature, signature_of
+from launcher.config.schema.source import cached_by_sources
 from launcher.config.settings import SECTIONS, CompileSettings, section
 from launcher.config.tree import Node, Tree, join
 
@@ -64,7 +64,7 @@ def _defaults(node: Node, path: str) -> Tree:
     return _defaults_of(section(SETTINGS[path])) if path in SETTINGS else {}
 
 
-@cache
+@cached_by_sources
 def _defaults_of_target(target: str) -> Tree:
     # The defaults of a class that this code no longer has are not known.
     spec = signature_of(target)

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Literal, TypeVar
 
 Mode = Literal["min", "max"]
@@ -81,14 +80,36 @@ def sort_best_first(items: Iterable[T], value: Callable[[T], float | None], mode
     return [listed[index] for index in [*order, *sorted({*range(len(listed))} - {*finite})]]
 
 
-def suggest_metrics(metric: str, logged: Iterable[str]) -> list[str]:
-    """Return the names that may be meant by a metric that has not been logged.
+def meant_metrics(metric: str, logged: Iterable[str]) -> list[str]:
+    """Return the logged names from which a metric differs by a slip.
 
-    There are none if the metric may still come: until its group (`val`) has logged a loss, or if no
-    name of another group is similar (`val_loss`).
+    That is its group, its case, `_`, `-` or `/`, or one letter. A digit is no slip: `top1`, `top5`.
     """
-    names, group = sorted(logged), metric.partition("/")[0]
-    same = [name for name in names if name.partition("/")[0] == group]
-    if not same:
-        return get_close_matches(metric.lower(), names, cutoff=0.8)
-    return same if any(name.endswith("/loss") for name in same) else []
+    written = {_spelled(metric), _spelled(metric.partition("/")[2] or metric)}
+
+    def is_meant(name: str) -> bool:
+        # `val/loss` may mean `val/clean/loss`.
+        forms = {name, name.partition("/")[2], name.rpartition("/")[2]}
+        return any(is_slip(one, _spelled(form)) for one in written for form in forms)
+
+    return [name for name in sorted(logged) if is_meant(name)]
+
+
+def _spelled(name: str) -> str:
+    """Return a name in small letters without separators."""
+    return re.sub("[_/-]", "", name.lower())
+
+
+def is_slip(one: str, other: str) -> bool:
+    """Return whether two texts are equal, or become equal by changing or adding one letter."""
+    if min(len(one), len(other)) < 3:
+        return one == other
+    if len(one) > len(other):
+        one, other = other, one
+    at = next((i for i, letter in enumerate(one) if letter != other[i]), len(one))
+    if len(other) - len(one) > 1:
+        return False
+    if len(one) == len(other):
+        changed = one[at : at + 1] + other[at : at + 1]
+        return one[at + 1 :] == other[at + 1 :] and not re.search("[0-9]", changed)
+    return one[at:] == other[at + 1 :] and not other[at].isdigit()

@@ -3,7 +3,6 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from launcher.config.schema.annotations import evaluate
@@ -14,6 +13,7 @@ from launcher.config.schema.source import (
     Unresolvable,
     bind,
     bindings,
+    cached_by_sources,
     decorator,
     locate,
     name_of_expression,
@@ -62,7 +62,7 @@ class Signature:
         return [parameter.name for parameter in self.parameters]
 
 
-@cache
+@cached_by_sources
 def signature(target: str) -> Signature | None:
     """Return the parameters of a class or function, or None if only running code defines them.
 
@@ -89,7 +89,7 @@ def signature_of(target: str | None) -> Signature | None:
         return None
 
 
-@cache
+@cached_by_sources
 def attribute(target: str, name: str) -> Any:
     """Return a literal that is a class's attribute, own or inherited, or None."""
     try:

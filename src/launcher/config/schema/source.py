@@ -7,15 +7,53 @@ modules, `__getattr__`, `exec`) are `Unresolvable`.
 import ast
 import importlib.util
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
 
+P = ParamSpec("P")
+R = TypeVar("R")
 MAX_HOPS = 20
 Binding = str | ast.stmt
 """Binding of a name: the dotted name that it is imported from, or the statement that defines it."""
+
+
+_caches: list[Any] = []
+_read: dict[Path, tuple[int, int] | None] = {}
+"""The source files that were read, with their time and size then."""
+_missing: set[str] = set()
+
+
+def cached_by_sources(function: Callable[P, R]) -> Callable[P, R]:
+    """Cache a function whose result depends on source files, until one of them has changed."""
+    cached: Any = cache(function)
+    _caches.append(cached)
+    return cast(Callable[P, R], cached)
+
+
+def forget_changed_sources() -> None:
+    """Empty the caches if a file that was read has changed, or a module may have come.
+
+    In a notebook, a class is edited while the process lives.
+    """
+    if not _missing and all(_stamp(path) == stamp for path, stamp in _read.items()):
+        return
+    importlib.invalidate_caches()
+    _read.clear()
+    _missing.clear()
+    for cached in _caches:
+        cached.cache_clear()
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 class NotFound(LookupError):
@@ -47,9 +85,16 @@ class Definition:
     module: Module
 
 
-@cache
+@cached_by_sources
 def find_module(name: str) -> Module | None:
     """Find the module of a dotted name; return None if there is none. Imports no package."""
+    module = _find_module(name)
+    if module is None:
+        _missing.add(name)
+    return module
+
+
+def _find_module(name: str) -> Module | None:
     parent, _, last = name.rpartition(".")
     package = find_module(parent) if parent else None
     if parent and not (package and package.folders):
@@ -71,9 +116,10 @@ def find_module(name: str) -> Module | None:
     return Module(name, source, tuple(spec.submodule_search_locations or ()))
 
 
-@cache
+@cached_by_sources
 def tree(path: Path) -> ast.Module:
     """Parse a source file, or raise `Unresolvable`. Importing it will report why."""
+    _read[path] = _stamp(path)
     try:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
@@ -117,7 +163,7 @@ def bind(body: list[ast.stmt], package: str = "") -> tuple[dict[str, Binding], l
     return names, stars
 
 
-@cache
+@cached_by_sources
 def bindings(module: Module) -> tuple[dict[str, Binding], list[str]]:
     """Return the names that a module binds, or raise `Unresolvable`."""
     if module.path is None:

@@ -13,6 +13,7 @@ from launcher.config.schema.metric_direction import (
     best_index,
     direction,
     is_better,
+    meant_metrics,
     sort_best_first,
 )
 
@@ -75,3 +76,27 @@ def test_min_delta_counts_where_it_is_more_than_rounding():
     assert is_better(-1.0, None, "max")
     assert not is_better(math.nan, None, "max")
     assert not is_better(math.inf, 1, "max")
+
+
+@pytest.mark.parametrize(
+    ("metric", "logged", "is_meant"),
+    [
+        ("val/los", "val/loss", True),
+        ("val/losss", "val/loss", True),
+        ("val/lass", "val/loss", True),
+        ("val_loss", "val/loss", True),
+        ("loss", "val/loss", True),
+        ("val/Loss", "val/loss", True),
+        ("test/loss", "val/loss", True),
+        ("val/top_one", "val/top-one", True),
+        ("val/loss", "val/clean/loss", True),
+        ("val/top1", "val/top5", False),
+        ("val/f", "val/f1", False),
+        ("val/auc", "val/loss", False),
+        ("val/acc", "val/accuracy", False),
+        ("val/clean/auc", "val/noisy/auc", False),
+    ],
+)
+def test_a_slip_in_a_name(metric, logged, is_meant):
+    assert meant_metrics(metric, ["train/x", logged]) == [logged] * is_meant
+    assert meant_metrics(logged, [metric]) == [metric] * is_meant or "clean" in logged
