@@ -59,6 +59,20 @@ class LoggedData(TypedDict):
     """The step and the value of each metric."""
 
 
+class TrainedData(TypedDict, total=False):
+    """What decides the numbers of an attempt's steps, see `launcher.rundir.training_history`."""
+
+    settings: dict[str, Any]
+    """The nodes of its identity, with the hooks and the length, that are new or have changed since
+    the attempt before."""
+    gone: list[str]
+    """The nodes that it lacks, and the attempt before has."""
+    changes: list[str]
+    """Changes of code, versions, data and machine since the checkpoint that it resumed from."""
+    weights: str | None
+    """Digest of the weights of `run.init_from`, if it has loaded them."""
+
+
 class AttemptData(TypedDict, total=False):
     """One process (or group of ranks) that worked on the run; `outcome` is None while it works.
 
@@ -91,6 +105,7 @@ class AttemptData(TypedDict, total=False):
     seconds: dict[str, float] | None
     """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
     training waited."""
+    trained: TrainedData | None
 
 
 class TrialData(TypedDict):
