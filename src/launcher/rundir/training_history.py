@@ -50,3 +50,9 @@ def newest_settings(attempts: Sequence[AttemptData]) -> Settings:
 def has_trained(attempt: AttemptData) -> bool:
     """Return whether an attempt may have trained a step. An open one may."""
     return attempt.get("end_step") != attempt.get("start_step")
+
+
+def forget_settings(attempts: Iterable[AttemptData]) -> None:
+    """Drop what a listing of thousands of runs does not need."""
+    for attempt in attempts:
+        attempt.pop("trained", None)
