@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.config.identity.difference import diff
 from launcher.config.identity.equivalence import canonical
-from launcher.config.messages import show
+from launcher.config.messages import show, to_override_text
 from launcher.config.plain_yaml import load
 from launcher.config.tree import Node
 from launcher.errors import ConfigError
@@ -77,10 +77,11 @@ def keys_to_set(trainer: Resumable, built: Sequence[Settings], change: Change) -
     changed = {k: v for k, v in change.of("optimizer").items() if k not in IMPLEMENTATION_SETTINGS}
     for key, value in changed.items():
         if key not in known:
+            word = f"optimizer.{key}={to_override_text(value)}"
             raise ConfigError(
-                f"optimizer.{key}={show(value)}: the checkpoint's optimizer has another value,"
+                f"{word}: the checkpoint's optimizer has another value,"
                 " which a resume cannot change; leave it as it was, or start another run from the"
-                f" checkpoint: python -m launcher.runs fork RUN optimizer.{key}={show(value)}."
+                f" checkpoint: python -m launcher.runs fork RUN {word}."
             )
     return list(changed)
 

@@ -62,12 +62,12 @@ class LoggedData(TypedDict):
 class TrainedData(TypedDict, total=False):
     """What decides the numbers of an attempt's steps, see `launcher.rundir.training_history`."""
 
-    settings: dict[str, Any]
+    settings: dict[str, Any] | None
     """The nodes of its identity, with the hooks and the length, that are new or have changed since
     the attempt before."""
-    gone: list[str]
+    gone: list[str] | None
     """The nodes that it lacks, and the attempt before has."""
-    changes: list[str]
+    changes: list[str] | None
     """Changes of code, versions, data and machine since the checkpoint that it resumed from."""
     weights: str | None
     """Digest of the weights of `run.init_from`, if it has loaded them."""
