@@ -281,7 +281,7 @@ CASES: dict[str, tuple[Callable[[Project], None], Sequence[str], int | None, str
         began_from(rewrites=True),
         [*LEAF, *WEIGHTS],
         None,
-        "from other weights: those of run.init_from have changed",
+        "from other weights: run.init_from has changed",
     ),
     "moved": (moved, LEAF, 12, "Shares steps 0 to 12 with elsewhere"),
     "loaded from elsewhere": (loaded_from_elsewhere, LEAF, None, "it started from a checkpoint of"),

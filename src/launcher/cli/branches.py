@@ -9,7 +9,7 @@ from launcher.config.messages import plural
 from launcher.config.tree import Node
 from launcher.dispatch.jobs import Job
 from launcher.rundir.run_on_disk import RunOnDisk
-from launcher.rundir.training_history import settings_of
+from launcher.rundir.training_history import distinct_settings
 
 
 @dataclass
@@ -42,12 +42,8 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
         named = {"name": job.config.run.name, **identity}
         identities.append(comparable(named, job.config.of_the_run, None))
         # It may have been trained with other settings, by its id.
-        trained = {
-            id(tree): tree for tree in settings_of(RunOnDisk.read(job.config.folder).attempts)
-        }
-        histories.append(
-            [{"name": job.config.run.name, **tree} for tree in trained.values() if tree]
-        )
+        trained = distinct_settings(RunOnDisk.read(job.config.folder).attempts)
+        histories.append([{"name": job.config.run.name, **settings} for settings in trained])
     branches = plan(identities, histories)
     print(describe_branches(branches), flush=True)
     planned: dict[int, Job] = {}
@@ -78,10 +74,8 @@ def plan(identities: Sequence[Node], histories: Sequence[Sequence[Node]] = ()) -
     from launcher.resume.common_steps import decisive_part
 
     parts = list(map(decisive_part, identities))
-    runs = [
-        [identity, *history]
-        for identity, history in zip_longest(identities, histories, fillvalue=())
-    ]
+    pairs = zip_longest(identities, histories, fillvalue=())
+    runs = [[identity, *history] for identity, history in pairs]
     tree = _grow(range(len(runs)), runs, parts)
     most = {job: max([branch.start, *branch.leaves]) for job, branch in tree.items()}
     order = sorted(most, key=lambda job: (-most[job], -tree[job].steps))

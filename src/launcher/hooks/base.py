@@ -109,7 +109,7 @@ class RunContext:
     texts: dict[str, str] = field(default_factory=dict)
     """Small files to store next to each checkpoint, by name."""
     settings: dict[str, Any] | None = None
-    """What decides the numbers of the steps, or None if the run has no identity."""
+    """Settings that decide the numbers of the steps, or None if the run has no identity."""
     initial_weights: str | None = None
     """Digest of the weights of `run.init_from`, once they are loaded."""
     fork: Fork | None = None

@@ -1,6 +1,6 @@
 """The settings that a checkpoint restores over a changed configuration.
 
-They are those of the optimizer's groups and of the loss scale. A resume sets a changed one again
+They belong to the optimizer's groups and to the loss scale. A resume sets a changed one again
 after the restore. Which values of the groups follow from a key that is none of theirs is not known,
 so a resume rejects its change.
 """

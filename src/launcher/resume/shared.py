@@ -51,7 +51,7 @@ class Part:
 
     attempt: AttemptData
     settings: Settings | None
-    """What trained them, or None if that is not recorded."""
+    """The settings that trained them, or None if they are not recorded."""
     common: int
     """The first steps that a run with these settings has in common with this one."""
     is_first: bool
@@ -165,9 +165,11 @@ class SharedStart:
 
     def _parts(self, stored: RunOnDisk, lines: Callable[[], list[Node]]) -> list[Part]:
         parts = list[Part]()
-        named: Node = comparable(stored.identity or {}, nest(stored.settings), stored.max_steps)
+        all_settings, named = settings_of(stored.attempts), dict[str, Any]()
+        if None in all_settings:
+            named = comparable(stored.identity or {}, nest(stored.settings), stored.max_steps)
         steps_of: dict[int, int] = {}
-        for attempt, settings in zip(stored.attempts, settings_of(stored.attempts), strict=True):
+        for attempt, settings in zip(stored.attempts, all_settings, strict=True):
             if settings is None and attempt.get("end_step") == attempt["start_step"]:
                 continue
             # An earlier version has recorded none. Its run is looked at, to say so.
@@ -230,7 +232,7 @@ class SharedStart:
             raise Unusable(f"{which} with another configuration ({keys}).")
         begins = part.is_first or part.attempt["start_step"] == 0
         if begins and trained.get("weights") != self.weights:
-            raise Unusable(f"{which} from other weights: those of run.init_from have changed.")
+            raise Unusable(f"{which} from other weights: run.init_from has changed.")
         if changes := trained.get("changes"):
             raise Unusable(f"{which} after a change: {changes[0]}")
 

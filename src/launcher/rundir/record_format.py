@@ -60,7 +60,7 @@ class LoggedData(TypedDict):
 
 
 class TrainedData(TypedDict, total=False):
-    """What decides the numbers of an attempt's steps, see `launcher.rundir.training_history`."""
+    """Data that decide the numbers of steps, see `launcher.rundir.training_history`."""
 
     settings: dict[str, Any] | None
     """The nodes of its identity, with the hooks and the length, that are new or have changed since

@@ -1,4 +1,4 @@
-"""What has trained the steps of a run, which its newest configuration alone does not tell.
+"""The settings that have trained the steps of a run, which its newest configuration may not have.
 
 A run may be trained further with another configuration or other code. So each attempt records its
 settings, as the difference from the attempt before: the identity stays the first command's, and
@@ -15,7 +15,7 @@ Settings = dict[str, Any]
 
 
 def difference(before: Settings, now: Settings) -> TrainedData:
-    """Return the nodes of settings that differ from those of the attempt before."""
+    """Return the nodes of settings that differ from the ones of the attempt before."""
     return {
         "settings": {k: value for k, value in now.items() if k not in before or before[k] != value},
         "gone": [key for key in before if key not in now],
@@ -39,6 +39,13 @@ def settings_of(attempts: Iterable[AttemptData]) -> list[Settings | None]:
             current = {key: value for key, value in current.items() if key not in gone} | changed
         result.append(current)
     return result
+
+
+def distinct_settings(attempts: Sequence[AttemptData]) -> list[Settings]:
+    """Return the recorded settings of the attempts that have trained, without repetitions."""
+    all_settings = zip(attempts, settings_of(attempts), strict=True)
+    trained = [settings for attempt, settings in all_settings if settings and has_trained(attempt)]
+    return list({id(settings): settings for settings in trained}.values())
 
 
 def newest_settings(attempts: Sequence[AttemptData]) -> Settings:

@@ -1,4 +1,4 @@
-"""What trained the steps of a run, as each attempt records it."""
+"""Settings that trained the steps of a run, as each attempt records them."""
 
 from typing import Any
 

@@ -49,7 +49,7 @@ class Group:
     def spread(self, key: str) -> str:
         """Format the mean and standard deviation of a metric or setting, and of how many runs.
 
-        The number is left out if it is that of the completed runs, which has a column of its own.
+        The number is left out if all completed runs have a value: they have a column of their own.
         """
         values, count = self.values(key), len(self.completed)
         return spread(values) + ("" if len(values) == count else f" ({len(values)} of {count})")

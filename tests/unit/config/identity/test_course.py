@@ -1,4 +1,4 @@
-"""How a run was trained, where its identity does not tell it."""
+"""Values with which the steps of a run were trained, where its identity does not tell them."""
 
 from typing import Any
 
