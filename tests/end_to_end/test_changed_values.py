@@ -112,3 +112,21 @@ def test_an_adopted_value_counts_from_the_checkpoint_on(tmp_path):
     assert rates[8] < 0.01 < rates[9]
     process = runner.start("-m", "launcher.runs", "show", folder.name, "--outputs", str(tmp_path))
     assert "optimizer.lr=0.01 to step 8, then 0.02" in process.communicate()[0]
+
+
+def test_steps_of_several_configurations_are_not_replayed(tmp_path):
+    keeping = "hooks.checkpointing.keep_steps=[4]"
+    train(tmp_path, keeping, "trainer.pause_at=8")
+    folder = runner.run_folder(tmp_path)
+    train(tmp_path, keeping, f"run.id={folder.name}", *RATE)
+    shutil.rmtree(folder / "checkpoints" / "step-00000008", ignore_errors=True)
+    words = ["-m", "launcher.runs", "replay", folder.name, "--outputs", str(tmp_path)]
+    words += ["--from", "4"]
+    process = runner.start(*words)
+    output = process.communicate()[0]
+    assert process.returncode == 2, output
+    assert "were trained with several configurations" in output
+    assert "optimizer.lr: 0.01 -> 0.02" in output
+    process = runner.start(*words[:-2])
+    output = process.communicate()[0]
+    assert process.returncode == 0 and "steps 0 to 4: bitwise identical" in output, output

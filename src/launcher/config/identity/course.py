@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from launcher.config.identity.difference import ABSENT, diff
+from launcher.config.identity.difference import ABSENT, Differences, diff
 from launcher.config.identity.equivalence import canonical
 from launcher.config.messages import to_override_text
 from launcher.config.schema.run_length import with_steps
@@ -43,6 +43,20 @@ def _stretches(record: RecordData) -> Iterator[tuple[int, Settings]]:
         if settings is not None and has_trained(attempt):
             kept = [*(each for each in kept if each[0] < start), (start, settings)]
     return iter(kept)
+
+
+def changes_between(
+    record: RecordData, start: int, end: int, ignored: Collection[str]
+) -> Differences:
+    """Return the keys whose values have changed between two steps of a run."""
+    stretches = list(_stretches(record))
+    ends = [*(first for first, _ in stretches[1:]), end][: len(stretches)]
+    trees = [
+        settings
+        for (first, settings), last in zip(stretches, ends, strict=True)
+        if first < end and last > start
+    ]
+    return diff(*map(canonical, trees), ignored={*ignored, "hooks"}) if trees else {}
 
 
 def _course(starts: list[int], values: list[object]) -> Iterator[tuple[int, object]]:

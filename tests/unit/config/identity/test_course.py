@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from launcher.config.identity.course import describe_courses
+from launcher.config.identity.course import changes_between, describe_courses
 from launcher.rundir.training_history import difference, newest_settings
 
 
@@ -42,3 +42,18 @@ def test_the_values_of_steps_that_the_identity_does_not_tell(attempts, expected)
         recorded.append({"start_step": start, "end_step": end, "trained": trained})
     record: Any = {"identity": NAMED, "attempts": recorded}
     assert describe_courses(record, ()) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "changed"),
+    [(0, 8, False), (8, 20, False), (0, 20, True), (4, 12, True), (20, 40, False), (16, 24, True)],
+)
+def test_the_values_that_change_between_two_steps(start, end, changed):
+    attempts = [(0, 8, settings(0.1)), (8, 20, settings(0.2)), (20, 40, settings(0.2, 40))]
+    recorded: list[Any] = []
+    for first, last, now in attempts:
+        trained = difference(newest_settings(recorded), now)
+        recorded.append({"start_step": first, "end_step": last, "trained": trained})
+    record: Any = {"attempts": recorded}
+    assert bool(changes_between(record, start, end, ())) is changed
+    assert changes_between(record, start, end, ("optimizer", "trainer")) == {}
