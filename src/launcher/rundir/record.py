@@ -94,7 +94,7 @@ class RunRecord:
         """Problem with the file, until it is set aside and replaced."""
         with suppress(FileNotFoundError):
             record, self._damage = load_record(folder)
-            self.data.update(record)
+            self.data.update({**record, "format_version": FORMAT_VERSION})
         if self._damage is not None:
             self.data["step"] = folder.newest_step()
 

@@ -23,10 +23,10 @@ from launcher.process.files import patiently, read_file
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of run.json and of a trial's file. It changes with their fields, and a change comes with
 code that reads the one before."""
-READABLE_VERSIONS = (1,)
+READABLE_VERSIONS = (1, 2)
 IDENTITY_VERSION = 1
 """Version of the tree that is hashed for a run's id: a change gives every run another id."""
 

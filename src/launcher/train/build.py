@@ -29,7 +29,8 @@ from launcher.config.schema.validate import without_own_keys
 from launcher.config.schema.value_types import check_call
 from launcher.config.settings import CompileSettings, RunSettings, TrainerSettings
 from launcher.config.tree import Node, Tree, get, walk
-from launcher.data.iterable import has_state, is_hugging_face_stream, length
+from launcher.data.declared import is_hugging_face_stream, names_of_states
+from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
@@ -143,7 +144,7 @@ def _context(
         # With lanes, a batch is the same on any number of ranks.
         size = max(1, data.val_batch_size // (lanes or strategy.ranks.world_size))
     arguments = _placement(strategy) | {"batch_size": size}
-    settings = None if loader is None else _settings_that_train(config, data, loader.dataset)
+    settings = None if loader is None else _settings_that_train(config, data, loader)
     return RunContext(
         val_loader=partial(data.val_loader, **arguments),
         test_loader=partial(data.test_loader, **arguments),
@@ -352,14 +353,15 @@ def _find_shared_start(
     return SharedStart(settings, texts)
 
 
-def _settings_that_train(config: RunConfig, data: Any, dataset: object) -> Tree | None:
+def _settings_that_train(config: RunConfig, data: Any, loader: Any) -> Tree | None:
     """Return what decides the numbers of the steps, or None if the run has no identity."""
     plain, entry = config.of_the_run, read_identity(config.plain["run"])
     if entry is None:
         return None
     # Workers may draw the random numbers, and have a copy of the state, of a dataset of the user.
     is_seeded = getattr(data, "seed_samples", False)
-    draws = not is_seeded or is_hugging_face_stream(dataset) or has_state(dataset)
+    has_state = bool(names_of_states(loader.dataset, getattr(loader, "collate", None)))
+    draws = not is_seeded or has_state or is_hugging_face_stream(loader.dataset)
     targets = [
         value for path, value in walk(plain["data"], lists=True) if path.endswith("_target_")
     ]
