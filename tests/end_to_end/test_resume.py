@@ -347,9 +347,8 @@ def test_resume_modes(tmp_path):
     folder = run_folder(outputs)
     named = launch(outputs, *command, f"run.id={folder.name}", "optimizer.lr=0.02", code=0)
     assert "Changed since the checkpoint: optimizer.lr" in named.output
-    assert "The optimizer keeps the checkpoint's values." in named.output
     rates = [line["train/lr/decay"] for line in metrics(outputs) if "train/lr/decay" in line]
-    assert max(rates) <= 0.003, "it does"
+    assert max(rates) > 0.003, "it counts"
 
 
 def test_pauses_leave_no_trace(tmp_path, whole):

@@ -46,6 +46,16 @@ ONE_CYCLE = (
     "scheduler._target_=torch.optim.lr_scheduler.OneCycleLR",
     *split("+scheduler.max_lr=0.01 +scheduler.total_steps=20"),
 )
+NARROW = (*DEFAULT, "precision=fp16", "trainer.micro_batch_size=8")
+LANES = (*DEFAULT, "trainer.lanes=2")
+
+
+def of_torch(name: str, *arguments: str) -> tuple[str, ...]:
+    """Return a schedule of torch with its arguments."""
+    target = f"scheduler._target_=torch.optim.lr_scheduler.{name}"
+    return (*DIGITS_ALONE, target, *(f"+scheduler.{argument}" for argument in arguments))
+
+
 EMA = (*DEFAULT, "hooks=[default,ema]", "hooks.ema.interval=7")
 STOPPING = "hooks=[default,early_stopping]"
 PATIENT = (*DEFAULT, STOPPING, "hooks.early_stopping.patience=2")
@@ -62,8 +72,17 @@ MATTERS = {
         (DEFAULT, "scheduler=constant_with_warmup", "scheduler=wsd", 16),
         (PLATEAU, "+scheduler.patience=1", "+scheduler.patience=2", 4),
         (ONE_CYCLE, "", "+scheduler.three_phase=true", 4),
+        (DEFAULT, "", "scheduler.decay_ratio=0.4 scheduler.decay=linear", 12),
+        (of_torch("MultiStepLR", "milestones=[9,18]"), "", "scheduler.milestones=[9,14]", 12),
+        (of_torch("CosineAnnealingWarmRestarts", "T_0=6"), "", "+scheduler.T_mult=2", 4),
+        (NARROW, "", "scheduler.decay_ratio=0.4", 12),
+        (LANES, "strategy=none", "strategy=ddp dispatch.nproc=2 scheduler.decay_ratio=0.4", 12),
     ],
-    "trainer.max_steps": [(DEFAULT, "", "trainer.max_steps=30", 16)],
+    "trainer.max_steps": [
+        (DEFAULT, "", "trainer.max_steps=30", 16),
+        (DEFAULT, "", "trainer.max_steps=14", 12),
+        (DIGITS_ALONE, "", "trainer.max_steps=30", 16),
+    ],
     "trainer.max_epochs": [(EPOCHS, "trainer.max_epochs=2", "trainer.max_epochs=4", 8)],
     "data.stages": [(MIXTURE, STAGES.format(500, 9), STAGES.format(384, 2), 12)],
     "hooks.ema.start": [(EMA, "", "hooks.ema.start=initial", 4)],

@@ -91,10 +91,14 @@ def weights_digest(path: Path) -> str:
 
     Equal weights have equal digests, however they were sharded or saved.
     """
-    stored = StoredCheckpoint(path)
-    digest = hashlib.sha256()
-    for name in sorted(name for name in stored.names() if name.startswith(MODEL)):
-        tensor = stored.read(name)
+    return digest_weights(StoredCheckpoint(path))
+
+
+def digest_weights(weights: ShardReader) -> str:
+    """Return the digest of the tensors of a checkpoint's model, or of a file of weights."""
+    names, digest = weights.names(), hashlib.sha256()
+    for name in sorted([name for name in names if name.startswith(MODEL)] or names):
+        tensor = weights.read(name)
         digest.update(f"{name.removeprefix(MODEL)} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(as_bytes(tensor))
     return digest.hexdigest()

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.messages import plural
 from launcher.config.tree import Node
 from launcher.dispatch.jobs import Job
+from launcher.rundir.run_on_disk import RunOnDisk
+from launcher.rundir.training_history import distinct_settings
 
 
 @dataclass
@@ -32,13 +35,16 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
     """Print the plan; return the jobs in its order, each with its trunk and its leaves."""
     from launcher.resume.common_steps import comparable
 
-    identities = []
+    identities, histories = [], []
     for job in jobs:
         _, identity = read_identity(job.plain["run"]) or (None, {})
         # Only runs of one name are looked at.
         named = {"name": job.config.run.name, **identity}
         identities.append(comparable(named, job.config.of_the_run, None))
-    branches = plan(identities)
+        # It may have been trained with other settings, by its id.
+        trained = distinct_settings(RunOnDisk.read(job.config.folder).attempts)
+        histories.append([{"name": job.config.run.name, **settings} for settings in trained])
+    branches = plan(identities, histories)
     print(describe_branches(branches), flush=True)
     planned: dict[int, Job] = {}
     for branch in branches:
@@ -53,7 +59,7 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
     return list(planned.values())
 
 
-def plan(identities: Sequence[Node]) -> list[Branch]:
+def plan(identities: Sequence[Node], histories: Sequence[Sequence[Node]] = ()) -> list[Branch]:
     """Return the branches in the order in which they start.
 
     The run with the longest trunk starts first, and of equal ones the longest run. Each leaves the
@@ -62,19 +68,22 @@ def plan(identities: Sequence[Node]) -> list[Branch]:
 
     Args:
         identities: see `launcher.resume.common_steps.comparable`.
+        histories: what each of these runs has been trained with so far, in the same form.
     """
     # Torch is imported late: only this needs it before a job starts.
     from launcher.resume.common_steps import decisive_part
 
     parts = list(map(decisive_part, identities))
-    tree = _grow(range(len(identities)), identities, parts)
+    pairs = zip_longest(identities, histories, fillvalue=())
+    runs = [[identity, *history] for identity, history in pairs]
+    tree = _grow(range(len(runs)), runs, parts)
     most = {job: max([branch.start, *branch.leaves]) for job, branch in tree.items()}
     order = sorted(most, key=lambda job: (-most[job], -tree[job].steps))
-    return list(_grow(order, identities, parts).values())
+    return list(_grow(order, runs, parts).values())
 
 
 def _grow(
-    order: Iterable[int], identities: Sequence[Node], parts: Sequence[str]
+    order: Iterable[int], runs: Sequence[Sequence[Node]], parts: Sequence[str]
 ) -> dict[int, Branch]:
     """Let each run leave the first one before it with which it has the most in common.
 
@@ -86,11 +95,13 @@ def _grow(
     tree: dict[int, Branch] = {}
     roots: dict[str, list[int]] = {}
     for job in order:
-        branch = Branch(job, identities[job]["trainer"]["max_steps"] or 0)
+        own = runs[job][0]
+        branch = Branch(job, own["trainer"]["max_steps"] or 0)
         siblings = roots.setdefault(parts[job], [])
         while True:
             pairs = (
-                (other, common_steps(identities[job], identities[other])) for other in siblings
+                (other, min(common_steps(own, trained) for trained in runs[other]))
+                for other in siblings
             )
             closest = next((pair for pair in pairs if pair[1] > branch.start), None)
             if closest is None:

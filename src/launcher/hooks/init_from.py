@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint
+from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.store import CheckpointStore
+from launcher.checkpoint.stored import digest_weights
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
@@ -29,12 +31,14 @@ class InitFromHook(BaseHook):
         if ranks.broadcast(bool(store.steps_with_broken())):
             return
         names, tied = model_tensors(trainer.model), names_of_tied(trainer.model)
-        weights = fit_names(open_weights(self.source, self.outputs), [*names, *tied])
+        source = open_weights(self.source, self.outputs)
+        weights = fit_names(source, [*names, *tied])
         try:
             problems = differences(weights, tied)
             if self.strict:
                 reject_misfits(problems)
             problems += trainer.strategy.load_weights(weights, self.strict)
+            self._note_digest(trainer, source)
         except TrainingError as error:
             raise ConfigError(
                 f"run.init_from={self.source}: {error} run.init_strict=false loads the"
@@ -47,3 +51,11 @@ class InitFromHook(BaseHook):
         missing = sum(1 for problem in problems if problem.split(":", 1)[0] in names)
         path = self.source if self.source.is_file() else weights.path
         trainer.logger.info("Weights from %s: %d of %d.", path, len(names) - missing, len(names))
+
+    def _note_digest(self, trainer: TrainerView, weights: ShardReader) -> None:
+        """Note what the run began from: the same file, or run, may have other weights later."""
+        if not trainer.strategy.ranks.is_main:
+            return
+        trainer.context.initial_weights = digest_weights(weights)
+        if trainer.context.shared is not None:
+            trainer.context.shared.weights = trainer.context.initial_weights

@@ -64,11 +64,6 @@ class RecordHook(BaseHook):
         changes += files
         for message in changes:
             trainer.logger.warning("Changed since the checkpoint: %s", message)
-        if not is_fork and any(message.startswith("optimizer.") for message in changes):
-            trainer.logger.warning(
-                "The optimizer keeps the checkpoint's values. To change them: python -m"
-                " launcher.runs fork."
-            )
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if not dry_run:

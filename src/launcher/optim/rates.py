@@ -46,7 +46,9 @@ def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
     if constants != others or here.shape[1] != there.shape[1] or min(len(here), len(there)) < limit:
         return 0
     different = (here[:limit] != there[:limit]).any(1).nonzero()
-    return int(different[0]) if len(different) else limit
+    common = int(different[0]) if len(different) else limit
+    # A hook that is called after a step sees the rate of the next one.
+    return common - 1 if pair.has_own_hooks else common
 
 
 @lru_cache(maxsize=64)

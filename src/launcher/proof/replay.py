@@ -9,7 +9,7 @@ from itertools import pairwise
 from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
-from launcher.proof.segment import Replay, replay
+from launcher.proof.segment import Replay, changes_in, replay
 from launcher.rundir.folder import checkpoint_steps
 from launcher.runs.act.repeat_command import add_trust, select_runs
 from launcher.runs.find_runs import RUN_HELP
@@ -75,7 +75,9 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
                 " hooks.checkpointing.keep_previous=N to keep more."
             )
     if start is None and end is None:
-        pairs = list(pairwise(bounds))
+        # A change of the configuration within a pair cannot be repeated.
+        everything = list(pairwise(bounds))
+        pairs = [pair for pair in everything if not changes_in(run, *pair)] or everything
         return sorted(random.sample(pairs, min(arguments.segments, len(pairs))))
     if end is None:
         end = next(step for step in steps if step > start)

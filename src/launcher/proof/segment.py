@@ -14,12 +14,14 @@ import yaml
 from launcher.checkpoint.drift import read_sources
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
 from launcher.config.foreign import read_config
-from launcher.config.identity.difference import describe, diff
+from launcher.config.identity.course import changes_between
+from launcher.config.identity.difference import Differences, describe, diff, in_a_line
 from launcher.errors import ConfigError
 from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.folder import checkpoint_steps, step_name
 from launcher.rundir.imported_sources import source_changes
 from launcher.rundir.provenance import MACHINE
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Replay:
 
 def replay(run: StoredRun, start: int, end: int, scratch: Path | None, trust: bool) -> Replay:
     """Train a segment of a run again, and compare it with the run's data."""
+    _check_configuration(run, start, end)
     try:
         with tempfile.TemporaryDirectory(prefix=".launcher-replay-", dir=scratch) as root:
             segment = Segment(run, start, end, Path(root), trust)
@@ -64,6 +67,22 @@ def replay(run: StoredRun, start: int, end: int, scratch: Path | None, trust: bo
             f"{run.label}: steps {start} to {end} cannot be replayed ({reason_of(error)}); use"
             " --scratch=DIR for another folder."
         ) from error
+
+
+def changes_in(run: StoredRun, start: int, end: int) -> Differences:
+    """Return the keys whose values have changed while a segment was trained."""
+    record = RunOnDisk.read(run.path).record
+    return changes_between(record, start, end, run.identity_exclude)
+
+
+def _check_configuration(run: StoredRun, start: int, end: int) -> None:
+    """Check that the steps of a segment were trained with one configuration."""
+    if changes := changes_in(run, start, end):
+        raise ConfigError(
+            f"{run.label}: steps {start} to {end} were trained with several configurations"
+            f" ({in_a_line(changes)}), which a replay cannot repeat; choose others with --from and"
+            " --to."
+        )
 
 
 class Segment:

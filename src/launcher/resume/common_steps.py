@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.config.construct import target_object
-from launcher.config.identity.difference import diff
+from launcher.config.identity.difference import Differences, diff
 from launcher.config.identity.equivalence import canonical
 from launcher.config.identity.record_entry import for_json
 from launcher.config.schema.matters_from import Pair, Rule, is_ours
@@ -29,22 +29,55 @@ def common_steps(one: Node, other: Node, lines: Callable[[], Sequence[Node]] = t
         other: another one.
         lines: see `launcher.config.schema.matters_from.Pair`.
     """
-    rules: dict[tuple[str, Rule], None] = {}
-    for key in diff(canonical(one), canonical(other)):
-        path, rule = _rule(key, one, other)
-        if rule is None:
-            return 0
-        rules[path, rule] = None
+    return max(0, min(_limits(one, other, lines).values(), default=0))
+
+
+def obstacles(
+    one: Node, other: Node, steps: int, lines: Callable[[], Sequence[Node]] = tuple
+) -> Differences:
+    """Return the keys for which two runs have fewer first steps in common, see `common_steps`."""
+    limits = _limits(one, other, lines)
+    return {
+        key: values
+        for key, values in diff(canonical(other), canonical(one)).items()
+        if limits.get(key, steps) < steps
+    }
+
+
+def _limits(one: Node, other: Node, lines: Callable[[], Sequence[Node]]) -> dict[str, int]:
+    """Return the steps that two runs have in common as far as a key decides, by differing key.
+
+    The key "" stands for the length that both have. If any key has no rule, only such keys count.
+    """
+    rules = {key: _rule(key, one, other) for key in diff(canonical(one), canonical(other))}
+    if without := [key for key, (_, rule) in rules.items() if rule is None]:
+        return dict.fromkeys(without, 0)
     # A rule may construct parts, so each key must have one before the first is asked.
     pair = Pair(one, other, lines)
-    common = [rule(get(one, path), get(other, path), pair) for path, rule in rules]
-    return max(0, min([pair.steps_before_an_end, *common]))
+    asked = {
+        (path, rule): rule(get(one, path), get(other, path), pair)
+        for path, rule in rules.values()
+        if rule is not None
+    }
+    limits = {key: asked[path, rule] for key, (path, rule) in rules.items() if rule is not None}
+    return {"": pair.steps_before_an_end, **limits}
 
 
-def comparable(identity: Node, config: Node, max_steps: int | None) -> Tree:
-    """Return an identity with what else decides the lines of a run: its hooks and its length."""
-    hooks = {"hooks": for_json(config.get("hooks") or {})}
-    return {**with_steps(identity, max_steps), **hooks} if max_steps else {**identity, **hooks}
+def comparable(
+    identity: Node, config: Node, max_steps: int | None, counts_workers: bool = False
+) -> Tree:
+    """Return an identity with what else decides the lines of a run: its hooks and its length.
+
+    Args:
+        identity: what a run is named by.
+        config: its configuration, as it is stored.
+        max_steps: its last step, or None if it is not known.
+        counts_workers: whether the number of workers decides the random numbers of the data.
+    """
+    nodes = {"hooks": for_json(config.get("hooks") or {})}
+    if counts_workers:
+        nodes["data"] = {**identity["data"], "num_workers": get(config, "data.num_workers")}
+    return {**(with_steps(identity, max_steps) if max_steps else identity), **nodes}
 
 
 def decisive_part(identity: Node) -> str:

@@ -1,21 +1,29 @@
 """A fork: a new run whose first state is a checkpoint of another run."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.config.run_config import read_tree
 from launcher.errors import ConfigError
-from launcher.optim.schedulers import set_rate
+from launcher.resume.restored_settings import (
+    Change,
+    Settings,
+    keys_of,
+    set_groups,
+    set_loss_scale,
+    settings_as_built,
+)
 from launcher.resume.trainer import Resumable
 from launcher.resume.weights_source import fit_names
 from launcher.rundir.folder import checkpoint_of
 from launcher.strategies.weights import model_tensors, names_of_tied
 
 KEY = "run.fork_from"
-Settings = dict[str, Any]
+PARTS = ("optimizer", "scheduler")
+"""The nodes whose values a fork may change."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +56,15 @@ class Fork:
         self, trainer: Resumable, stored: StoredCheckpoint, rank_state: Settings | None
     ) -> None:
         """Load the checkpoint, without the parts in `without`."""
-        before, now = _parts(stored.path / "config.yaml"), _parts(self.config)
+        change = Change.since(stored.path, self.config)
         takes_optimizer = "optimizer" not in self.without
-        has_own_settings = not takes_optimizer or before != now
+        has_own_settings = not takes_optimizer or any(map(change.differs, PARTS))
         if has_own_settings:
             self._check_takes_settings(trainer)
         if takes_optimizer:
-            self._check_same_optimizer(_target(before["optimizer"]), _target(now["optimizer"]))
-        own_groups = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in trainer.optimizer.param_groups
-        ]
+            before, now = (_target(each.get("optimizer")) for each in (change.before, change.now))
+            self._check_same_optimizer(before, now)
+        built = settings_as_built(trainer)
         # The newest values are another run's, which this one may not log.
         state = stored.meta["training_state"] | {"metrics": {}}
         if "data" not in self.without:
@@ -66,6 +72,7 @@ class Fork:
         elif hasattr(trainer.source, "state_dict"):
             state |= {"data_loader": trainer.source.state_dict(), "epoch": 0}
         trainer.load_training_state(state)
+        set_loss_scale(trainer, change)
         if takes_optimizer:
             trainer.strategy.load(stored)
         else:
@@ -73,8 +80,14 @@ class Fork:
             trainer.strategy.load_weights(fit_names(stored, names))
         if has_own_settings:
             has_schedule = None not in (state["lr_scheduler"], trainer.lr_scheduler)
-            _set_groups(trainer, own_groups, keeps_rates=has_schedule)
+            set_groups(trainer, built, self._keys(change, built), keeps_rates=has_schedule)
         trainer.restore_schedule(state)
+
+    def _keys(self, change: Change, built: Sequence[Settings]) -> Collection[str]:
+        """Return the changed keys of the groups, or all if another key may have decided them."""
+        changed, known = change.of("optimizer"), keys_of(built)
+        is_named = not change.differs("scheduler") and changed.keys() <= {*known}
+        return changed if is_named and "optimizer" not in self.without else known
 
     def _check_same_optimizer(self, before: str, now: str) -> None:
         if before != now:
@@ -97,21 +110,5 @@ def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
     return (rank_state or {}).get("data_loader") or training_state.get("data_loader")
 
 
-def _parts(config: Path | str) -> dict[str, object]:
-    """Return `optimizer` and `scheduler` of a configuration."""
-    stored = read_tree(config)
-    return {name: stored.get(name) for name in ("optimizer", "scheduler")}
-
-
 def _target(node: object) -> str:
     return str(node.get("_target_") if isinstance(node, dict) else node).rpartition(".")[2]
-
-
-def _set_groups(trainer: Resumable, own_groups: list[Settings], keeps_rates: bool) -> None:
-    """Give the parameter groups this run's settings. A schedule keeps its learning rates."""
-    for group, settings in zip(trainer.optimizer.param_groups, own_groups, strict=False):
-        lr = group["lr"]
-        group.update(settings)
-        group["lr"] = lr
-        if not keeps_rates:
-            set_rate(group, settings.get("initial_lr", settings["lr"]))

@@ -17,6 +17,13 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
 from launcher.resume.forking import KEY, Fork, own_position
+from launcher.resume.restored_settings import (
+    Change,
+    keys_to_set,
+    set_groups,
+    set_loss_scale,
+    settings_as_built,
+)
 from launcher.resume.shared import SharedStart, States, with_states
 from launcher.resume.trainer import Resumable
 from launcher.rundir.provenance import is_restart
@@ -255,10 +262,7 @@ class CheckpointRestorer:
         if is_fork and self.fork is not None:
             self.fork.restore(trainer, stored, own)
         else:
-            state = stored.meta["training_state"]
-            trainer.load_training_state(state | {"data_loader": own_position(state, own)})
-            trainer.strategy.load(stored)
-            trainer.restore_schedule(state)
+            self._load(trainer, stored, own)
         if trainer.state.stop_reason is not None and (is_fork or not self._is_same(stored)):
             trainer.state.stop_reason = None
         for hook in trainer.hooks:
@@ -269,3 +273,17 @@ class CheckpointRestorer:
             "hooks": with_states(rank_state.get("hooks", {}), self.choice.states),
             "rng": fresh_rng(trainer.step) if mine is None else mine["rng"],
         }
+
+    def _load(
+        self, trainer: Resumable, stored: StoredCheckpoint, rank_state: dict[str, Any] | None
+    ) -> None:
+        """Load a checkpoint of the run; a changed setting of the optimizer is the current one."""
+        state, built = stored.meta["training_state"], settings_as_built(trainer)
+        trainer.load_training_state(state | {"data_loader": own_position(state, rank_state)})
+        trainer.strategy.load(stored)
+        change = Change.since(stored.path, self.config)
+        set_loss_scale(trainer, change)
+        keys = keys_to_set(trainer, built, change)
+        has_schedule = None not in (state["lr_scheduler"], trainer.lr_scheduler)
+        set_groups(trainer, built, keys, keeps_rates=has_schedule)
+        trainer.restore_schedule(state, takes_rates="lr" in keys)

@@ -18,9 +18,10 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, Unsupporte
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
+from launcher.config.identity.difference import Differences, in_a_line, is_within
 from launcher.config.tree import Node, nest
 from launcher.process.files import fsync_file, replace_file
-from launcher.resume.common_steps import common_steps, comparable
+from launcher.resume.common_steps import common_steps, comparable, obstacles
 from launcher.resume.trainer import Resumable, name_by_class
 from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
 from launcher.rundir.history import read_rows
@@ -28,9 +29,12 @@ from launcher.rundir.provenance import MACHINE, describe_machine
 from launcher.rundir.record_format import AttemptData, RecordData, SharedData
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.step_lines import step_of
+from launcher.rundir.training_history import Settings, settings_of
 
 ATTEMPT = re.compile(rb'"attempt": ?(-?\d+)')
 LINES = ("metrics.jsonl", "media.jsonl")
+UNEXPECTED = ("strategy", "hooks", "trainer.max_steps", "trainer.max_epochs", "data.num_workers")
+"""Keys that matter from the first step on although a run's id or its numbers may not show it."""
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 
 States = Mapping[str, dict[str, Any]]
@@ -42,25 +46,44 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True)
+class Part:
+    """The steps of an attempt."""
+
+    attempt: AttemptData
+    settings: Settings | None
+    """The settings that trained them, or None if they are not recorded."""
+    common: int
+    """The first steps that a run with these settings has in common with this one."""
+    is_first: bool
+
+    def last_of(self, step: int) -> int:
+        """Return the last of the steps up to `step` that the attempt has trained, or 0 for none.
+
+        The first attempt stands for the steps before its own too: its run has shared them, and has
+        compared them with its own.
+        """
+        start, end = self.attempt["start_step"], self.attempt.get("end_step")
+        if not self.is_first and (start >= step or end == start):
+            return 0
+        return step if end is None else min(step, end)
+
+
+@dataclass(frozen=True)
 class Source:
     """A checkpoint of another run."""
 
     run: RunFolder
     record: RecordData
-    identity: Node
+    parts: Sequence[Part]
     lines: Callable[[], list[Node]]
     step: int
     states: Mapping[int, States] = field(default_factory=dict)
     """By step, of it and of the best one before it, the states that replace the stored ones."""
 
-    def has_trained(self, attempt: AttemptData) -> bool:
-        """Return whether an attempt has trained any of the steps.
-
-        The first one stands for the steps that its run shares, which it has compared with its own.
-        """
-        shared, start = self.record.get("shared"), attempt["start_step"]
-        is_first = shared is not None and start <= shared["step"]
-        return (start < self.step or is_first) and attempt.get("end_step") != start
+    @property
+    def trained(self) -> list[Part]:
+        """The attempts that have trained any of the steps."""
+        return [part for part in self.parts if part.last_of(self.step)]
 
     def path(self, step: int) -> Path:
         return self.run.checkpoints / step_name(step)
@@ -70,7 +93,8 @@ class Source:
         leaves = nest(self.record["config"])["run"].get("leaves") or {}
         if not leaves or RunOnDisk.read(self.run).recorded_state != "completed":
             return
-        settings = next(iter(_settings(self.identity, CHECKPOINTING)), {})
+        newest = self.parts[-1].settings or {}
+        settings = next(iter(_settings(newest, CHECKPOINTING)), {})
         keys = ("keep_previous", "keep_interval", "keep_steps")
         options = {key: settings[key] for key in keys if settings.get(key)}
         waiting = steps_to_await(
@@ -84,13 +108,16 @@ class SharedStart:
     """Finds the checkpoint that a new run starts from, and makes its history the run's own.
 
     Args:
-        identity: this run's identity (see `comparable`).
+        settings: this run's settings (see `comparable`).
         texts: the small files of this run's checkpoints, with its configuration, code and machine.
     """
 
-    def __init__(self, identity: Node, texts: Mapping[str, str]):
-        self.identity, self.texts = identity, texts
+    def __init__(self, settings: Settings, texts: Mapping[str, str]):
+        self.settings, self.texts = settings, texts
+        self.weights: str | None = None
+        """The digest of the weights of `run.init_from`, once they are loaded."""
         self.source: Source | None = None
+        self._unlike: list[tuple[str, Differences]] = []
 
     def find(self, trainer: Resumable) -> tuple[Path, States] | None:
         """Return the latest checkpoint that this run would have reached bitwise identical.
@@ -116,33 +143,68 @@ class SharedStart:
                 reported.add(source.run.path)
                 name = source.run.path.name
                 trainer.logger.info("Shares no step %d with %s: %s.", source.step, name, problem)
+        if not sources and self._unlike:
+            name, changes = min(self._unlike, key=lambda run: (len(run[1]), run[0]))
+            trainer.logger.info("Shares no step with %s: %s.", name, in_a_line(changes))
         return None
 
     def _sources(self, workspace: Path) -> Iterator[Source]:
         """Yield the checkpoints of common steps of the runs of this name, each record read once."""
         for run in map(RunFolder, workspace.parent.iterdir()):
-            stored = RunOnDisk.read(run)
-            if stored.identity is None or run.path.name == workspace.name:
+            steps = [] if run.path.name == workspace.name else checkpoint_steps(run.checkpoints)
+            stored = RunOnDisk.read(run) if steps else None
+            if stored is None or stored.identity is None:
                 continue
-            record = stored.record
-            other = comparable(stored.identity, nest(record["config"]), record.get("max_steps"))
             lines = cache(partial(_lines, run.metrics_path))
-            if common := common_steps(self.identity, other, lines):
-                for step in checkpoint_steps(run.checkpoints):
-                    if step <= common:
-                        yield Source(run, record, other, lines, step)
+            parts = self._parts(stored, lines)
+            for step in steps:
+                if step <= max((part.common for part in parts if part.last_of(step)), default=0):
+                    yield Source(run, stored.record, parts, lines, step)
+            if parts and not any(part.common for part in parts):
+                self._note_unlike(run.path.name, parts[-1].settings)
+
+    def _parts(self, stored: RunOnDisk, lines: Callable[[], list[Node]]) -> list[Part]:
+        parts = list[Part]()
+        all_settings, named = settings_of(stored.attempts), dict[str, Any]()
+        if None in all_settings:
+            named = comparable(stored.identity or {}, nest(stored.settings), stored.max_steps)
+        steps_of: dict[int, int] = {}
+        for attempt, settings in zip(stored.attempts, all_settings, strict=True):
+            if settings is None and attempt.get("end_step") == attempt["start_step"]:
+                continue
+            # An earlier version has recorded none. Its run is looked at, to say so.
+            compared = named if settings is None else settings
+            if id(compared) not in steps_of:
+                steps_of[id(compared)] = common_steps(self.settings, compared, lines)
+            parts.append(Part(attempt, settings, steps_of[id(compared)], not parts))
+        return parts
+
+    def _note_unlike(self, name: str, settings: Settings | None) -> None:
+        """Note a run that differs only in keys of which a user may think that they do not count."""
+        changes = obstacles(self.settings, settings or {}, 1)
+        # Another class says enough: its arguments are others too.
+        nodes = {key.removesuffix("._target_") for key in changes if key.endswith("._target_")}
+        changes = {
+            key: values
+            for key, values in changes.items()
+            if key.endswith("._target_") or not is_within(key, nodes)
+        }
+        if changes and all(is_within(key, UNEXPECTED) for key in changes):
+            self._unlike.append((name, changes))
 
     def _usable(self, trainer: Resumable, source: Source) -> Source:
         """Return a source with its best checkpoint, if this run would have saved the same."""
-        path, batch_size = source.path(source.step), self.identity["data"]["batch_size"]
+        path, batch_size = source.path(source.step), self.settings["data"]["batch_size"]
         manifest = Manifest.read(path)
         if manifest.checkpoint_format != trainer.strategy.checkpoint_format:
             raise Unusable(f"it is of strategy {manifest.strategy}.")
         if manifest.samples not in (None, source.step * batch_size):
             raise Unusable("some of its steps used further samples.")
-        for attempt in source.record.get("attempts", []):
-            if source.has_trained(attempt):
-                self._check_rounding(trainer, attempt)
+        if (origin := source.record.get("forked_from")) is not None:
+            raise Unusable(f"it started from a checkpoint of {origin['id']}.")
+        for part in source.trained:
+            self._check_settings(source, part)
+            self._check_rounding(trainer, part.attempt)
         if changes := environment_changes(path, self.texts):
             raise Unusable(changes[0])
         # Reading the weights twice is better than a start that fails half way.
@@ -156,14 +218,34 @@ class SharedStart:
         before = self._states(trainer, source, step)
         return replace(source, states={step: before, source.step: states})
 
+    def _check_settings(self, source: Source, part: Part) -> None:
+        """Check that this run would have trained the steps of an attempt in the same way."""
+        trained, last = part.attempt.get("trained"), part.last_of(source.step)
+        if part.settings is None or trained is None:
+            raise Unusable(
+                "an earlier version of Launcher trained it, and has not recorded with what."
+            )
+        first = 1 if part.is_first else part.attempt["start_step"] + 1
+        which = f"its steps {first} to {last} were trained"
+        if part.common < last:
+            keys = in_a_line(obstacles(self.settings, part.settings, last, source.lines))
+            raise Unusable(f"{which} with another configuration ({keys}).")
+        begins = part.is_first or part.attempt["start_step"] == 0
+        if begins and trained.get("weights") != self.weights:
+            raise Unusable(f"{which} from other weights: run.init_from has changed.")
+        if changes := trained.get("changes"):
+            raise Unusable(f"{which} after a change: {changes[0]}")
+
     def _states(self, trainer: Resumable, source: Source, step: int) -> States:
         """Return the states at a step of hooks with other settings than in the other run."""
         path, lines = source.path(step), source.lines
         stored, states = _read_hooks(path), dict[str, Any]()
         for name, hook in name_by_class(trainer.hooks):
             target = f"{type(hook).__module__}.{type(hook).__qualname__}"
-            here, there = (_settings(tree, target) for tree in (self.identity, source.identity))
-            if here != there and (state_after := getattr(hook, "state_after", None)):
+            here = _settings(self.settings, target)
+            theirs = [_settings(part.settings or {}, target) for part in source.trained]
+            is_other = any(settings != here for settings in theirs)
+            if is_other and (state_after := getattr(hook, "state_after", None)):
                 state = state_after(line for line in lines() if line["step"] <= step)
                 if state != stored.get(name):
                     states[name] = state
@@ -271,9 +353,10 @@ def _read_hooks(path: Path) -> States:
     return hooks
 
 
-def _settings(identity: Node, target: str) -> list[Node]:
+def _settings(settings: Node, target: str) -> list[Node]:
     """Return the settings of the hooks of a class."""
-    return [node for node in identity["hooks"].values() if node and node["_target_"] == target]
+    hooks = settings.get("hooks") or {}
+    return [node for node in hooks.values() if node and node["_target_"] == target]
 
 
 def _lines(path: Path) -> list[Node]:

@@ -27,12 +27,14 @@ from launcher.rundir.record_format import (
     BestData,
     Outcome,
     RecordData,
+    TrainedData,
     TrialData,
     iso,
     plain_number,
 )
 from launcher.rundir.run_on_disk import load_record
 from launcher.rundir.signing import record_signature
+from launcher.rundir.training_history import Settings, difference, newest_settings
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class RunRecord:
         """Problem with the file, until it is set aside and replaced."""
         with suppress(FileNotFoundError):
             record, self._damage = load_record(folder)
-            self.data.update(record)
+            self.data.update({**record, "format_version": FORMAT_VERSION})
         if self._damage is not None:
             self.data["step"] = folder.newest_step()
 
@@ -129,13 +131,16 @@ class RunRecord:
         micro_batch_size: int | None = None,
         command: RecordData | None = None,
         data_files: str | None = None,
+        settings: Settings | None = None,
+        trained: TrainedData | None = None,
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
         else is on it. `command` is the stored command (see
         `launcher.config.identity.record_entry`), `data_files` the state of the files with its data
-        (see `launcher.rundir.data_files`).
+        (see `launcher.rundir.data_files`). `settings` and `trained` decide the numbers of its steps
+        (see `launcher.rundir.training_history`).
         """
         self._began_at, self._began = self.clock(), self.timer()
         self._close_killed()
@@ -148,6 +153,7 @@ class RunRecord:
             launched=None if launched is None else iso(launched),
             machine=machine,
             micro_batch_size=micro_batch_size,
+            trained=None if settings is None else {**self._difference(settings), **(trained or {})},
         )
         begun: RecordData = {"state": "running", "step": start_step, "max_steps": max_steps}
         begun |= {"world_size": world_size, "strategy": strategy, "data_files": data_files}
@@ -156,6 +162,9 @@ class RunRecord:
         self._note_command(command)
         self._write()
         return self.attempts[-1]["number"]
+
+    def _difference(self, settings: Settings) -> TrainedData:
+        return difference(newest_settings(self.attempts), settings)
 
     def _find_queued_time(self) -> str | None:
         """Return when an attempt that begins now was submitted or requeued, or None."""

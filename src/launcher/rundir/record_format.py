@@ -23,10 +23,10 @@ from launcher.process.files import patiently, read_file
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of run.json and of a trial's file. It changes with their fields, and a change comes with
 code that reads the one before."""
-READABLE_VERSIONS = (1,)
+READABLE_VERSIONS = (1, 2)
 IDENTITY_VERSION = 1
 """Version of the tree that is hashed for a run's id: a change gives every run another id."""
 
@@ -57,6 +57,20 @@ class LoggedData(TypedDict):
     curve: str
     newest: dict[str, list[Any]]
     """The step and the value of each metric."""
+
+
+class TrainedData(TypedDict, total=False):
+    """Data that decide the numbers of steps, see `launcher.rundir.training_history`."""
+
+    settings: dict[str, Any] | None
+    """The nodes of its identity, with the hooks and the length, that are new or have changed since
+    the attempt before."""
+    gone: list[str] | None
+    """The nodes that it lacks, and the attempt before has."""
+    changes: list[str] | None
+    """Changes of code, versions, data and machine since the checkpoint that it resumed from."""
+    weights: str | None
+    """Digest of the weights of `run.init_from`, if it has loaded them."""
 
 
 class AttemptData(TypedDict, total=False):
@@ -91,6 +105,7 @@ class AttemptData(TypedDict, total=False):
     seconds: dict[str, float] | None
     """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
     training waited."""
+    trained: TrainedData | None
 
 
 class TrialData(TypedDict):

@@ -18,6 +18,7 @@ from launcher.rundir.metrics_summary import LoggedValue, curve_and_newest
 from launcher.rundir.record_format import BestData
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.signing import is_own_record
+from launcher.rundir.training_history import forget_settings
 from launcher.rundir.user_note import UserNote
 from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import ENDING, QueuedJob
@@ -30,7 +31,8 @@ class StoredRun(RunOnDisk):
 
     Args:
         path: its folder.
-        record: run.json without `choices`, `identity` and `trials`; empty if it cannot be read.
+        record: run.json without `choices`, `identity`, `trials` and `trained` of attempts; empty if
+            it cannot be read.
         choices: the option of each config group: {"model": "gpt"}.
         job: its job in SLURM's queue, set by `join_queue`.
         queue_known: True once SLURM's queue was read, so that a run without a job has none.
@@ -53,6 +55,7 @@ class StoredRun(RunOnDisk):
         }
         record.pop("identity", None)
         record.pop("trials", None)
+        forget_settings(run.attempts)
         return cls(run.path, intern_value(record), choices=intern_value(choices))
 
     # -------------------------------------------------------------------------------- state and job

@@ -17,6 +17,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from launcher.checkpoint.drift import environment_changes
 from launcher.config.explain import explain, unwrap_cause
 from launcher.config.identity.lookup import describe_nearest_run
 from launcher.config.run_config import RunConfig
@@ -35,7 +36,7 @@ from launcher.rundir.lock import RunLock
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import is_restart
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import Outcome, RecordData
+from launcher.rundir.record_format import Outcome, RecordData, TrainedData
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
 from launcher.train.run_summary import end_lines, is_in_sweep
@@ -129,6 +130,7 @@ class AttemptLog:
                         micro_batch_size=micro_batch_size,
                         command=command,
                         data_files=self.data_files,
+                        **what_trains(trainer),
                     )
         except BaseException:
             # They may have existed before, with content.
@@ -251,6 +253,22 @@ class AttemptLog:
         if self.trainer is not None and self._is_restored:
             return self.trainer.step
         return self.record.step if self.record is not None else 0
+
+
+def what_trains(trainer: Trainer | None) -> dict[str, Any]:
+    """Return what decides the numbers of the attempt's steps, for `RunRecord.begin_attempt`."""
+    if trainer is None or trainer.context.settings is None:
+        return {}
+    context, source, changes = trainer.context, trainer.resumed_from, list[str]()
+    is_shared = context.shared is not None and context.shared.source is not None
+    # A shared start has compared them, and the steps before a fork are another run's.
+    if source is not None and not is_shared and not trainer.is_fork:
+        try:
+            changes = environment_changes(source, context.texts)
+        except OSError as error:
+            changes = [f"its checkpoint has no {Path(error.filename).name}."]
+    trained: TrainedData = {"changes": changes, "weights": context.initial_weights}
+    return {"settings": context.settings, "trained": trained}
 
 
 def saves(trainer: Trainer) -> bool:

@@ -23,11 +23,13 @@ from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import batch_issue
 from launcher.config.schema.hook_dependencies import validation_issues
 from launcher.config.schema.lane_rules import lane_issues, support_issue
+from launcher.config.schema.matters_from import is_ours
 from launcher.config.schema.run_length import with_epochs
 from launcher.config.schema.validate import without_own_keys
 from launcher.config.schema.value_types import check_call
 from launcher.config.settings import CompileSettings, RunSettings, TrainerSettings
-from launcher.config.tree import Node, Tree, get
+from launcher.config.tree import Node, Tree, get, walk
+from launcher.data.declared import is_hugging_face_stream, names_of_states
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
@@ -107,7 +109,7 @@ def build_trainer(
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
         data_loader=() if loader is None else loader,
         hooks=hooks,
-        context=_context(config, data, strategy, texts),
+        context=_context(config, data, strategy, loader, texts),
         precision=precision,
         settings=settings if to_train else replace(settings, max_steps=1),
         workspace=folder.path,
@@ -135,12 +137,15 @@ def _train_loader(data: Any, strategy: Strategy) -> Any:
     )
 
 
-def _context(config: RunConfig, data: Any, strategy: Strategy, texts: dict[str, str]) -> RunContext:
+def _context(
+    config: RunConfig, data: Any, strategy: Strategy, loader: Any, texts: dict[str, str]
+) -> RunContext:
     lanes, size = strategy.plan.lanes, strategy.plan.micro_batch_size
     if data.val_batch_size is not None:
         # With lanes, a batch is the same on any number of ranks.
         size = max(1, data.val_batch_size // (lanes or strategy.ranks.world_size))
     arguments = _placement(strategy) | {"batch_size": size}
+    settings = None if loader is None else _settings_that_train(config, data, loader)
     return RunContext(
         val_loader=partial(data.val_loader, **arguments),
         test_loader=partial(data.test_loader, **arguments),
@@ -148,7 +153,8 @@ def _context(config: RunConfig, data: Any, strategy: Strategy, texts: dict[str, 
         data=data,
         texts=texts,
         fork=_fork(config.run, config.outputs, config.stored_yaml),
-        shared=_find_shared_start(config, texts),
+        settings=settings,
+        shared=_find_shared_start(config, settings, texts),
         leaves={int(step): ids for step, ids in (config.run.leaves or {}).items()},
     )
 
@@ -338,15 +344,31 @@ def _fork(run: RunSettings, outputs: str, config: str) -> Fork | None:
     return Fork(run.fork_from, expand(outputs), tuple(run.fork_without or ()), config)
 
 
-def _find_shared_start(config: RunConfig, texts: dict[str, str]) -> SharedStart | None:
-    run, plain = config.run, config.of_the_run
-    entry = read_identity(config.plain["run"])
-    if not run.share_prefix or run.fork_from is not None or entry is None:
+def _find_shared_start(
+    config: RunConfig, settings: Tree | None, texts: dict[str, str]
+) -> SharedStart | None:
+    if not config.run.share_prefix or config.run.fork_from is not None or settings is None:
         return None
-    if "oc.env" in str(plain.get("hooks")):
+    if "oc.env" in str(settings["hooks"]):
         # It is stored as it is written, and may have had another value.
         return None
-    return SharedStart(comparable(entry[1], plain, plain["trainer"]["max_steps"]), texts)
+    return SharedStart(settings, texts)
+
+
+def _settings_that_train(config: RunConfig, data: Any, loader: Any) -> Tree | None:
+    """Return what decides the numbers of the steps, or None if the run has no identity."""
+    plain, entry = config.of_the_run, read_identity(config.plain["run"])
+    if entry is None:
+        return None
+    # Workers may draw the random numbers, and have a copy of the state, of a dataset of the user.
+    is_seeded = getattr(data, "seed_samples", False)
+    has_state = bool(names_of_states(loader.dataset, getattr(loader, "collate", None)))
+    draws = not is_seeded or has_state or is_hugging_face_stream(loader.dataset)
+    targets = [
+        value for path, value in walk(plain["data"], lists=True) if path.endswith("_target_")
+    ]
+    counts_workers = draws and not all(map(is_ours, targets))
+    return comparable(entry[1], plain, plain["trainer"]["max_steps"], counts_workers)
 
 
 def _hooks(config: RunConfig, schedule: Node | None) -> list[BaseHook]:

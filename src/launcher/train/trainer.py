@@ -613,10 +613,13 @@ class BaseTrainer(HookCaller):
         self._batches.load_position(saved["data_loader"], self.state)
         self._modes.restore(self.unwrapped_model, saved.get("modes", {}))
 
-    def restore_schedule(self, saved: State) -> None:
-        """Restore the schedule of a training state, after the optimizer."""
+    def restore_schedule(self, saved: State, takes_rates: bool = False) -> None:
+        """Restore the schedule of a training state, after the optimizer.
+
+        A fork, or `takes_rates`, takes the current learning rate in place of the saved one.
+        """
         updates = self.state.step - self.state.skipped_steps
-        self._schedule.restore(saved, updates, takes_rates=self.is_fork)
+        self._schedule.restore(saved, updates, takes_rates=self.is_fork or takes_rates)
 
     @property
     def source(self) -> object:

@@ -35,6 +35,15 @@ def test_the_plan_of_a_sweep():
     assert describe_branches(branches) == "6 runs, 900 steps; shared: 385 are trained"
 
 
+def test_a_run_that_was_trained_with_other_settings_is_no_trunk():
+    """Only of the steps that both configurations have in common."""
+    for other, start in ((run(200, 0.1, seed=1), 0), (run(200, 0.3), 141)):
+        histories = [[other] if one is RUNS[3] else [] for one in RUNS]
+        branches = plan(RUNS, histories)
+        starts = {branch.index: branch.start for branch in branches if branch.trunk == 3}
+        assert max(starts.values(), default=0) == start
+
+
 def test_the_plan_of_the_page():
     runs = [run(steps, ratio, warmup=50) for ratio in (0.1, 0.2, 0.4) for steps in (1000, 2000)]
     assert describe_branches(plan(runs)) in (ROOT / "docs" / "configuration.md").read_text()

@@ -9,9 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
+from launcher.config.schema.matters_from import names_own_code
 from launcher.errors import ConfigError
 from launcher.optim import schedulers
-from launcher.resume.common_steps import common_steps
+from launcher.resume.common_steps import common_steps, obstacles
 
 Node = dict[str, Any]
 OURS, TORCH = "launcher.optim.schedulers.", "torch.optim.lr_scheduler."
@@ -48,6 +49,7 @@ def ema(**settings: Any) -> Node:
 
 CONSTANT = {"_target_": f"{OURS}constant"}
 OWN = {"mine": {"_target_": "my.Hook"}}
+CALLING = {"mine": {"_target_": "launcher.FunctionHook", "on_after_step": "my.function"}}
 LATE = {"at": 400, "weights": {"a": 2.0}}
 
 
@@ -86,7 +88,11 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
         (identity(schedule={"_target_": "my.own"}), identity(schedule={"_target_": "my.two"}), 0),
         (identity(schedule={"_target_": "my.own"}), identity(200, {"_target_": "my.own"}), 99),
         (identity(hooks=OWN), identity(200, hooks=OWN), 0),
-        (identity(hooks=OWN), identity(schedule={"decay_ratio": 0.5}, hooks=OWN), 51),
+        # After step 51 a hook sees the rate of the next step, which differs.
+        (identity(hooks=OWN), identity(schedule={"decay_ratio": 0.5}, hooks=OWN), 50),
+        (identity(hooks=CALLING), identity(200, hooks=CALLING), 0),
+        (identity(hooks=CALLING), identity(schedule={"decay_ratio": 0.5}, hooks=CALLING), 50),
+        (identity(hooks=CALLING), identity(seed=1, hooks=CALLING), 0),
     ],
 )
 def test_common_steps(one, other, expected):
@@ -223,3 +229,28 @@ def test_the_rates_of_common_steps_are_equal(one, data, steps, more):
     common = common_steps(identity(steps, scheduler=one), identity(more, scheduler=other))
     is_kin = one["_target_"] == other["_target_"]
     assert common == expected if is_kin else common in (0, expected)
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ({"_target_": "my.Hook"}, True),
+        ({"_target_": "launcher.FunctionHook", "on_log": "my.package.function"}, True),
+        ({"_target_": "launcher.FunctionHook", "on_log": "my:function"}, True),
+        ({"_target_": "launcher.FunctionHook", "on_log": ["launcher.f", {"a": "größe.f"}]}, True),
+        ({"_target_": "launcher.FunctionHook", "on_log": "launcher.f"}, False),
+        ({"_target_": "launcher.hooks.ema.EmaHook", "decay": 0.5, "start": "initial"}, False),
+        ({"metric": "val/loss", "path": "checkpoints", "interval": "0.5epoch"}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_code_of_the_user_is_found_wherever_a_hook_names_it(node, expected):
+    assert names_own_code({"mine": node}) is expected
+
+
+def test_the_keys_that_limit_the_common_steps_are_named():
+    longer = identity(200, seed=1)
+    assert obstacles(identity(), longer, 1) == {"seed": [1, 0]}
+    assert obstacles(identity(), identity(200), 90) == {"scheduler.max_steps": [200, 100]}
+    assert obstacles(identity(), identity(200), 81) == {}

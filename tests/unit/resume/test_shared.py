@@ -5,12 +5,15 @@ import sys
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
 from launcher.resume.common_steps import comparable
-from launcher.resume.shared import SharedStart, steps_to_await
+from launcher.resume.shared import Part, SharedStart, steps_to_await
 from launcher.rundir.record_format import IDENTITY_VERSION
 
+PROCESS = {"number": 1, "started": "", "host": "", "pid": 1}
 READ: Counter[str] = Counter()
 sys.addaudithook(lambda event, values: READ.update([str(values[0])] if event == "open" else []))
 
@@ -27,13 +30,15 @@ def identity(lr: float = 0.1, ratio: float = 0.2) -> dict[str, Any]:
 def test_each_record_is_read_once(tmp_path):
     for number in range(200):
         own = identity(lr=number) if number % 50 else identity(ratio=0.4 + number / 1000)
-        version = {"identity_version": IDENTITY_VERSION, "config": {}, "max_steps": 100}
+        trained = {"settings": comparable(own, {}, 100)}
+        attempt = {"start_step": 0, "end_step": 100, "trained": trained, **PROCESS}
+        version = {"identity_version": IDENTITY_VERSION, "config": {}, "attempts": [attempt]}
         (folder := tmp_path / f"{number:05d}").mkdir()
         (folder / "run.json").write_text(json.dumps({"identity": own, **version}))
-    for step in (20, 60, 80):
-        checkpoint = tmp_path / "00000" / "checkpoints" / f"step-{step:08d}"
-        checkpoint.mkdir(parents=True)
-        (checkpoint / "manifest.json").write_text("{}")
+        for step in (20, 60, 80) if number == 0 else (90,):
+            checkpoint = folder / "checkpoints" / f"step-{step:08d}"
+            checkpoint.mkdir(parents=True)
+            (checkpoint / "manifest.json").write_text("{}")
     READ.clear()
     found = SharedStart(comparable(identity(), {}, 100), {})._sources(tmp_path / "new")
     assert {(source.run.path.name, source.step) for source in found} == {
@@ -42,6 +47,26 @@ def test_each_record_is_read_once(tmp_path):
     }
     records = {name: count for name, count in READ.items() if name.endswith("run.json")}
     assert len(records) == 200 and {*records.values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("is_first", "start", "end", "expected"),
+    [
+        (True, 0, 20, (8, 12, 20)),
+        (True, 0, 10, (8, 10, 10)),
+        (True, 0, 0, (0, 0, 0)),
+        (True, 0, None, (8, 12, 30)),  # It is at work.
+        (False, 8, 20, (0, 12, 20)),
+        (False, 12, 12, (0, 0, 0)),
+        # It stands for the steps that its run shares, also if it has trained none after them.
+        (True, 12, 20, (8, 12, 20)),
+        (True, 12, 12, (8, 12, 12)),
+    ],
+)
+def test_the_steps_that_an_attempt_has_trained(is_first, start, end, expected):
+    attempt: Any = {"number": 1, "start_step": start, "end_step": end}
+    part = Part(attempt, {}, 99, is_first)
+    assert tuple(part.last_of(step) for step in (8, 12, 30)) == expected
 
 
 LINES: list[dict[str, Any]] = [

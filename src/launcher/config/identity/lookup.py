@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from launcher.config.identity.course import describe_courses
 from launcher.config.identity.difference import by_choice, diff, in_a_line
 from launcher.config.identity.equivalence import canonical, identity_key
 from launcher.config.identity.record_entry import read_identity
@@ -17,6 +18,7 @@ from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import RecordData
 from launcher.rundir.run_on_disk import RunOnDisk
+from launcher.rundir.training_history import forget_settings
 
 MAX_SHOWN_RUNS = 5
 """Maximum number of runs in a message."""
@@ -58,6 +60,7 @@ def _read_runs(folder: Path) -> Iterator[RunOnDisk]:
             # These are most of a record, and thousands of runs stay in memory.
             run.record.pop("config", None)
             run.record.pop("trials", None)
+            forget_settings(run.attempts)
             yield run
 
 
@@ -112,9 +115,10 @@ def describe_nearest_run(folder: Path, record: RecordData) -> str | None:
     *_, run, changes = max(near, key=lambda candidate: candidate[:2])
     best = run.record.get("best")
     value = "" if best is None else f", {best['metric']} {best['value']:.4g}"
+    trained = describe_courses(RunOnDisk.read(run.path).record, ())
     return (
         f"New run. The nearest is {run.folder.path.name} ({run.record.get('state')}{value});"
-        f" {in_a_line(changes)}."
+        f" {in_a_line(changes)}{f'; it was trained with {trained}' if trained else ''}."
     )
 
 

@@ -5,6 +5,7 @@ settings in two identities (None where one has no such part) and both identities
 number of first steps that are bitwise identical. A key without a rule matters from the first step.
 """
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from launcher.config.tree import Node, walk
 
 ALL_STEPS = sys.maxsize
 """The steps of any run."""
+CODE_PATH = re.compile(r"[^\W\d]\w*([.:][^\W\d]\w*)+")
+"""A text that may be the path of a class or function: `package.module.name`."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,14 @@ class Pair:
         lengths = [tree["trainer"]["max_steps"] for tree in (self.one, self.other)]
         return 0 if None in lengths else min(lengths) - 1
 
+    @property
+    def has_own_hooks(self) -> bool:
+        """Return whether a hook of either run calls code of the user, which may ask for anything.
+
+        A hook in which they differ has no common step.
+        """
+        return any(names_own_code(tree.get("hooks")) for tree in (self.one, self.other))
+
 
 Rule = Callable[[Any, Any, Pair], int]
 
@@ -52,9 +63,15 @@ def before_last_line(one: Node | None, other: Node | None, pair: Pair) -> int:
 def before_an_end(one: Node, other: Node, pair: Pair) -> int:
     """The rule of the length of a run, which a user's own hook may ask for at any step."""
     has_epochs = [node.get("max_epochs") is not None for node in (one, other)]
-    hooks = walk(pair.one.get("hooks"), lists=True)
-    own = [value for path, value in hooks if path.endswith("_target_") and not is_ours(value)]
-    return 0 if own or has_epochs[0] != has_epochs[1] else pair.steps_before_an_end
+    if pair.has_own_hooks or has_epochs[0] != has_epochs[1]:
+        return 0
+    return pair.steps_before_an_end
+
+
+def names_own_code(node: object) -> bool:
+    """Return whether a text in a node may be the path of a class or function of the user."""
+    texts = [value for _, value in walk(node, lists=True) if isinstance(value, str)]
+    return any(CODE_PATH.fullmatch(text) and not is_ours(text) for text in texts)
 
 
 def is_ours(target: object) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
+from launcher.config.identity.course import courses, describe_course
 from launcher.config.identity.difference import columns, diff, is_within
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
@@ -37,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     labels = [run.label for run in runs]
     if arguments.why:
         sections, lines = {"identity": columns(diff(*map(identity_of, runs)))}, []
+        sections |= trained_with(runs)
     else:
         sections, lines = all_of(runs), first_differences(runs)
     if arguments.json:
@@ -72,10 +74,24 @@ def all_of(runs: StoredRuns) -> dict[str, Rows]:
     return {
         "configuration": configuration(runs, counted=True),
         "configuration that cannot change the numbers": configuration(runs, counted=False),
+        **trained_with(runs),
         "code": code(runs),
         "machine": machine(runs),
         "results": results(runs),
     }
+
+
+def trained_with(runs: StoredRuns) -> dict[str, Rows]:
+    """Return the values of steps that a run's identity does not tell, if there are any."""
+    records = [RunOnDisk.read(run.path).record for run in runs]
+    found = [
+        courses(record, run.identity_exclude) for record, run in zip(records, runs, strict=True)
+    ]
+    rows = {
+        key: [describe_course(course[key]) if key in course else None for course in found]
+        for key in sorted(set().union(*found))
+    }
+    return {"trained with": rows} if rows else {}
 
 
 def configuration(runs: StoredRuns, counted: bool) -> Rows:

@@ -166,7 +166,6 @@ class Panel:
     def draw_bands(self, groups: Sequence[Group]) -> None:
         """Draw the mean of each group, and one standard deviation around it."""
         for group, color in zip(groups, cycle(COLORS), strict=False):
-            label = plain_text(f"{group.label or group.runs[0].name} (n={len(group.runs)})")
             for metric in filter(None, (self.metric, self.dots)):
                 curves = [run.history.curve(metric) for run in group.runs]
                 shown = band(
@@ -174,11 +173,17 @@ class Panel:
                     self.is_log,
                 )
                 marks = DOTS if metric.startswith(VALIDATION) else {}
-                name = label if metric == self.metric else None
-                self.drawn.plot(shown.x, shown.mean, color=color, label=name, **marks)
+                label = label_of(group, shown.count) if metric == self.metric else None
+                self.drawn.plot(shown.x, shown.mean, color=color, label=label, **marks)
                 self.drawn.fill_between(
                     shown.x, shown.low, shown.high, color=color, alpha=0.18, lw=0
                 )
+
+
+def label_of(group: Group, count: int) -> str:
+    """Label a group by what distinguishes it, and by how many of its runs the band has."""
+    name, total = group.label or group.runs[0].name, len(group.runs)
+    return plain_text(f"{name} (n={count})" if count == total else f"{name} (n={count} of {total})")
 
 
 def labels_of(runs: StoredRuns) -> list[str]:

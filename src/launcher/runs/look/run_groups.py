@@ -46,6 +46,14 @@ class Group:
         numbers = [number(best_of(run, key)) for run in self.completed]
         return [value for value in numbers if value is not None and math.isfinite(value)]
 
+    def spread(self, key: str) -> str:
+        """Format the mean and standard deviation of a metric or setting, and of how many runs.
+
+        The number is left out if all completed runs have a value: they have a column of their own.
+        """
+        values, count = self.values(key), len(self.completed)
+        return spread(values) + ("" if len(values) == count else f" ({len(values)} of {count})")
+
 
 def best_of(run: StoredRun, key: str) -> object:
     """Return the value at the best checkpoint (`best val/loss`), or the newest one."""
@@ -124,7 +132,7 @@ def table(groups: Sequence[Group], keys: Sequence[str], width: int | None = None
         "differs in": [group.label or "-" for group in groups],
         "state": [count_states(group.runs) for group in groups],
         "n": [str(len(group.completed)) for group in groups],
-    } | {key: [spread(group.values(key)) for group in groups] for key in keys}
+    } | {key: [group.spread(key) for group in groups] for key in keys}
     headings = headings_that_fit(
         columns, [*keys[:0:-1], "state", "name"], width, {"differs in": 26}
     )
@@ -140,4 +148,5 @@ def as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
         "runs": [run.id for run in group.runs],
         "n": len(group.completed),
         "metrics": {column: group.values(column) for column in columns},
+        "averaged": {column: len(group.values(column)) for column in columns},
     }

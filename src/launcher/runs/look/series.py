@@ -51,6 +51,8 @@ class Band:
     mean: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
+    count: int = 0
+    """The number of curves that have a value."""
 
 
 def band(curves: Sequence[Curve], log: bool = False) -> Band:
@@ -61,9 +63,10 @@ def band(curves: Sequence[Curve], log: bool = False) -> Band:
             if math.isfinite(y) and (y > 0 or not log)
         }
         for curve in curves
-        if curve.x
     ]
-    result, back = Band(), math.exp if log else float
+    # A run without a value has no part in the mean.
+    tables = [table for table in tables if table]
+    result, back = Band(count=len(tables)), math.exp if log else float
     for x in sorted(set.intersection(*map(set, tables))) if tables else []:
         values = [table[x] for table in tables]
         mean, sd = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0

@@ -5,8 +5,10 @@ import math
 
 import pytest
 
+from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import Curve
 from launcher.runs.find_runs import find_runs
+from launcher.runs.look.plot import label_of
 from launcher.runs.look.run_groups import group_runs, table
 from launcher.runs.look.series import band
 
@@ -53,6 +55,21 @@ def test_the_table_groups_runs_over_seeds(sweep, runs, outputs):
     assert len(first) <= 40 and "adamw" in first and "best val/loss" in heading
 
 
+@pytest.mark.parametrize("value", [None, "nan", "inf"])
+def test_a_mean_says_of_how_many_runs_it_is(sweep, runs, outputs, change, value):
+    """The other runs of its group have no value of the metric, or none that is finite."""
+    newest = {} if value is None else {"val/loss": [value, 20]}
+    change(RunFolder(outputs / "toy" / "00"), logged={"curve": "", "newest": newest})
+    lines = runs("list", "--over", "seed", "--columns", "val/loss")[1].splitlines()
+    assert [line.split("  ")[-1].strip() for line in lines[1:]] == [
+        "0.35 ± 0.071 (2 of 3)",
+        "0.55 ± 0.071",
+    ]
+    found = json.loads(runs("list", "--over", "seed", "--columns", "val/loss", "--json")[1])
+    assert [group["averaged"] for group in found] == [{"val/loss": 2}, {"val/loss": 2}]
+    assert [group["n"] for group in found] == [3, 2]
+
+
 def test_json_has_the_values_of_completed_runs(sweep, runs):
     words = ("--columns", "val/loss", "--sort", "val/loss", "--reverse", "--json")
     groups = json.loads(runs("--over", "seed", *words)[1])
@@ -73,6 +90,7 @@ def test_a_band_is_where_all_curves_have_values_and_positive_on_a_logarithmic_sc
     assert (found.x, found.mean) == ([1, 3], [2, 4])
     assert found.low == pytest.approx([2 - math.sqrt(2), 4 - math.sqrt(2)])
     assert found.high == pytest.approx([2 + math.sqrt(2), 4 + math.sqrt(2)])
+    assert found.count == 2
     found = band([Curve([1, 2], [0.01, 1]), Curve([1, 2], [1, 0])], log=True)
     assert (found.x, found.mean) == ([1], pytest.approx([0.1]))
     assert 0 < found.low[0] < 0.1 < found.high[0]
@@ -84,6 +102,9 @@ def test_plot_and_report_draw_bands(sweep, runs, outputs, tmp_path):
     words = ("plot", "seed>-1", "--over", "seed")
     assert runs(*words, "--metric", "val/loss", "-o", tmp_path / "plot.svg")[0] == 0
     assert "PolyCollection" in (tmp_path / "plot.svg").read_text()
+    adamw, sgd = group_runs(find_runs(outputs), "seed")
+    assert label_of(adamw, 3) == "optimizer=adamw (n=3)"
+    assert label_of(sgd, 2) == "optimizer=sgd (n=2 of 3)"
     assert runs("report", "--over", "seed")[0] == 0
     page = (outputs / "report.html").read_text()
     assert '"groups":[{"label":"optimizer=adamw","runs":["toy/00","toy/01","toy/02"]}' in page
