@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -10,6 +11,7 @@ from launcher.config.identity.difference import ABSENT, describe, diff, is_withi
 from launcher.config.plain_yaml import load
 from launcher.config.run_config import read_tree
 from launcher.config.schema.lane_rules import without_effect
+from launcher.config.schema.observers import uncounted_keys
 from launcher.config.settings import AUTO
 from launcher.config.tree import Node, get
 from launcher.rundir.imported_sources import digest_imported_sources, source_changes
@@ -46,7 +48,7 @@ def changes_since(
         sources: the digests of the user's own source files, see `digest_imported_sources`.
         ignored: further keys that do not count.
     """
-    ignored = {*ATTEMPT_KEYS, *ignored, *(get(config, "run.identity_exclude") or ())}
+    ignored = {*ATTEMPT_KEYS, *ignored, *uncounted_keys(config, partial(get, config))}
     ignored |= without_effect(get(config, "trainer.lanes"))
     if get(config, AUTO_KEY) == AUTO:
         # An attempt replaces it by its own number.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import xxhash
 
@@ -50,6 +51,8 @@ class DocumentData(DataSource):
         vocab_size: the number of tokens, to which models with new weights refer.
         cache: folder for the tokens.
     """
+
+    writes: ClassVar = ("cache",)
 
     files: Patterns
     val_files: Patterns | None = None

@@ -240,13 +240,19 @@ class BaseHook:
             check_event(name, type(self).__name__)
         super().__setattr__(name, value)
 
+    changes_numbers: ClassVar[bool] = True
+    """False if this hook only observes: it changes no number of the run, so its node is not part of
+    the run's identity. This attribute and the next three are read from the source, also of a base
+    class, so they are literals."""
+    provides: ClassVar[tuple[str, ...] | None] = None
+    """What other hooks can need of this one, as the groups of metrics that it logs: `("val/",)`.
+    None: anything."""
     needs: ClassVar[dict[str, str]] = {}
-    """Hooks without which this one has no effect, by the setting that makes it need them:
-    `{"metric=val/*": "evaluation"}`. A configuration without them is rejected. This attribute and
-    the next two are read from the source, so they are literals."""
+    """What this hook needs of others to have an effect, by the setting that makes it need it:
+    `{"evaluate=true": "evaluation"}`. A configuration without it is rejected."""
     steered_by: ClassVar[tuple[str, ...]] = ()
-    """Parameters that name metrics by which this hook steers training: `("metric",)`. The hook that
-    measures such a metric, by `needs`, belongs to the identity of the run."""
+    """Parameters that name metrics by which this hook steers training: `("metric",)`. A hook that
+    provides such a metric is needed, and belongs to the identity of the run."""
     runs_first: ClassVar[bool] = False
     """True if this hook is called before the others, which read what it adds to
     `trainer.step_info`."""

@@ -59,6 +59,8 @@ class EvaluationHook(BaseHook):
         ['val/loss']
     """
 
+    changes_numbers: ClassVar = False
+    provides: ClassVar = ("evaluation", "val/")
     needs: ClassVar = {"test=best": "checkpointing"}
 
     def __init__(

@@ -27,6 +27,8 @@ class ExportHook(BaseHook):
         dtype: convert floating-point tensors. Default None: they are not converted.
     """
 
+    changes_numbers: ClassVar = False
+    provides: ClassVar = ()
     needs: ClassVar = {"checkpoint=*": "checkpointing", "weights=ema*": "ema"}
     matters_from: ClassVar = {"*": never}
 

@@ -1,5 +1,7 @@
 """Logs the norms of gradients by block."""
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 
@@ -18,6 +20,9 @@ class GradientsHook(BaseHook):
     Args:
         interval: steps between two logged lines.
     """
+
+    changes_numbers: ClassVar = False
+    provides: ClassVar = ("gradients/",)
 
     def __init__(self, interval: PositiveInt = 10):
         self.interval = interval

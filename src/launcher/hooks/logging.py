@@ -1,5 +1,7 @@
 """Logs means over each interval by `trainer.log`, which hands them to every tracker."""
 
+from typing import ClassVar
+
 from launcher.hooks.base import State, TrainerView
 from launcher.hooks.stats import Stats, StatsHook
 from launcher.types import PositiveInt
@@ -24,6 +26,9 @@ class LoggingHook(StatsHook):
         >>> "train/loss" in trainer.state.metrics
         True
     """
+
+    changes_numbers: ClassVar = False
+    provides: ClassVar = ("logging", "train/")
 
     def __init__(self, interval: PositiveInt = 10, sync: bool = True):
         super().__init__(interval, sync)

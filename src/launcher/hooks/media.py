@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -41,6 +41,8 @@ class MediaHook(LineFileHook):
         >>> "step 1" in Path("drawn/media.jsonl").read_text()
         True
     """
+
+    changes_numbers: ClassVar = False
 
     key, name, once = "media", "media.jsonl", False
     image_folder = "images"

@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from typing import ClassVar
 
 import torch
 
@@ -35,6 +36,9 @@ class MemoryHook(IntervalHook):
         >>> trainer.state.metrics["memory/rank_0"] > 0
         True
     """
+
+    changes_numbers: ClassVar = False
+    provides: ClassVar = ("memory/",)
 
     runs_first = True
 

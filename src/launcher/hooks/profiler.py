@@ -24,6 +24,8 @@ class ProfilerHook(BaseHook):
         with_stack: record the source lines of the operations.
     """
 
+    changes_numbers: ClassVar = False
+    provides: ClassVar = ()
     matters_from: ClassVar = {"*": never}
 
     def __init__(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -41,6 +41,9 @@ class SamplesHook(IntervalHook):
         encode, decode: functions from text to tokens and back, such as a tokenizer's. Default None:
             bytes.
     """
+
+    changes_numbers: ClassVar = False
+    provides: ClassVar = ()
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Skips updates whose loss or gradient norm is an outlier."""
 
 from functools import partial
+from typing import ClassVar
 
 import torch
 
@@ -34,6 +35,8 @@ class SkipSpikesHook(IntervalHook):
         grad_norm: judge the norm before clipping.
         interval: steps between two logged lines, at which the device's decisions are read.
     """
+
+    provides: ClassVar = ("spikes/",)
 
     def __init__(
         self,

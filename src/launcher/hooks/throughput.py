@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -32,6 +32,9 @@ class ThroughputHook(IntervalHook):
         peak_tflops: peak performance of one device, in TFLOP/s. Default None: from a table of
             devices. It is logged, and without it there is no MFU.
     """
+
+    changes_numbers: ClassVar = False
+    provides: ClassVar = ("throughput/",)
 
     runs_first = True
 

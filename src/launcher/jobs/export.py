@@ -1,7 +1,7 @@
 """job=export, which writes a run's weights for other programs, as `export/model.safetensors`."""
 
 import re
-from typing import Literal
+from typing import ClassVar, Literal
 
 from launcher.checkpoint.export_weights import Export
 from launcher.checkpoint.find_checkpoint import find_checkpoint
@@ -23,6 +23,11 @@ class ExportJob:
         dtype: convert floating-point tensors. Default None: they are not converted.
         max_shard_size: a larger Hugging Face model is written in several files.
     """
+
+    needs_optimizer: ClassVar = False
+    one_process: ClassVar = True
+    reads: ClassVar = ()
+    code_keys: ClassVar = ("trust",)
 
     def __init__(
         self,

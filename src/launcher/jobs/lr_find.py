@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -181,6 +181,8 @@ class LRFindJob:
     It suggests the rate at which the loss falls fastest. It writes `<folder>/<run name>-<run
     id>.json`, and no run. See `find_lr` for the other arguments.
     """
+
+    writes: ClassVar = ("folder",)
 
     def __init__(
         self,

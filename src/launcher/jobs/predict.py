@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, ClassVar, Literal
 
 import numpy as np
 import orjson
@@ -49,6 +49,10 @@ class PredictJob:
         batch_size: samples of a forward pass. Default None: the size of a micro-batch, else of a
             batch.
     """
+
+    needs_optimizer: ClassVar = False
+    reads: ClassVar = ("predict",)
+    code_keys: ClassVar = ("trust",)
 
     def __init__(
         self,

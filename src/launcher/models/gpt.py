@@ -1,6 +1,7 @@
 """A decoder-only transformer over tokens, with the architecture of Llama."""
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,7 @@ class GPT(Model):
         ConfigError: the sizes do not fit each other.
     """
 
+    later_keys: ClassVar = ("logits_chunk",)
     is_language_model = True
 
     def __init__(

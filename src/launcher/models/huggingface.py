@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,8 @@ class HuggingFaceModel(Model):
         ConfigError: transformers is not installed, there is no such model, configuration key or
             file, or the data do not fit the model.
     """
+
+    later_keys: ClassVar = ("liger",)
 
     def __init__(
         self,

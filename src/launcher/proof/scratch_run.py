@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.config.options import own_target
 from launcher.config.tree import Node
 from launcher.errors import ConfigError
 from launcher.process.child import ENTRY, describe_end, last_lines, start_child
@@ -17,7 +18,6 @@ from launcher.process.files import expand
 from launcher.process.process_id import RANK_VARIABLES
 from launcher.rundir.folder import RunFolder, checkpoint_of, step_name, weights_source
 
-CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 CONTINUED_FILES = ("metrics.jsonl", "media.jsonl")
 """Files that a resume cuts back to its checkpoint, and continues."""
 STOP_CODE = 128 + signal.SIGTERM
@@ -96,6 +96,7 @@ class ScratchRun(Traced):
 
     def _settings(self, end: int, stop_at: int | None) -> dict[str, Any]:
         from launcher.config.run_config import replace_values
+        from launcher.config.schema.checks import saves
 
         hooks = {name: dict(hook) for name, hook in self.config["hooks"].items() if hook}
         for name, hook in hooks.items():
@@ -103,7 +104,7 @@ class ScratchRun(Traced):
                 hook["path"] = str(name)
             if "load" in hook:
                 hook["load"] = "auto"
-            if hook.get("_target_") == CHECKPOINTING and self.save_at is not None:
+            if saves(name, hook) and self.save_at is not None:
                 hook["keep_steps"] = [self.save_at]
         if self.is_traced:
             trace = "launcher.proof.trace.TraceHook"
@@ -118,8 +119,8 @@ class ScratchRun(Traced):
             # The folder is the copy's own, so there is no other configuration to compare with.
             "run.identity": None,
             "tracker": {},
-            "dispatch": {"_target_": "launcher.dispatch.local.LocalDispatch", **dispatch},
-            "job": {"_target_": "launcher.jobs.train.TrainJob"},
+            "dispatch": {"_target_": own_target("dispatch", "local"), **dispatch},
+            "job": {"_target_": own_target("job", "train")},
             "trainer.pause_at": end,
             "hooks": hooks,
             **starts_of(self.config),

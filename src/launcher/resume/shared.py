@@ -18,6 +18,8 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, Unsupporte
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
+from launcher.config.schema.checks import saves
+from launcher.config.schema.signature import defined_as
 from launcher.config.tree import Node, nest
 from launcher.process.files import fsync_file, replace_file
 from launcher.resume.common_steps import common_steps, comparable
@@ -31,7 +33,6 @@ from launcher.rundir.step_lines import step_of
 
 ATTEMPT = re.compile(rb'"attempt": ?(-?\d+)')
 LINES = ("metrics.jsonl", "media.jsonl")
-CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 
 States = Mapping[str, dict[str, Any]]
 """States of hooks, by the names of these."""
@@ -70,7 +71,8 @@ class Source:
         leaves = nest(self.record["config"])["run"].get("leaves") or {}
         if not leaves or RunOnDisk.read(self.run).recorded_state != "completed":
             return
-        settings = next(iter(_settings(self.identity, CHECKPOINTING)), {})
+        hooks = self.identity["hooks"].items()
+        settings = next((node for name, node in hooks if saves(name, node)), {})
         keys = ("keep_previous", "keep_interval", "keep_steps")
         options = {key: settings[key] for key in keys if settings.get(key)}
         waiting = steps_to_await(
@@ -148,8 +150,9 @@ class SharedStart:
         # Reading the weights twice is better than a start that fails half way.
         verify(path)
         states = self._states(trainer, source, source.step)
-        notes = with_states(_read_hooks(path), states).get("CheckpointingHook", {})
-        best = notes.get("checkpointing", {}).get("best") or {}
+        notes = with_states(_read_hooks(path), states).values()
+        saved = next((note["checkpointing"] for note in notes if "checkpointing" in note), {})
+        best = saved.get("best") or {}
         step = source.step if best.get("value") is None else best["step"]
         if step < source.step:
             verify(source.path(step))
@@ -273,7 +276,8 @@ def _read_hooks(path: Path) -> States:
 
 def _settings(identity: Node, target: str) -> list[Node]:
     """Return the settings of the hooks of a class."""
-    return [node for node in identity["hooks"].values() if node and node["_target_"] == target]
+    hooks = identity["hooks"].values()
+    return [node for node in hooks if node and defined_as(node["_target_"]) == target]
 
 
 def _lines(path: Path) -> list[Node]:

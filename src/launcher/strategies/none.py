@@ -1,5 +1,7 @@
 """One process, one device."""
 
+from typing import ClassVar
+
 import torch
 
 from launcher.errors import ConfigError
@@ -13,6 +15,7 @@ from launcher.strategies.step import StepPlan
 class NoStrategy(NativeStrategy):
     """The unchanged model on this process's device."""
 
+    one_process: ClassVar = True
     name = "none"
     supports_lanes = True
 

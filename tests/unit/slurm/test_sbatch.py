@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from launcher.config.compose.composer import compose
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import construct
-from launcher.config.options import TRAIN_JOB
+from launcher.config.options import own_target
 from launcher.config.run_config import RunConfig, from_stored, read_tree, resolve_node
 from launcher.config.secrets import escape
 from launcher.dispatch.jobs import Job
@@ -53,7 +53,7 @@ def run_of(tmp_path, lanes):
     config = {
         "run": {"name": "mlp", "dir": str(tmp_path), "resume": "auto"},
         "paths": {"outputs": tmp_path},
-        "job": {"_target_": TRAIN_JOB},
+        "job": {"_target_": own_target("job", "train")},
         "trainer": {"lanes": lanes, "max_steps": 9},
         "hooks": {"checkpointing": {}},
     }

@@ -90,24 +90,50 @@ def signature_of(target: str | None) -> Signature | None:
 
 
 @cache
-def attribute(target: str, name: str) -> Any:
-    """Return a literal that is a class's attribute, own or inherited, or None."""
+def defined_as(target: str) -> str:
+    """Return the name under which a class or function is defined, or its own if it is not found."""
     try:
         definition = locate(target)
-        return _attribute(definition, name) if isinstance(definition, Definition) else None
     except (NotFound, Unresolvable, RecursionError):
-        return None
+        return target
+    name = getattr(getattr(definition, "node", None), "name", None)
+    return target if name is None else f"{definition.module.name}.{name}"
+
+
+@cache
+def attribute(target: str, name: str) -> Any:
+    """Return the literal value of a class's attribute, or of an attribute of a function's module.
+
+    Returns:
+        The own or inherited value; `REQUIRED` if there is none, and `UNKNOWN` if only running code
+            defines it.
+    """
+    try:
+        definition = locate(target)
+        return UNKNOWN if isinstance(definition, Module) else _attribute(definition, name)
+    except (NotFound, Unresolvable, RecursionError):
+        return UNKNOWN
 
 
 def _attribute(definition: Definition, name: str) -> object:
-    if not isinstance(definition.node, ast.ClassDef):
-        return None
-    statement = bind(definition.node.body)[0].get(name)
-    if isinstance(statement, ast.Assign | ast.AnnAssign):
-        value = _default(statement.value)
-        return None if value in (REQUIRED, UNKNOWN) else value
-    above = (_attribute(base, name) for base in _bases(definition) if base is not None)
-    return next((value for value in above if value is not None), None)
+    node, module = definition.node, definition.module
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return _assigned(bindings(module)[0].get(name))
+    if not isinstance(node, ast.ClassDef):
+        return UNKNOWN
+    value = _assigned(bind(node.body)[0].get(name))
+    for base in _bases(definition):
+        if value is not REQUIRED:
+            break
+        value = UNKNOWN if base is None else _attribute(base, name)
+    return value
+
+
+def _assigned(statement: object) -> object:
+    """Return the literal that a statement assigns, as `_default` does."""
+    return (
+        _default(statement.value) if isinstance(statement, ast.Assign | ast.AnnAssign) else REQUIRED
+    )
 
 
 def _constructor(definition: Definition, name: str) -> Signature | None:

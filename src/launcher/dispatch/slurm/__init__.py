@@ -80,6 +80,8 @@ class SlurmDispatch:
         python: interpreter on the nodes. Default null: this one.
     """
 
+    code_keys: ClassVar = ("setup", "prefix", "python", "srun", "sbatch")
+
     nodes: PositiveInt | str = 1
     gpus_per_node: NonNegativeInt = 0
     tasks_per_node: PositiveInt | None = None

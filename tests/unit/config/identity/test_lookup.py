@@ -176,7 +176,7 @@ def test_new_keys_are_one_line(tmp_path):
         (["optimizer.lr=0.5", "seed=4"], "optimizer.lr: 0.003 -> 0.5, seed: 3 -> 4"),
         (["optimizer=sgd"], "optimizer: adamw -> sgd, seed: 3 -> 0"),
         (["strategy=ddp"], "strategy: auto -> ddp, seed: 3 -> 0"),
-        (["seed=3", "+hooks.own={_target_:builtins.dict,a:1}"], "hooks.own={_target_:"),
+        (["seed=3", "+hooks.own={_target_:launcher.hooks.base.BaseHook,a:1}"], "hooks.own={_target_:"),
         (["seed=3", "~model.dropout", "device=cpu"], None),
         (["optimizer=sgd", "trainer.max_steps=1", "data.batch_size=2"], None),
     ],

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from launcher.config.schema.checks import crosschecks
-from launcher.config.schema.deepspeed_file import SET_BY_LAUNCHER, TARGET, ZERO, read_file
+from launcher.config.options import own_target
+from launcher.config.schema.deepspeed_file import SET_BY_LAUNCHER, ZERO, read_file
 from launcher.errors import ConfigError
 
-STRATEGY = {"_target_": TARGET, "zero_stage": 2, "offload_optimizer": False, "overlap_comm": True}
+STRATEGY = {"_target_": own_target("strategy", "deepspeed"), "zero_stage": 2, "offload_optimizer": False, "overlap_comm": True}
 RUN: dict[str, Any] = {
     "data": {"batch_size": 16},
     "trainer": {"max_steps": 100, "micro_batch_size": 4, "max_grad_norm": 1.0}
