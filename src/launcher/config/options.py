@@ -31,7 +31,8 @@ def main_folder() -> Traversable:
 @cache
 def own_option(group: str, name: str) -> Node:
     """Return the content of a YAML file of Launcher's own."""
-    return plain_yaml.load((main_folder() / group / f"{name}.yaml").read_bytes())
+    node: Node = plain_yaml.load((main_folder() / group / f"{name}.yaml").read_bytes())
+    return node
 
 
 def own_target(group: str, name: str) -> str:

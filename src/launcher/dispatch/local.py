@@ -10,12 +10,13 @@ from typing import Literal
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.declared import declared
 from launcher.dispatch import forced_exit
+from launcher.dispatch.child_command import ENTRY
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.run_job import execute_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.process.child import ENTRY, describe_end, last_lines
+from launcher.process.child import describe_end, last_lines
 from launcher.process.gpus import count_gpus
 from launcher.run_advice import is_done
 from launcher.rundir.folder import RunFolder

@@ -12,8 +12,9 @@ from typing import Any
 
 from launcher.config.options import own_target
 from launcher.config.tree import Node
+from launcher.dispatch.child_command import ENTRY
 from launcher.errors import ConfigError
-from launcher.process.child import ENTRY, describe_end, last_lines, start_child
+from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.files import expand
 from launcher.process.process_id import RANK_VARIABLES
 from launcher.rundir.folder import RunFolder, checkpoint_of, step_name, weights_source

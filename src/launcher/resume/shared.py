@@ -72,7 +72,7 @@ class Source:
         if not leaves or RunOnDisk.read(self.run).recorded_state != "completed":
             return
         hooks = self.identity["hooks"].items()
-        settings = next((node for name, node in hooks if saves(name, node)), {})
+        settings: Node = next((node for name, node in hooks if saves(name, node)), {})
         keys = ("keep_previous", "keep_interval", "keep_steps")
         options = {key: settings[key] for key in keys if settings.get(key)}
         waiting = steps_to_await(
@@ -151,8 +151,8 @@ class SharedStart:
         verify(path)
         states = self._states(trainer, source, source.step)
         notes = with_states(_read_hooks(path), states).values()
-        saved = next((note["checkpointing"] for note in notes if "checkpointing" in note), {})
-        best = saved.get("best") or {}
+        saved = [note["checkpointing"] for note in notes if "checkpointing" in note]
+        best = (saved[0].get("best") if saved else None) or {}
         step = source.step if best.get("value") is None else best["step"]
         if step < source.step:
             verify(source.path(step))

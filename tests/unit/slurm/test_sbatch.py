@@ -160,7 +160,8 @@ def test_settings_that_cannot_work_are_rejected(settings, key):
 def test_flags_of_sbatch(tmp_path, monkeypatch, sbatch, key, lines):
     monkeypatch.setenv("SBATCH_PARTITION", "own")
     flags = SlurmDispatch(sbatch=sbatch).flags()
-    text = Script("gpt", flags).text(tmp_path / "50%j" / "job-0.sh", 2, None).replace("'", "")
+    script = Script("gpt", flags, task=["-m", "task"])
+    text = script.text(tmp_path / "50%j" / "job-0.sh", 2, None).replace("'", "")
     flags = [line for line in text.splitlines() if line.startswith("#SBATCH") and key in line]
     assert sorted(flags) == [f"#SBATCH --{line.format(folder=tmp_path)}" for line in lines]
 

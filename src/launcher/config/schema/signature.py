@@ -25,6 +25,7 @@ REQUIRED = object()
 UNKNOWN = object()
 """Default that is not a literal in the source."""
 
+NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 SIGNATURE_PRESERVING = {
     "abstractmethod", "cache", "contextmanager", "deprecated", "final", "inference_mode",
     "lru_cache", "no_grad", "override",
@@ -96,8 +97,9 @@ def defined_as(target: str) -> str:
         definition = locate(target)
     except (NotFound, Unresolvable, RecursionError):
         return target
-    name = getattr(getattr(definition, "node", None), "name", None)
-    return target if name is None else f"{definition.module.name}.{name}"
+    if isinstance(definition, Definition) and isinstance(definition.node, NAMED):
+        return f"{definition.module.name}.{definition.node.name}"
+    return target
 
 
 @cache
