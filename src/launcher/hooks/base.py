@@ -245,11 +245,11 @@ class BaseHook:
     the run's identity. This attribute and the next three are read from the source, also of a base
     class, so they are literals."""
     provides: ClassVar[tuple[str, ...] | None] = None
-    """What other hooks can need of this one, as the groups of metrics that it logs: `("val/",)`.
-    None: anything."""
+    """Names of what other hooks can need of this one, as the groups of metrics that it logs:
+    `("val/",)`. None: anything."""
     needs: ClassVar[dict[str, str]] = {}
-    """What this hook needs of others to have an effect, by the setting that makes it need it:
-    `{"evaluate=true": "evaluation"}`. A configuration without it is rejected."""
+    """Names of what this hook needs of others to have an effect, by the setting that makes it need
+    them: `{"evaluate=true": "evaluation"}`. A configuration without them is rejected."""
     steered_by: ClassVar[tuple[str, ...]] = ()
     """Parameters that name metrics by which this hook steers training: `("metric",)`. A hook that
     provides such a metric is needed, and belongs to the identity of the run."""

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.config.schema.source import Definition, locate
 from support.composition import composed, run_of
 from support.paths import ROOT
 
 LINES = Path(__file__).with_name("frozen_option_ids.txt").read_text(encoding="utf-8").splitlines()
 """An id and the overrides that it names in each line: two values of each key of each option, the
 hooks that measure what steers, and the commands of README.md and the pages."""
+TARGETS = Path(__file__).with_name("frozen_targets.txt").read_text(encoding="utf-8").split()
+"""The classes and functions that the options and pages name."""
 PARTS = 12
 
 
@@ -41,6 +44,12 @@ def test_the_table_has_every_option():
     words = set(re.findall(r"[\w.]+", " ".join(LINES)))
     # Options of `hooks`, and the trackers, are chosen in a list.
     assert {file.stem for file in groups} <= words
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_class_that_a_configuration_may_name_stays(target):
+    """Under its old name, from which the id and the stored configurations of runs are made."""
+    assert isinstance(locate(target), Definition)
 
 
 def test_the_id_in_the_readme_is_the_id_of_its_experiment(tmp_path):

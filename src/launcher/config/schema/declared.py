@@ -1,7 +1,7 @@
-"""What the class of a part declares, read from its source without importing it.
+"""Declarations of the class of a part, read from its source without importing it.
 
 A declaration is an attribute of the class, its own or inherited, whose value is a literal:
-`one_process: ClassVar = True`. A function's declarations are those of its module.
+`one_process: ClassVar = True`. A function has the declarations of its module.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What parts declare, and parts of a user's package that derive from ours: each is its base."""
+"""Declarations of parts, also of parts of a user's package that derive from ours."""
 
 import sys
 from collections.abc import Iterator
