@@ -242,7 +242,7 @@ class BaseHook:
 
     changes_numbers: ClassVar[bool] = True
     """False if this hook only observes: it changes no number of the run, so its node is not part of
-    the run's identity. This attribute and the next three are read from the source, also of a base
+    the run's identity. This attribute and the next four are read from the source, also of a base
     class, so they are literals."""
     provides: ClassVar[tuple[str, ...] | None] = None
     """Names of what other hooks can need of this one, as the groups of metrics that it logs:
@@ -253,6 +253,8 @@ class BaseHook:
     steered_by: ClassVar[tuple[str, ...]] = ()
     """Parameters that name metrics by which this hook steers training: `("metric",)`. A hook that
     provides such a metric is needed, and belongs to the identity of the run."""
+    at_the_end: ClassVar[tuple[str, ...]] = ()
+    """Parameters that ask for work once the run is trained. A completed run does it on request."""
     runs_first: ClassVar[bool] = False
     """True if this hook is called before the others, which read what it adds to
     `trainer.step_info`."""

@@ -61,6 +61,7 @@ class EvaluationHook(BaseHook):
 
     changes_numbers: ClassVar = False
     provides: ClassVar = ("evaluation", "val/")
+    at_the_end: ClassVar = ("test",)
     needs: ClassVar = {"test=best": "checkpointing"}
 
     def __init__(

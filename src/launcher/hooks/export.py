@@ -29,6 +29,7 @@ class ExportHook(BaseHook):
 
     changes_numbers: ClassVar = False
     provides: ClassVar = ()
+    at_the_end: ClassVar = ("checkpoint",)
     needs: ClassVar = {"checkpoint=*": "checkpointing", "weights=ema*": "ema"}
     matters_from: ClassVar = {"*": never}
 

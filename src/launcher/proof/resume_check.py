@@ -8,7 +8,7 @@ from typing import ClassVar
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
-from launcher.config.schema.checks import has_checkpointing
+from launcher.config.schema.checks import checkpointing
 from launcher.config.schema.declared import declared, parts
 from launcher.errors import ConfigError, TrainingError
 from launcher.process.ranks import Ranks
@@ -96,7 +96,7 @@ class ResumeCheckJob:
 
 def check(config: RunConfig, steps: int, world_size: int) -> None:
     """Check that the configuration can be stopped and resumed after so many steps, here."""
-    if not has_checkpointing(config.plain):
+    if checkpointing(config.plain) is None:
         raise ConfigError(
             "job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the"
             " hook."

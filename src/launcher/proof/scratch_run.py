@@ -97,7 +97,7 @@ class ScratchRun(Traced):
 
     def _settings(self, end: int, stop_at: int | None) -> dict[str, Any]:
         from launcher.config.run_config import replace_values
-        from launcher.config.schema.checks import saves
+        from launcher.config.schema.checks import checkpointing
 
         hooks = {name: dict(hook) for name, hook in self.config["hooks"].items() if hook}
         for name, hook in hooks.items():
@@ -105,8 +105,12 @@ class ScratchRun(Traced):
                 hook["path"] = str(name)
             if "load" in hook:
                 hook["load"] = "auto"
-            if saves(name, hook) and self.save_at is not None:
-                hook["keep_steps"] = [self.save_at]
+        saving = checkpointing({"hooks": hooks})
+        if saving is not None and self.save_at is not None:
+            hooks = {
+                name: {**hook, "keep_steps": [self.save_at]} if hook is saving else hook
+                for name, hook in hooks.items()
+            }
         if self.is_traced:
             trace = "launcher.proof.trace.TraceHook"
             hooks["proof_trace"] = {"_target_": trace, "folder": str(self.trace)}

@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.config.construct import target_object
 from launcher.config.identity.difference import diff
-from launcher.config.identity.equivalence import canonical
+from launcher.config.identity.equivalence import without_defaults
 from launcher.config.identity.record_entry import for_json
 from launcher.config.schema.matters_from import Pair, Rule, is_ours
 from launcher.config.schema.run_length import with_steps
@@ -30,7 +30,7 @@ def common_steps(one: Node, other: Node, lines: Callable[[], Sequence[Node]] = t
         lines: see `launcher.config.schema.matters_from.Pair`.
     """
     rules: dict[tuple[str, Rule], None] = {}
-    for key in diff(canonical(one), canonical(other)):
+    for key in diff(without_defaults(one), without_defaults(other)):
         path, rule = _rule(key, one, other)
         if rule is None:
             return 0
@@ -49,7 +49,7 @@ def comparable(identity: Node, config: Node, max_steps: int | None) -> Tree:
 
 def decisive_part(identity: Node) -> str:
     """Return a text that is the same for any two identities with a common step."""
-    return json.dumps(_without_rules(canonical(identity), ""), sort_keys=True)
+    return json.dumps(_without_rules(without_defaults(identity), ""), sort_keys=True)
 
 
 def _without_rules(node: Node, path: str) -> Tree:

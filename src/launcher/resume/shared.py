@@ -18,7 +18,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, Unsupporte
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
-from launcher.config.schema.checks import saves
+from launcher.config.schema.checks import checkpointing
 from launcher.config.schema.signature import defined_as
 from launcher.config.tree import Node, nest
 from launcher.process.files import fsync_file, replace_file
@@ -71,8 +71,7 @@ class Source:
         leaves = nest(self.record["config"])["run"].get("leaves") or {}
         if not leaves or RunOnDisk.read(self.run).recorded_state != "completed":
             return
-        hooks = self.identity["hooks"].items()
-        settings: Node = next((node for name, node in hooks if saves(name, node)), {})
+        settings = checkpointing(self.identity) or {}
         keys = ("keep_previous", "keep_interval", "keep_steps")
         options = {key: settings[key] for key in keys if settings.get(key)}
         waiting = steps_to_await(

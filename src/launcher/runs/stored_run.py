@@ -214,7 +214,7 @@ class StoredRun(RunOnDisk):
         """Keys that change no numbers, also by what the classes of its parts declared."""
         keys = self.settings.get("run.identity_exclude")
         named = [str(key) for key in keys] if isinstance(keys, list) else []
-        named += self.record.get("uncounted", [])
+        named += self.record.get("uncounted") or []
         return named + sorted(without_effect(self.settings.get("trainer.lanes")))
 
 

@@ -42,7 +42,12 @@ def identity_key(identity: Node) -> str:
 
 def canonical(identity: Node) -> Tree:
     """Return an identity without the keys that have their defaults, and the hooks that observe."""
-    reduced: Tree = _reduce(identity, "", uncounted_keys(identity, partial(get, identity)))
+    return without_defaults(identity, uncounted_keys(identity, partial(get, identity)))
+
+
+def without_defaults(identity: Node, uncounted: Collection[str] = ()) -> Tree:
+    """Return an identity without the keys that have their defaults, and without further ones."""
+    reduced: Tree = _reduce(identity, "", uncounted)
     return reduced
 
 

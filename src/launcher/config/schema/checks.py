@@ -6,7 +6,7 @@ The code that depends on a rule calls the same function.
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from glob import iglob
 from math import lcm
@@ -16,14 +16,14 @@ from typing import Any
 from launcher.config.containers import settings_of
 from launcher.config.messages import ConfigIssue, plural, show
 from launcher.config.schema import deepspeed_file
-from launcher.config.schema.declared import declared
+from launcher.config.schema.declared import declared, providing
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.schema.signature import attribute
 from launcher.config.settings import TrainerSettings
-from launcher.config.tree import get, items
+from launcher.config.tree import Node, get, items
 from launcher.process.files import expand
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps, weights_source
 
@@ -65,7 +65,7 @@ def _issue(tree: dict[str, Any], key: str, text: str) -> ConfigIssue:
 
 def _objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """`job.objective`, whose best value is the least or the greatest."""
-    metric, followed = get(tree, "job.objective"), get(tree, "hooks.checkpointing.best_metric")
+    metric, followed = get(tree, "job.objective"), get(checkpointing(tree), "best_metric")
     if not isinstance(metric, str) or get(tree, "job.value") == "last" or metric == followed:
         return
     if direction(metric) is None:
@@ -187,7 +187,7 @@ def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Reject settings that need hooks.checkpointing, which saves and resumes."""
-    if has_checkpointing(tree):
+    if checkpointing(tree) is not None:
         return
     is_set = {
         "trainer.pause_at": type(get(tree, "trainer.pause_at")) is int,
@@ -199,15 +199,10 @@ def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             yield _issue(tree, key, "needs hooks.checkpointing, which saves and resumes; keep it.")
 
 
-def has_checkpointing(config: Mapping[str, object]) -> bool:
-    """Return whether a resolved configuration has the hook that saves and resumes."""
-    return any(saves(name, node) for name, node in items(config, "hooks"))
-
-
-def saves(name: str, hook: object) -> bool:
-    """Return whether a hook saves and resumes, by its class or its name."""
-    provided = declared(hook, "provides") or ()
-    return hook is not None and (name == CHECKPOINTING or CHECKPOINTING in provided)
+def checkpointing(config: Node) -> Node | None:
+    """Return the hook that saves and resumes, by what its class declares, else by its name."""
+    named = get(config, f"hooks.{CHECKPOINTING}")
+    return next(iter(providing(config, CHECKPOINTING)), named)
 
 
 def _check_recomputation(tree: dict[str, object]) -> Iterator[ConfigIssue]:

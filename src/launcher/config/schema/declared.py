@@ -35,6 +35,7 @@ DECLARATIONS: dict[str, tuple[Any, Any]] = {
     "provides": (None, None),
     "needs": ({}, {}),
     "steered_by": ((), None),
+    "at_the_end": ((), ()),
 }
 """The values of a class that does not declare one, and of a class that cannot be read: it may
 train, change numbers, provide anything (None) and be steered by any metric (None)."""
@@ -62,6 +63,12 @@ def parts(tree: object, group: str) -> dict[str, Node]:
         for name, node in items(tree, group)
         if isinstance(node, Mapping) and isinstance(node.get("_target_"), str)
     }
+
+
+def providing(tree: object, name: str) -> list[Node]:
+    """Return the hooks whose classes declare that they provide something."""
+    hooks = parts(tree, "hooks").values()
+    return [node for node in hooks if name in (declared(node, "provides") or ())]
 
 
 def setting(node: Node, name: str) -> Any:

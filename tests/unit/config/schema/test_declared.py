@@ -13,7 +13,7 @@ from launcher.config.identity.equivalence import canonical
 from launcher.config.identity.record_entry import command_record, read_identity
 from launcher.config.options import main_folder, options, own_option
 from launcher.config.run_config import RunConfig
-from launcher.config.schema.checks import crosschecks, has_checkpointing
+from launcher.config.schema.checks import checkpointing, crosschecks
 from launcher.config.schema.declared import DECLARATIONS, declared, trains
 from launcher.config.schema.observers import uncounted_keys
 from launcher.config.secrets import config_to_store
@@ -143,7 +143,9 @@ def test_a_job_without_files_needs_none():
 def test_a_derived_hook_saves_and_resumes():
     words = ["~hooks.checkpointing", f"+hooks.mine._target_={derived('hooks=checkpointing')}"]
     run = run_of(["model=mlp", "data=digits", *words, "trainer.pause_at=2"])
-    assert has_checkpointing(run.plain) and not list(crosschecks(run.plain))
+    assert checkpointing(run.plain) is run.plain["hooks"]["mine"] and not list(
+        crosschecks(run.plain)
+    )
     check(run, 2, 1)
 
 
@@ -209,6 +211,12 @@ STOPPING = "hooks=[default,early_stopping]"
 def test_what_measures_a_steering_metric_stays_in_identities(word, counts):
     one, other = identity_of(STOPPING), identity_of(STOPPING, word)
     assert (canonical(one) != canonical(other)) == counts
+
+
+@pytest.mark.parametrize("key", ["hooks=evaluation test", "hooks=export checkpoint"])
+def test_a_completed_run_does_what_a_derived_hook_does_at_the_end(key):
+    option, name = key.split()
+    assert name in declared({"_target_": derived(option)}, "at_the_end")
 
 
 @pytest.mark.parametrize("target", ["nothing.here.Hook", "builtins.dict", "torch.Tensor.add"])
