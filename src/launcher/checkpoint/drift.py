@@ -10,8 +10,8 @@ import yaml
 from launcher.config.identity.difference import ABSENT, describe, diff, is_within
 from launcher.config.plain_yaml import load
 from launcher.config.run_config import read_tree
+from launcher.config.schema.hook_dependencies import uncounted_keys
 from launcher.config.schema.lane_rules import without_effect
-from launcher.config.schema.observers import uncounted_keys
 from launcher.config.settings import AUTO
 from launcher.config.tree import Node, get
 from launcher.rundir.imported_sources import digest_imported_sources, source_changes

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 from launcher.config.identity.difference import is_within
 from launcher.config.messages import ConfigIssue
-from launcher.config.schema.observers import uncounted_keys
+from launcher.config.schema.hook_dependencies import uncounted_keys
 from launcher.config.tree import REFERENCE, Node, Tree, get, is_interpolation, items, join, walk
 from launcher.rundir.secret_patterns import holds_secret, is_secret
 

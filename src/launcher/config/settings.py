@@ -100,7 +100,7 @@ class HpoSettings:
 
 @dataclass(frozen=True)
 class CompileSettings:
-    code_keys: ClassVar = ("backend", "options")
+    code_keys = ("backend", "options")
 
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (
         "default"

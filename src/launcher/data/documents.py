@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import xxhash
 
@@ -52,7 +51,7 @@ class DocumentData(DataSource):
         cache: folder for the tokens.
     """
 
-    writes: ClassVar = ("cache",)
+    writes = ("cache",)
 
     files: Patterns
     val_files: Patterns | None = None

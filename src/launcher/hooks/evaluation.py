@@ -59,9 +59,9 @@ class EvaluationHook(BaseHook):
         ['val/loss']
     """
 
-    changes_numbers: ClassVar = False
-    provides: ClassVar = ("evaluation", "val/")
-    at_the_end: ClassVar = ("test",)
+    changes_numbers = False
+    provides = ("evaluation", "val/")
+    at_the_end = ("test",)
     needs: ClassVar = {"test=best": "checkpointing"}
 
     def __init__(

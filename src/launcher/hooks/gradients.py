@@ -1,7 +1,5 @@
 """Logs the norms of gradients by block."""
 
-from typing import ClassVar
-
 import torch
 from torch import nn
 
@@ -21,8 +19,8 @@ class GradientsHook(BaseHook):
         interval: steps between two logged lines.
     """
 
-    changes_numbers: ClassVar = False
-    provides: ClassVar = ("gradients/",)
+    changes_numbers = False
+    provides = ("gradients/",)
 
     def __init__(self, interval: PositiveInt = 10):
         self.interval = interval

@@ -29,7 +29,7 @@ class LineFileHook(BaseHook):
     in memory and written with the next ones.
     """
 
-    provides: ClassVar = ()
+    provides = ()
     key: ClassVar[str]
     """The key of the rows in a checkpoint."""
     name: ClassVar[str]

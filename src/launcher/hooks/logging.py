@@ -1,7 +1,5 @@
 """Logs means over each interval by `trainer.log`, which hands them to every tracker."""
 
-from typing import ClassVar
-
 from launcher.hooks.base import State, TrainerView
 from launcher.hooks.stats import Stats, StatsHook
 from launcher.types import PositiveInt
@@ -27,8 +25,8 @@ class LoggingHook(StatsHook):
         True
     """
 
-    changes_numbers: ClassVar = False
-    provides: ClassVar = ("logging", "train/")
+    changes_numbers = False
+    provides = ("logging", "train/")
 
     def __init__(self, interval: PositiveInt = 10, sync: bool = True):
         super().__init__(interval, sync)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 from zlib import crc32
 
 import numpy as np
@@ -42,7 +42,7 @@ class MediaHook(LineFileHook):
         True
     """
 
-    changes_numbers: ClassVar = False
+    changes_numbers = False
 
     key, name, once = "media", "media.jsonl", False
     image_folder = "images"

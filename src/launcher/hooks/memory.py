@@ -2,7 +2,6 @@
 
 import resource
 import sys
-from typing import ClassVar
 
 import torch
 
@@ -37,8 +36,8 @@ class MemoryHook(IntervalHook):
         True
     """
 
-    changes_numbers: ClassVar = False
-    provides: ClassVar = ("memory/",)
+    changes_numbers = False
+    provides = ("memory/",)
 
     runs_first = True
 

@@ -10,7 +10,7 @@ from launcher.hooks.best import Best
 class SteeredByMetric(BaseHook):
     """A hook that a logged metric steers, which is an error if it is never logged."""
 
-    provides: ClassVar = ()
+    provides = ()
     steered_by: ClassVar = ("metric",)
     best: Best
 

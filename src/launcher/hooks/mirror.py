@@ -37,7 +37,7 @@ class TrackerHook(BaseHook):
         options: options of the tracker.
     """
 
-    provides: ClassVar = ()
+    provides = ()
     name: ClassVar[str]
     tracker: ClassVar[type[Tracker]]
 

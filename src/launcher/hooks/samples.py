@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,8 +42,8 @@ class SamplesHook(IntervalHook):
             bytes.
     """
 
-    changes_numbers: ClassVar = False
-    provides: ClassVar = ()
+    changes_numbers = False
+    provides = ()
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Skips updates whose loss or gradient norm is an outlier."""
 
 from functools import partial
-from typing import ClassVar
 
 import torch
 
@@ -36,7 +35,7 @@ class SkipSpikesHook(IntervalHook):
         interval: steps between two logged lines, at which the device's decisions are read.
     """
 
-    provides: ClassVar = ("spikes/",)
+    provides = ("spikes/",)
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -33,8 +33,8 @@ class ThroughputHook(IntervalHook):
             devices. It is logged, and without it there is no MFU.
     """
 
-    changes_numbers: ClassVar = False
-    provides: ClassVar = ("throughput/",)
+    changes_numbers = False
+    provides = ("throughput/",)
 
     runs_first = True
 

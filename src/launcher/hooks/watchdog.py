@@ -37,8 +37,8 @@ class WatchdogHook(BaseHook):
             last checkpoint. With False, training may continue.
     """
 
-    changes_numbers: ClassVar = False
-    provides: ClassVar = ()
+    changes_numbers = False
+    provides = ()
     matters_from: ClassVar = {"*": never}
 
     def __init__(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from launcher.checkpoint.manifest import NAME as MANIFEST
 from launcher.checkpoint.manifest import CorruptCheckpoint
@@ -42,8 +42,8 @@ class EvaluateJob:
             checkpoint that it saves. A checkpoint that was evaluated so before is left out.
     """
 
-    needs_optimizer: ClassVar = False
-    code_keys: ClassVar = ("trust",)
+    needs_optimizer = False
+    code_keys = ("trust",)
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """job=export, which writes a run's weights for other programs, as `export/model.safetensors`."""
 
 import re
-from typing import ClassVar, Literal
+from typing import Literal
 
 from launcher.checkpoint.export_weights import Export
 from launcher.checkpoint.find_checkpoint import find_checkpoint
@@ -24,10 +24,10 @@ class ExportJob:
         max_shard_size: a larger Hugging Face model is written in several files.
     """
 
-    needs_optimizer: ClassVar = False
-    one_process: ClassVar = True
-    reads: ClassVar = ()
-    code_keys: ClassVar = ("trust",)
+    needs_optimizer = False
+    one_process = True
+    reads = ()
+    code_keys = ("trust",)
 
     def __init__(
         self,

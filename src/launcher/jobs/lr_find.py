@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -182,7 +182,7 @@ class LRFindJob:
     id>.json`, and no run. See `find_lr` for the other arguments.
     """
 
-    writes: ClassVar = ("folder",)
+    writes = ("folder",)
 
     def __init__(
         self,

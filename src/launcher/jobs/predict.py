@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 import orjson
@@ -50,9 +50,9 @@ class PredictJob:
             batch.
     """
 
-    needs_optimizer: ClassVar = False
-    reads: ClassVar = ("predict",)
-    code_keys: ClassVar = ("trust",)
+    needs_optimizer = False
+    reads = ("predict",)
+    code_keys = ("trust",)
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """job=train. The training code is imported when needed: a run that is complete needs no torch."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from launcher.config.run_config import RunConfig
 
@@ -13,7 +13,7 @@ class TrainJob:
         value: whether the sweeper gets its best or its last value.
     """
 
-    trains: ClassVar = True
+    trains = True
 
     def __init__(self, objective: str | None = None, value: Literal["best", "last"] = "best"):
         self.objective, self.value = objective, value

@@ -1,7 +1,6 @@
 """A decoder-only transformer over tokens, with the architecture of Llama."""
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +55,7 @@ class GPT(Model):
         ConfigError: the sizes do not fit each other.
     """
 
-    later_keys: ClassVar = ("logits_chunk",)
+    later_keys = ("logits_chunk",)
     is_language_model = True
 
     def __init__(

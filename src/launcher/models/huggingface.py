@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,7 @@ class HuggingFaceModel(Model):
             file, or the data do not fit the model.
     """
 
-    later_keys: ClassVar = ("liger",)
+    later_keys = ("liger",)
 
     def __init__(
         self,

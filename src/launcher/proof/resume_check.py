@@ -3,7 +3,6 @@
 import os
 import tempfile
 from pathlib import Path
-from typing import ClassVar
 
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.config.messages import plural
@@ -31,7 +30,7 @@ class ResumeCheckJob:
             folder.
     """
 
-    starts_ranks: ClassVar = True
+    starts_ranks = True
 
     def __init__(self, steps: PositiveInt = 5, scratch: str | None = None):
         self.steps, self.scratch = steps, scratch

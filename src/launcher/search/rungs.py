@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from launcher.config.schema import metric_direction
 from launcher.config.schema.declared import providing, setting
-from launcher.config.schema.observers import group_of
+from launcher.config.schema.hook_dependencies import group_of
 from launcher.config.tree import Tree
 from launcher.errors import ConfigError
 from launcher.runs.trials import Trial

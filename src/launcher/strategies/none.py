@@ -1,7 +1,5 @@
 """One process, one device."""
 
-from typing import ClassVar
-
 import torch
 
 from launcher.errors import ConfigError
@@ -15,7 +13,7 @@ from launcher.strategies.step import StepPlan
 class NoStrategy(NativeStrategy):
     """The unchanged model on this process's device."""
 
-    one_process: ClassVar = True
+    one_process = True
     name = "none"
     supports_lanes = True
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher.config.identity.difference import is_equal
 from launcher.config.schema.declared import declared
-from launcher.config.schema.observers import Values, uncounted_keys
+from launcher.config.schema.hook_dependencies import Values, uncounted_keys
 from launcher.config.schema.signature import (
     REQUIRED,
     UNKNOWN,

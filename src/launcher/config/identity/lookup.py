@@ -13,7 +13,7 @@ from launcher.config.identity.difference import by_choice, diff, in_a_line
 from launcher.config.identity.equivalence import canonical, identity_key
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.identity.run_id import digest, identity_to_hash
-from launcher.config.schema.observers import uncounted_keys
+from launcher.config.schema.hook_dependencies import uncounted_keys
 from launcher.config.tree import Node, get
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy

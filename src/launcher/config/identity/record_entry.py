@@ -3,7 +3,7 @@
 import json
 from functools import partial
 
-from launcher.config.schema.observers import uncounted_keys
+from launcher.config.schema.hook_dependencies import uncounted_keys
 from launcher.config.tree import Node, Tree, flat, get, map_leaves, of_the_run
 from launcher.rundir.record_format import RecordData, json_value
 

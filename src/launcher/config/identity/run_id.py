@@ -20,8 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config.containers import resolve_at, to_plain
 from launcher.config.identity.equivalence import left_out
 from launcher.config.identity.record_entry import for_json
+from launcher.config.schema.hook_dependencies import uncounted_keys
 from launcher.config.schema.lane_rules import without_effect
-from launcher.config.schema.observers import uncounted_keys
 from launcher.config.schema.run_length import default_steps
 from launcher.config.settings import AUTO
 from launcher.config.tree import Node, Tree, is_interpolation, map_leaves, value_at

@@ -21,7 +21,6 @@ from launcher.config.schema.hook_dependencies import metric_issues, need_issues
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
-from launcher.config.schema.signature import attribute
 from launcher.config.settings import TrainerSettings
 from launcher.config.tree import Node, get, items
 from launcher.process.files import expand
@@ -126,9 +125,8 @@ def _one_process(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     (ranks, source), nodes = _fewest_ranks(tree), _node_range(tree)
     strategy = tree.get("strategy")
     if declared(strategy, "one_process") and ranks * nodes.max > nodes.min:
-        name = attribute(str(get(strategy, "_target_")), "name")
         text = f"uses one rank, and gets more ({source}); use one."
-        yield ConfigIssue("strategy", str(name), text)
+        yield ConfigIssue("strategy", declared(strategy, "name"), text)
 
 
 def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:

@@ -1,13 +1,13 @@
 """Declarations of the class of a part, read from its source without importing it.
 
 A declaration is an attribute of the class, its own or inherited, whose value is a literal:
-`one_process: ClassVar = True`. A function has the declarations of its module.
+`one_process = True`. A function has the declarations of its module.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.config.schema.signature import REQUIRED, UNKNOWN, attribute, signature_of
+from launcher.config.schema.signature import attributes, signature_of
 from launcher.config.tree import Node, get, items
 
 DEFAULT_READS = ("files", "*_files")
@@ -28,7 +28,8 @@ DECLARATIONS: dict[str, tuple[Any, Any]] = {
     "code_keys": ((), ()),
     # Of any part: keys that came later, which are hashed only where they differ from their default.
     "later_keys": ((), ()),
-    # Of a strategy: whether its keys are DeepSpeed's.
+    # Of a strategy: its name in messages, and whether its keys are DeepSpeed's.
+    "name": ("?", "?"),
     "is_deepspeed": (False, False),
     # Of a hook: see `launcher.hooks.base.BaseHook`.
     "changes_numbers": (True, True),
@@ -37,18 +38,21 @@ DECLARATIONS: dict[str, tuple[Any, Any]] = {
     "steered_by": ((), None),
     "at_the_end": ((), ()),
 }
-"""The values of a class that does not declare one, and of a class that cannot be read: it may
-train, change numbers, provide anything (None) and be steered by any metric (None)."""
+"""The values of a class that does not declare one, and of a class that cannot be read, or declares
+what is no literal of this type. It may train, change numbers, provide anything (None) and be
+steered by any metric (None)."""
 
 
 def declared(node: object, name: str) -> Any:
     """Return what the class of a node declares; see `DECLARATIONS`."""
     undeclared, unreadable = DECLARATIONS[name]
     target = get(node, "_target_")
-    value = attribute(target, name) if isinstance(target, str) else UNKNOWN
-    if value is UNKNOWN:
-        return unreadable
-    return undeclared if value is REQUIRED else value
+    values, has_more = attributes(target) if isinstance(target, str) else ({}, True)
+    if name not in values:
+        return unreadable if has_more else undeclared
+    # A class of a user's own may have such a name for something else.
+    kinds = (tuple, list) if undeclared is None else (type(undeclared),)
+    return values[name] if isinstance(values[name], kinds) else unreadable
 
 
 def trains(config: Node) -> bool:

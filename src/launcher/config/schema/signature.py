@@ -1,7 +1,7 @@
 """The signature of a `_target_`, read without importing it."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -103,39 +103,39 @@ def defined_as(target: str) -> str:
 
 
 @cache
-def attribute(target: str, name: str) -> Any:
-    """Return the literal value of a class's attribute, or of an attribute of a function's module.
+def attributes(target: str) -> tuple[Mapping[str, Any], bool]:
+    """Return the literals that are attributes of a class, or of the module of a function.
 
     Returns:
-        The own or inherited value; `REQUIRED` if there is none, and `UNKNOWN` if only running code
-            defines it.
+        The own and inherited values by name, `UNKNOWN` for values of other expressions; and whether
+            there may be more, since the class or a base of it cannot be read.
     """
     try:
         definition = locate(target)
-        return UNKNOWN if isinstance(definition, Module) else _attribute(definition, name)
+        return ({}, True) if isinstance(definition, Module) else _attributes(definition)
     except (NotFound, Unresolvable, RecursionError):
-        return UNKNOWN
+        return {}, True
 
 
-def _attribute(definition: Definition, name: str) -> object:
-    node, module = definition.node, definition.module
+def _attributes(definition: Definition) -> tuple[dict[str, object], bool]:
+    node = definition.node
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return _assigned(bindings(module)[0].get(name))
+        return _literals(bindings(definition.module)[0]), False
     if not isinstance(node, ast.ClassDef):
-        return UNKNOWN
-    value = _assigned(bind(node.body)[0].get(name))
+        return {}, True
+    values, has_more = _literals(bind(node.body)[0]), False
     for base in _bases(definition):
-        if value is not REQUIRED:
-            break
-        value = UNKNOWN if base is None else _attribute(base, name)
-    return value
+        inherited, is_unread = ({}, True) if base is None else _attributes(base)
+        values, has_more = inherited | values, has_more or is_unread
+    return values, has_more
 
 
-def _assigned(statement: object) -> object:
-    """Return the literal that a statement assigns, as `_default` does."""
-    return (
-        _default(statement.value) if isinstance(statement, ast.Assign | ast.AnnAssign) else REQUIRED
-    )
+def _literals(names: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: _default(statement.value)
+        for name, statement in names.items()
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+    }
 
 
 def _constructor(definition: Definition, name: str) -> Signature | None:

@@ -81,7 +81,7 @@ class SlurmDispatch:
         python: interpreter on the nodes. Default null: this one.
     """
 
-    code_keys: ClassVar = ("setup", "prefix", "python", "srun", "sbatch")
+    code_keys = ("setup", "prefix", "python", "srun", "sbatch")
 
     nodes: PositiveInt | str = 1
     gpus_per_node: NonNegativeInt = 0

@@ -9,7 +9,7 @@ import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -94,8 +94,8 @@ class DeepSpeedStrategy(NativeStrategy):
         timeout: seconds that a rank waits for the others before it fails.
     """
 
-    is_deepspeed: ClassVar = True
-    code_keys: ClassVar = ("config_file",)
+    is_deepspeed = True
+    code_keys = ("config_file",)
     name = "deepspeed"
     checkpoint_format = "deepspeed"
     forward_is_collective = True

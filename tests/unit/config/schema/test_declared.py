@@ -15,7 +15,7 @@ from launcher.config.options import main_folder, options, own_option
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import checkpointing, crosschecks
 from launcher.config.schema.declared import DECLARATIONS, declared, trains
-from launcher.config.schema.observers import uncounted_keys
+from launcher.config.schema.hook_dependencies import uncounted_keys
 from launcher.config.secrets import config_to_store
 from launcher.config.tree import get
 from launcher.dispatch.local import LocalDispatch
@@ -90,8 +90,10 @@ def test_a_derived_class_declares_what_its_base_declares(option):
 def test_what_is_read_from_source_is_what_the_class_has(option):
     module, _, name = TARGETS[option].rpartition(".")
     cls = getattr(import_module(module), name)
-    for attribute, (default, _) in DECLARATIONS.items():
-        value = getattr(cls, attribute, default)
+    # Only a strategy has a name in messages.
+    names = DECLARATIONS.keys() - ({"name"} if option[:8] != "strategy" else set())
+    for attribute in names:
+        value = getattr(cls, attribute, DECLARATIONS[attribute][0])
         assert callable(value) or declared({"_target_": TARGETS[option]}, attribute) == value
 
 
@@ -227,6 +229,16 @@ def test_a_class_that_cannot_be_read_counts_as_the_most_that_it_may_do(target):
     tree = {"hooks": {"evaluation": evaluation, "own": node}}
     assert not uncounted_keys(tree, partial(get, tree))
     assert canonical(tree)["hooks"].keys() == {"evaluation", "own"}
+
+
+@pytest.mark.parametrize("value", ["1", "b'yes'", "None", "some()", "0.5", "{1}"])
+def test_an_attribute_of_another_type_is_no_declaration(package, value):
+    """A user's class may have such a name for something else, or compute the value."""
+    module = f"other_{abs(hash(value))}"
+    lines = [f"    {name} = {value}" for name in DECLARATIONS]
+    (package / f"{module}.py").write_text("\n".join(["class Other:", *lines]))
+    found = [declared({"_target_": f"{module}.Other"}, name) for name in DECLARATIONS]
+    assert found == [unreadable for _, unreadable in DECLARATIONS.values()]
 
 
 def test_one_class_under_two_names_is_one_class():
