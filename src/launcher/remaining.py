@@ -13,7 +13,8 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.config.identity.difference import diff, in_a_line
 from launcher.config.identity.lookup import is_same
 from launcher.config.identity.record_entry import command_record
-from launcher.config.schema.checks import has_checkpointing
+from launcher.config.schema.checks import checkpointing
+from launcher.config.schema.declared import declared, parts
 from launcher.config.schema.run_length import with_steps
 from launcher.config.tree import Node, Tree, get, nest
 from launcher.errors import ConfigError
@@ -27,9 +28,6 @@ from launcher.slurm.shared_job import is_open
 from launcher.slurm.submission import Submission, read_frozen
 
 logger = logging.getLogger("launcher")
-
-AT_THE_END = "hooks.evaluation.test", "hooks.export.checkpoint"
-"""Keys of what a run does once it is trained, also if it was trained without them."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,9 @@ def _asks_for_more(config: Node, run: RunOnDisk) -> bool:
     another configuration under which it may train further.
     """
     max_steps, stored = config["trainer"]["max_steps"], run.settings
-    if any(get(config, key) not in (None, stored.get(key)) for key in AT_THE_END):
+    hooks = parts(config, "hooks")
+    at_the_end = [f"{path}.{key}" for path in hooks for key in declared(hooks[path], "at_the_end")]
+    if any(get(config, key) not in (None, stored.get(key)) for key in at_the_end):
         return True
     if max_steps > max(run.step, run.max_steps):
         return True
@@ -205,7 +205,7 @@ def mode(config: Node) -> str:
 def _check_resume(config: Node, folder: RunFolder) -> None:
     """Check that training would accept `run.resume`, and resume the checkpoints that there are."""
     store, resume = CheckpointStore(folder.checkpoints), mode(config)
-    if not has_checkpointing(config) and (step := folder.newest_step()):
+    if checkpointing(config) is None and (step := folder.newest_step()):
         raise ConfigError(
             "hooks.checkpointing: is missing, and without it the run cannot resume its checkpoint"
             f" of step {step} in {folder.checkpoints}; keep it, or use run.tag=<word> for another"
@@ -214,7 +214,7 @@ def _check_resume(config: Node, folder: RunFolder) -> None:
     if resume == "never" and store.steps():
         raise has_checkpoints(store)
     # Elsewhere, only the run itself looks for one.
-    place = get(config, "hooks.checkpointing.path")
+    place = get(checkpointing(config), "path")
     if resume == "must" and not store.steps() and place in (None, "checkpoints"):
         raise has_no_checkpoint(store)
 

@@ -19,19 +19,16 @@ from launcher.config import plain_yaml
 from launcher.config.compose.overrides import normalize, parse
 from launcher.config.containers import to_plain
 from launcher.config.messages import reason, show
-from launcher.config.options import main_folder
+from launcher.config.options import main_folder, options, own_option
+from launcher.config.schema.declared import declared
+from launcher.config.schema.validate import GROUPS
+from launcher.config.settings import CompileSettings
 from launcher.config.tree import Tree, is_interpolation, nest, walk
 from launcher.errors import ConfigError
 from launcher.process.files import read_file
 from launcher.rundir import signing
 
 TARGET = "_target_"
-CODE = (
-    *("job.trust", "strategy.config_file"),
-    *("trainer.compile.backend", "trainer.compile.options"),
-    *("dispatch.setup", "dispatch.prefix", "dispatch.python", "dispatch.srun", "dispatch.sbatch"),
-)
-"""Keys whose values run code: a compiler, lines of a job's script."""
 KERNEL = "attn_implementation"
 """A setting of transformers models. With a slash, it names code of the hub."""
 
@@ -92,7 +89,7 @@ def code_in(tree: object) -> Iterator[str]:
         name = path.rpartition(".")[2]
         if name == TARGET:
             is_code = not isinstance(value, str) or value not in own_targets()
-        elif path in CODE:
+        elif path in code_keys():
             is_code = bool(value)
         elif name == "weights_only":
             is_code = value is False
@@ -107,6 +104,18 @@ def code_in(tree: object) -> Iterator[str]:
             )
         if is_code:
             yield f"{path}={value if name == TARGET else show(value)}"
+
+
+@cache
+def code_keys() -> frozenset[str]:
+    """Return the keys whose values run code: a compiler, lines of a job's script."""
+    sections = {f"trainer.compile.{key}" for key in CompileSettings.code_keys}
+    return frozenset(sections).union(
+        f"{group}.{key}"
+        for group in GROUPS
+        for name in options([main_folder()], group)
+        for key in declared(own_option(group, name), "code_keys")
+    )
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 from launcher.config import plain_yaml
 from launcher.config.tree import Node, get
 
-TRAIN_JOB = "launcher.jobs.train.TrainJob"
 ENTRY_POINTS = "launcher.conf"
 PROJECT_FILE = "config.yaml"
 """The file with a project's own defaults, and the name of Launcher's."""
@@ -30,6 +30,18 @@ def main_folder() -> Traversable:
     """The folder of `config_path`."""
     path = config_path()
     return resources.files(path.removeprefix("pkg://")) if path.startswith("pkg://") else Path(path)
+
+
+@cache
+def own_option(group: str, name: str) -> Node:
+    """Return the content of a YAML file of Launcher's own."""
+    node: Node = plain_yaml.load((main_folder() / group / f"{name}.yaml").read_bytes())
+    return node
+
+
+def own_target(group: str, name: str) -> str:
+    """Return the class of an option of Launcher's own."""
+    return str(own_option(group, name)["_target_"])
 
 
 def own_folder() -> Path | None:

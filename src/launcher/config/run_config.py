@@ -18,7 +18,7 @@ from launcher.config.identity.lookup import RunIndex, check_identity, describe_c
 from launcher.config.identity.record_entry import command_record
 from launcher.config.identity.run_id import DERIVED, digest, identity_text, identity_to_hash
 from launcher.config.messages import ConfigIssue
-from launcher.config.options import TRAIN_JOB
+from launcher.config.schema.declared import trains
 from launcher.config.schema.validate import check_hydra, check_tree
 from launcher.config.secrets import config_to_store
 from launcher.config.settings import RunSettings, TrainerSettings
@@ -82,7 +82,7 @@ class RunConfig:
 
     @property
     def trains(self) -> bool:
-        return bool(self.plain["job"]["_target_"] == TRAIN_JOB)
+        return trains(self.plain)
 
     @property
     def of_the_run(self) -> Tree:

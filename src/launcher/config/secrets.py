@@ -1,17 +1,20 @@
 """Values that come from the environment, and secrets, which a run does not store.
 
-A value from the environment in `tracker`, `dispatch` or a key of `run.identity_exclude` is stored
-as it is written, and resolved again where the run starts. Everything else is stored resolved, so a
-secret there is an error. The run's id is a hash over the resolved values.
+A value from the environment in `tracker`, `dispatch`, a key of `run.identity_exclude` or a hook
+that changes no number is stored as it is written, and resolved again where the run starts.
+Everything else is stored resolved, so a secret there is an error. The run's id is a hash over the
+resolved values.
 """
 
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeGuard
 
 from launcher.config.identity.difference import is_within
 from launcher.config.messages import ConfigIssue
+from launcher.config.schema.hook_dependencies import uncounted_keys
 from launcher.config.tree import REFERENCE, Node, Tree, get, is_interpolation, items, join, walk
 from launcher.rundir.secret_patterns import holds_secret, is_secret
 
@@ -73,8 +76,7 @@ def config_to_store(written: Node, plain: Node) -> Tree:
 
 
 def _as_written(plain: Node) -> tuple[str, ...]:
-    excluded = get(plain, "run.identity_exclude")
-    return (*UNRESOLVED_GROUPS, *(map(str, excluded) if isinstance(excluded, list) else ()))
+    return (*UNRESOLVED_GROUPS, *uncounted_keys(plain, partial(get, plain)))
 
 
 def _is_in(path: str, parts: Collection[str]) -> bool:

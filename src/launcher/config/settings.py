@@ -100,6 +100,8 @@ class HpoSettings:
 
 @dataclass(frozen=True)
 class CompileSettings:
+    code_keys = ("backend", "options")
+
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (
         "default"
     )

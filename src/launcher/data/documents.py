@@ -51,6 +51,8 @@ class DocumentData(DataSource):
         cache: folder for the tokens.
     """
 
+    writes = ("cache",)
+
     files: Patterns
     val_files: Patterns | None = None
     val_fraction: UnitInterval = 0.05

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.config.run_config import RunConfig
-from launcher.config.schema.checks import ONE_PROCESS
+from launcher.config.schema.declared import declared
 from launcher.dispatch import forced_exit
+from launcher.dispatch.child_command import ENTRY
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.run_job import execute_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.process.child import ENTRY, describe_end, last_lines
+from launcher.process.child import describe_end, last_lines
 from launcher.process.gpus import count_gpus
 from launcher.run_advice import is_done
 from launcher.rundir.folder import RunFolder
@@ -24,8 +25,6 @@ from launcher.rundir.logs import announce_imports
 from launcher.rundir.record import RunRecord
 from launcher.types import PositiveInt, Seconds
 
-STARTS_RANKS = "launcher.proof.resume_check.ResumeCheckJob"
-"""The job that starts the ranks itself, in trainings of its own."""
 LAST_LINES = 30
 
 
@@ -87,12 +86,12 @@ class LocalDispatch:
         return not started and config.trains and is_done(config)
 
     def count(self, config: RunConfig) -> int:
-        job, strategy = (config.plain[group]["_target_"] for group in ("job", "strategy"))
-        if job == STARTS_RANKS:
+        job, strategy = config.plain["job"], config.plain["strategy"]
+        if declared(job, "starts_ranks"):
             return 1
         if self.nproc != "auto":
             return self.nproc
-        if strategy in ONE_PROCESS or job in ONE_PROCESS:
+        if declared(strategy, "one_process") or declared(job, "one_process"):
             return 1
         return max(1, count_gpus()) if config.device in ("auto", "cuda") else 1
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.run_config import RunConfig
-from launcher.process.child import ENTRY, describe_end, last_lines, start_child
+from launcher.dispatch.child_command import ENTRY
+from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.gpus import VISIBLE, count_gpus, visible_devices
 
 PAUSE = 0.05

@@ -11,32 +11,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from launcher.checkpoint.find_checkpoint import find_checkpoint
-from launcher.config.construct import target_object
-from launcher.config.options import TRAIN_JOB
 from launcher.config.run_config import resolve_node
+from launcher.config.schema.declared import trains
 from launcher.config.tree import Node, get, of_the_run, with_text_keys
 from launcher.remaining import Done, Train, find_queued, remaining
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.scheduler import QueuedJob
 
 JOBS = ".jobs"
-OWN_JOBS = "launcher.jobs."
-
-
-def trains(config: Node) -> bool:
-    """Return whether the job trains.
-
-    `job=train` does, and a user's subclass of it. A job that cannot be imported here counts as one
-    that trains.
-    """
-    target = str(config["job"]["_target_"])
-    if target.startswith(OWN_JOBS):
-        return target == TRAIN_JOB
-    try:
-        bases = getattr(target_object(target), "__mro__", ())
-        return TRAIN_JOB in (f"{base.__module__}.{base.__qualname__}" for base in bases)
-    except (ImportError, ValueError):
-        return True
 
 
 def folder_of(config: Node) -> RunFolder:

@@ -246,13 +246,21 @@ class BaseHook:
             check_event(name, type(self).__name__)
         super().__setattr__(name, value)
 
+    changes_numbers: ClassVar[bool] = True
+    """False if this hook only observes: it changes no number of the run, so its node is not part of
+    the run's identity. This attribute and the next four are read from the source, also of a base
+    class, so they are literals."""
+    provides: ClassVar[tuple[str, ...] | None] = None
+    """Names of what other hooks can need of this one, as the groups of metrics that it logs:
+    `("val/",)`. None: anything."""
     needs: ClassVar[dict[str, str]] = {}
-    """Hooks without which this one has no effect, by the setting that makes it need them:
-    `{"metric=val/*": "evaluation"}`. A configuration without them is rejected. This attribute and
-    the next two are read from the source, so they are literals."""
+    """Names of what this hook needs of others to have an effect, by the setting that makes it need
+    them: `{"evaluate=true": "evaluation"}`. A configuration without them is rejected."""
     steered_by: ClassVar[tuple[str, ...]] = ()
-    """Parameters that name metrics by which this hook steers training: `("metric",)`. The hook that
-    measures such a metric, by `needs`, belongs to the identity of the run."""
+    """Parameters that name metrics by which this hook steers training: `("metric",)`. A hook that
+    provides such a metric is needed, and belongs to the identity of the run."""
+    at_the_end: ClassVar[tuple[str, ...]] = ()
+    """Parameters that ask for work once the run is trained. A completed run does it on request."""
     runs_first: ClassVar[bool] = False
     """True if this hook is called before the others, which read what it adds to
     `trainer.step_info`."""

@@ -77,6 +77,8 @@ class CheckpointingHook(BaseHook):
         'step-00000002'
     """
 
+    changes_numbers = False
+    provides = ("checkpointing",)
     needs: ClassVar = {"best_metric=train/*": "logging"}
     matters_from: ClassVar = {
         "best_metric": before_last_line,

@@ -61,6 +61,7 @@ class EmaHook(BaseHook):
         >>> Averaging(max_steps=2, device="cpu", workspace="average").train()
     """
 
+    provides = ("ema",)
     needs: ClassVar = {"evaluate=true": "evaluation", "evaluate=false": "checkpointing"}
     matters_from: ClassVar = {"start": before_an_average}
 

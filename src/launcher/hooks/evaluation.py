@@ -59,6 +59,9 @@ class EvaluationHook(BaseHook):
         ['val/loss']
     """
 
+    changes_numbers = False
+    provides = ("evaluation", "val/")
+    at_the_end = ("test",)
     needs: ClassVar = {"test=best": "checkpointing"}
 
     def __init__(

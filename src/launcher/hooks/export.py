@@ -27,6 +27,9 @@ class ExportHook(BaseHook):
         dtype: convert floating-point tensors. Default None: they are not converted.
     """
 
+    changes_numbers = False
+    provides = ()
+    at_the_end = ("checkpoint",)
     needs: ClassVar = {"checkpoint=*": "checkpointing", "weights=ema*": "ema"}
     matters_from: ClassVar = {"*": never}
 

@@ -19,6 +19,9 @@ class GradientsHook(BaseHook):
         interval: steps between two logged lines.
     """
 
+    changes_numbers = False
+    provides = ("gradients/",)
+
     def __init__(self, interval: PositiveInt = 10):
         self.interval = interval
         self._norms: dict[str, torch.Tensor] = {}

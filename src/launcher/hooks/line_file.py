@@ -29,6 +29,7 @@ class LineFileHook(BaseHook):
     in memory and written with the next ones.
     """
 
+    provides = ()
     key: ClassVar[str]
     """The key of the rows in a checkpoint."""
     name: ClassVar[str]

@@ -25,6 +25,9 @@ class LoggingHook(StatsHook):
         True
     """
 
+    changes_numbers = False
+    provides = ("logging", "train/")
+
     def __init__(self, interval: PositiveInt = 10, sync: bool = True):
         super().__init__(interval, sync)
 

@@ -42,6 +42,8 @@ class MediaHook(LineFileHook):
         True
     """
 
+    changes_numbers = False
+
     key, name, once = "media", "media.jsonl", False
     image_folder = "images"
 

@@ -36,6 +36,9 @@ class MemoryHook(IntervalHook):
         True
     """
 
+    changes_numbers = False
+    provides = ("memory/",)
+
     runs_first = True
 
     def __init__(self, interval: PositiveInt = 10):

@@ -10,7 +10,7 @@ from launcher.hooks.best import Best
 class SteeredByMetric(BaseHook):
     """A hook that a logged metric steers, which is an error if it is never logged."""
 
-    needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
+    provides = ()
     steered_by: ClassVar = ("metric",)
     best: Best
 

@@ -37,6 +37,7 @@ class TrackerHook(BaseHook):
         options: options of the tracker.
     """
 
+    provides = ()
     name: ClassVar[str]
     tracker: ClassVar[type[Tracker]]
 

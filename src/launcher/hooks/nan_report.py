@@ -32,6 +32,8 @@ class NanReportHook(BaseHook):
         max_reports: at most this many reports per attempt.
     """
 
+    changes_numbers = False
+    provides = ()
     matters_from: ClassVar = {"*": never}
 
     def __init__(self, max_reports: PositiveInt = 3):

@@ -24,6 +24,8 @@ class ProfilerHook(BaseHook):
         with_stack: record the source lines of the operations.
     """
 
+    changes_numbers = False
+    provides = ()
     matters_from: ClassVar = {"*": never}
 
     def __init__(

@@ -43,6 +43,8 @@ class ProgressHook(StatsHook):
         >>> Showing(max_steps=1, device="cpu").train()
     """
 
+    changes_numbers = False
+    provides = ()
     matters_from: ClassVar = {"*": never}
 
     def __init__(

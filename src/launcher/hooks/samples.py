@@ -43,6 +43,9 @@ class SamplesHook(IntervalHook):
             bytes.
     """
 
+    changes_numbers = False
+    provides = ()
+
     def __init__(
         self,
         prompts: str | list[str] = "\n",

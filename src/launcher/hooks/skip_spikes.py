@@ -35,6 +35,8 @@ class SkipSpikesHook(IntervalHook):
         interval: steps between two logged lines, at which the device's decisions are read.
     """
 
+    provides = ("spikes/",)
+
     def __init__(
         self,
         sigmas: PositiveFloat = 6.0,

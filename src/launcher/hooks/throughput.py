@@ -33,6 +33,9 @@ class ThroughputHook(IntervalHook):
             devices. It is logged, and without it there is no MFU.
     """
 
+    changes_numbers = False
+    provides = ("throughput/",)
+
     runs_first = True
 
     def __init__(

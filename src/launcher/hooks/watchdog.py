@@ -37,6 +37,8 @@ class WatchdogHook(BaseHook):
             last checkpoint. With False, training may continue.
     """
 
+    changes_numbers = False
+    provides = ()
     matters_from: ClassVar = {"*": never}
 
     def __init__(

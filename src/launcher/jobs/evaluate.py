@@ -44,6 +44,9 @@ class EvaluateJob:
             checkpoint that it saves. A checkpoint that was evaluated so before is left out.
     """
 
+    needs_optimizer = False
+    code_keys = ("trust",)
+
     def __init__(
         self,
         checkpoint: str | int = "latest",

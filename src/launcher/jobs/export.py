@@ -24,6 +24,11 @@ class ExportJob:
         max_shard_size: a larger Hugging Face model is written in several files.
     """
 
+    needs_optimizer = False
+    one_process = True
+    reads = ()
+    code_keys = ("trust",)
+
     def __init__(
         self,
         checkpoint: str | int = "latest",

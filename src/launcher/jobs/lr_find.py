@@ -182,6 +182,8 @@ class LRFindJob:
     id>.json`, and no run. See `find_lr` for the other arguments.
     """
 
+    writes = ("folder",)
+
     def __init__(
         self,
         start_lr: PositiveFloat = 1e-7,

@@ -50,6 +50,10 @@ class PredictJob:
             batch.
     """
 
+    needs_optimizer = False
+    reads = ("predict",)
+    code_keys = ("trust",)
+
     def __init__(
         self,
         checkpoint: str | int = "latest",

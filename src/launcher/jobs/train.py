@@ -13,6 +13,8 @@ class TrainJob:
         value: whether the sweeper gets its best or its last value.
     """
 
+    trains = True
+
     def __init__(self, objective: str | None = None, value: Literal["best", "last"] = "best"):
         self.objective, self.value = objective, value
 

@@ -55,6 +55,7 @@ class GPT(Model):
         ConfigError: the sizes do not fit each other.
     """
 
+    later_keys = ("logits_chunk",)
     is_language_model = True
 
     def __init__(

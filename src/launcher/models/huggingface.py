@@ -56,6 +56,8 @@ class HuggingFaceModel(Model):
             file, or the data do not fit the model.
     """
 
+    later_keys = ("liger",)
+
     def __init__(
         self,
         task: Literal[

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from launcher.process.files import open_file
 
 PARENT = "LAUNCHER_PARENT"
 """The variable with the process that a child ends with."""
-ENTRY = (sys.executable, "-m", "launcher.dispatch.child_job")
-"""The command of a child that runs a stored configuration, see there."""
 TAIL_BYTES = 1 << 16
 """Bytes at the end of a log that are searched for its last lines."""
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
+from launcher.config.schema.checks import checkpointing
+from launcher.config.schema.declared import declared, parts
 from launcher.errors import ConfigError, TrainingError
 from launcher.process.ranks import Ranks
 from launcher.proof.diff import TraceComparison
-from launcher.proof.scratch_run import CHECKPOINTING, ScratchRun
+from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.types import PositiveInt
-
-LOGGING = "launcher.hooks.logging.LoggingHook"
 
 
 class ResumeCheckJob:
@@ -29,6 +29,8 @@ class ResumeCheckJob:
         scratch: the folder in which a folder for the copies is made. Default None: the temporary
             folder.
     """
+
+    starts_ranks = True
 
     def __init__(self, steps: PositiveInt = 5, scratch: str | None = None):
         self.steps, self.scratch = steps, scratch
@@ -93,8 +95,7 @@ class ResumeCheckJob:
 
 def check(config: RunConfig, steps: int, world_size: int) -> None:
     """Check that the configuration can be stopped and resumed after so many steps, here."""
-    targets = [hook.get("_target_") for hook in config.plain["hooks"].values() if hook]
-    if CHECKPOINTING not in targets:
+    if checkpointing(config.plain) is None:
         raise ConfigError(
             "job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the"
             " hook."
@@ -116,9 +117,9 @@ def check(config: RunConfig, steps: int, world_size: int) -> None:
 def scratch_run(config: RunConfig, root: Path, nproc: object) -> ScratchRun:
     """Return a traced copy that logs each step."""
     logging = {
-        f"hooks.{name}.interval": 1
-        for name, hook in config.plain["hooks"].items()
-        if hook and hook.get("_target_") == LOGGING
+        f"{path}.interval": 1
+        for path, hook in parts(config.plain, "hooks").items()
+        if "train/" in (declared(hook, "provides") or ())
     }
     label = f"job=resume_check, {root.name}"
     tree = config.replace(logging).stored

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.config.options import own_target
 from launcher.config.tree import Node
+from launcher.dispatch.child_command import ENTRY
 from launcher.errors import ConfigError
-from launcher.process.child import ENTRY, describe_end, last_lines, start_child
+from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.files import expand
 from launcher.process.process_id import RANK_VARIABLES
 from launcher.rundir.folder import RunFolder, checkpoint_of, step_name, weights_source
 
-CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 CONTINUED_FILES = ("metrics.jsonl", "media.jsonl")
 """Files that a resume cuts back to its checkpoint, and continues."""
 STOP_CODE = 128 + signal.SIGTERM
@@ -96,6 +97,7 @@ class ScratchRun(Traced):
 
     def _settings(self, end: int, stop_at: int | None) -> dict[str, Any]:
         from launcher.config.run_config import replace_values
+        from launcher.config.schema.checks import checkpointing
 
         hooks = {name: dict(hook) for name, hook in self.config["hooks"].items() if hook}
         for name, hook in hooks.items():
@@ -103,8 +105,12 @@ class ScratchRun(Traced):
                 hook["path"] = str(name)
             if "load" in hook:
                 hook["load"] = "auto"
-            if hook.get("_target_") == CHECKPOINTING and self.save_at is not None:
-                hook["keep_steps"] = [self.save_at]
+        saving = checkpointing({"hooks": hooks})
+        if saving is not None and self.save_at is not None:
+            hooks = {
+                name: {**hook, "keep_steps": [self.save_at]} if hook is saving else hook
+                for name, hook in hooks.items()
+            }
         if self.is_traced:
             trace = "launcher.proof.trace.TraceHook"
             hooks["proof_trace"] = {"_target_": trace, "folder": str(self.trace)}
@@ -118,8 +124,8 @@ class ScratchRun(Traced):
             # The folder is the copy's own, so there is no other configuration to compare with.
             "run.identity": None,
             "tracker": {},
-            "dispatch": {"_target_": "launcher.dispatch.local.LocalDispatch", **dispatch},
-            "job": {"_target_": "launcher.jobs.train.TrainJob"},
+            "dispatch": {"_target_": own_target("dispatch", "local"), **dispatch},
+            "job": {"_target_": own_target("job", "train")},
             "trainer.pause_at": end,
             "hooks": hooks,
             **starts_of(self.config),

@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.config.construct import target_object
 from launcher.config.identity.difference import Differences, diff
-from launcher.config.identity.equivalence import canonical
+from launcher.config.identity.equivalence import without_defaults
 from launcher.config.identity.record_entry import for_json
 from launcher.config.schema.matters_from import Pair, Rule, is_ours
 from launcher.config.schema.run_length import with_steps
@@ -39,7 +39,7 @@ def obstacles(
     limits = _limits(one, other, lines)
     return {
         key: values
-        for key, values in diff(canonical(other), canonical(one)).items()
+        for key, values in diff(without_defaults(other), without_defaults(one)).items()
         if limits.get(key, steps) < steps
     }
 
@@ -49,7 +49,9 @@ def _limits(one: Node, other: Node, lines: Callable[[], Sequence[Node]]) -> dict
 
     The key "" stands for the length that both have. If any key has no rule, only such keys count.
     """
-    rules = {key: _rule(key, one, other) for key in diff(canonical(one), canonical(other))}
+    rules = {
+        key: _rule(key, one, other) for key in diff(without_defaults(one), without_defaults(other))
+    }
     if without := [key for key, (_, rule) in rules.items() if rule is None]:
         return dict.fromkeys(without, 0)
     # A rule may construct parts, so each key must have one before the first is asked.
@@ -82,7 +84,7 @@ def comparable(
 
 def decisive_part(identity: Node) -> str:
     """Return a text that is the same for any two identities with a common step."""
-    return json.dumps(_without_rules(canonical(identity), ""), sort_keys=True)
+    return json.dumps(_without_rules(without_defaults(identity), ""), sort_keys=True)
 
 
 def _without_rules(node: Node, path: str) -> Tree:

@@ -19,6 +19,8 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
 from launcher.config.identity.difference import Differences, in_a_line, is_within
+from launcher.config.schema.checks import checkpointing
+from launcher.config.schema.signature import defined_as
 from launcher.config.tree import Node, nest
 from launcher.process.files import fsync_file, replace_file
 from launcher.resume.common_steps import common_steps, comparable, obstacles
@@ -35,7 +37,6 @@ ATTEMPT = re.compile(rb'"attempt": ?(-?\d+)')
 LINES = ("metrics.jsonl", "media.jsonl")
 UNEXPECTED = ("strategy", "hooks", "trainer.max_steps", "trainer.max_epochs", "data.num_workers")
 """Keys that matter from the first step on although a run's id or its numbers may not show it."""
-CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 
 States = Mapping[str, dict[str, Any]]
 """States of hooks, by the names of these."""
@@ -94,7 +95,7 @@ class Source:
         if not leaves or RunOnDisk.read(self.run).recorded_state != "completed":
             return
         newest = self.parts[-1].settings or {}
-        settings = next(iter(_settings(newest, CHECKPOINTING)), {})
+        settings = checkpointing(newest) or {}
         keys = ("keep_previous", "keep_interval", "keep_steps")
         options = {key: settings[key] for key in keys if settings.get(key)}
         waiting = steps_to_await(
@@ -210,8 +211,9 @@ class SharedStart:
         # Reading the weights twice is better than a start that fails half way.
         verify(path)
         states = self._states(trainer, source, source.step)
-        notes = with_states(_read_hooks(path), states).get("CheckpointingHook", {})
-        best = notes.get("checkpointing", {}).get("best") or {}
+        notes = with_states(_read_hooks(path), states).values()
+        saved = [note["checkpointing"] for note in notes if "checkpointing" in note]
+        best = (saved[0].get("best") if saved else None) or {}
         step = source.step if best.get("value") is None else best["step"]
         if step < source.step:
             verify(source.path(step))
@@ -356,7 +358,7 @@ def _read_hooks(path: Path) -> States:
 def _settings(settings: Node, target: str) -> list[Node]:
     """Return the settings of the hooks of a class."""
     hooks = settings.get("hooks") or {}
-    return [node for node in hooks.values() if node and node["_target_"] == target]
+    return [node for node in hooks.values() if node and defined_as(node["_target_"]) == target]
 
 
 def _lines(path: Path) -> list[Node]:

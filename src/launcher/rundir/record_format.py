@@ -159,6 +159,8 @@ class RecordData(TypedDict, total=False):
     identity: dict[str, object] | None
     identity_id: str | None
     identity_version: int | None
+    uncounted: list[str] | None
+    """Keys that change no number, by what the classes of its parts declared at its newest start."""
     folder: str | None
     data_files: str | None
     """See `launcher.rundir.data_files`."""

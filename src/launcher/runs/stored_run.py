@@ -215,9 +215,10 @@ class StoredRun(RunOnDisk):
 
     @property
     def identity_exclude(self) -> list[str]:
-        """Keys that change no numbers: `run.identity_exclude`, and with lanes the strategy."""
+        """Keys that change no numbers, also by what the classes of its parts declared."""
         keys = self.settings.get("run.identity_exclude")
         named = [str(key) for key in keys] if isinstance(keys, list) else []
+        named += self.record.get("uncounted") or []
         return named + sorted(without_effect(self.settings.get("trainer.lanes")))
 
 

@@ -15,7 +15,6 @@ from launcher.config.compose.composer import Command
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
 from launcher.config.messages import plural
-from launcher.config.options import TRAIN_JOB
 from launcher.config.tree import Node, get
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
@@ -102,7 +101,7 @@ def _check_dispatch(dispatch: Node) -> None:
 
 def check_settings(probe: Job) -> Settings:
     """Check the settings of a search."""
-    if probe.plain["job"]["_target_"] != TRAIN_JOB:
+    if not probe.config.trains:
         raise ConfigError(
             "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."
         )

@@ -8,7 +8,9 @@ import math
 from collections.abc import Sequence
 
 from launcher.config.schema import metric_direction
-from launcher.config.tree import Tree, get
+from launcher.config.schema.declared import providing, setting
+from launcher.config.schema.hook_dependencies import group_of
+from launcher.config.tree import Tree
 from launcher.errors import ConfigError
 from launcher.runs.trials import Trial
 from launcher.search.study_settings import HALVING, Settings
@@ -39,8 +41,8 @@ def rungs_of(settings: Settings, config: Tree) -> list[int]:
 
 def interval_of(objective: str, config: Tree) -> int:
     """Steps between two values of a metric, or 1 if they are not known."""
-    hook = "hooks.evaluation" if objective.startswith("val/") else "hooks.logging"
-    interval = get(config, f"{hook}.interval")
+    hooks = providing(config, group_of(objective))
+    interval = setting(hooks[0], "interval") if hooks else None
     if interval == 0:
         return int(config["trainer"]["max_steps"])
     return interval if isinstance(interval, int) else 1

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from launcher.config.schema.checks import checkpointing
 from launcher.config.schema.metric_direction import direction
 from launcher.config.settings import HpoSettings
 from launcher.config.tree import Tree, get
@@ -37,7 +38,7 @@ def settings_of(config: Tree) -> Settings:
         raise ConfigError(
             f"hpo.pruner={settings.pruner}: needs trainer.max_steps instead of trainer.max_epochs."
         )
-    if settings.pruner in HALVING and not get(config, "hooks.checkpointing"):
+    if settings.pruner in HALVING and checkpointing(config) is None:
         raise ConfigError(
             f"hpo.pruner={settings.pruner}: a pause needs a checkpoint; keep hooks.checkpointing."
         )

@@ -3,14 +3,13 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from launcher.config.schema.node_range import NodeRange
 from launcher.errors import ConfigError
-from launcher.process.child import ENTRY
 from launcher.slurm import scheduler
 
 GUARD = Path(__file__).with_name("batch.sh")
@@ -75,6 +74,8 @@ class Script:
     setup: list[str] = field(default_factory=list)
     python: str = field(default_factory=lambda: sys.executable)
     size: JobSize = field(default_factory=JobSize)
+    task: Sequence[str] = field(kw_only=True)
+    """Arguments of Python for a task of the job, before its run's folder."""
 
     def command(self, path: Path) -> str:
         """Return the script's body.
@@ -87,7 +88,7 @@ class Script:
         --export=ALL, a job with --export=NONE would start its tasks without PATH.
         """
         shell = 'trap "" TERM USR1 USR2; exec "$@"'
-        task = [*self.prefix, self.python, "-u", *ENTRY[1:], "task"]
+        task = [*self.prefix, self.python, "-u", *self.task]
         srun = shlex.join(
             [
                 "--export=ALL",

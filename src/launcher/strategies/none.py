@@ -13,6 +13,7 @@ from launcher.strategies.step import StepPlan
 class NoStrategy(NativeStrategy):
     """The unchanged model on this process's device."""
 
+    one_process = True
     name = "none"
     supports_lanes = True
 

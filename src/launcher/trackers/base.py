@@ -151,6 +151,8 @@ class Tracker(ABC):
         >>> PrintTracker().check("tracker.print")
     """
 
+    provides: ClassVar[tuple[str, ...]] = ()
+
     library: ClassVar[str] = ""
     """The module that the tracker needs."""
     extra: ClassVar[str] = ""

@@ -21,6 +21,7 @@ from launcher.config.identity.record_entry import read_identity
 from launcher.config.messages import describe_type
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import batch_issue
+from launcher.config.schema.declared import providing, setting
 from launcher.config.schema.hook_dependencies import validation_issues
 from launcher.config.schema.lane_rules import lane_issues, support_issue
 from launcher.config.schema.matters_from import is_ours
@@ -28,7 +29,7 @@ from launcher.config.schema.run_length import with_epochs
 from launcher.config.schema.validate import without_own_keys
 from launcher.config.schema.value_types import check_call
 from launcher.config.settings import CompileSettings, RunSettings, TrainerSettings
-from launcher.config.tree import Node, Tree, get, walk
+from launcher.config.tree import Node, Tree, walk
 from launcher.data.declared import is_hugging_face_stream, names_of_states
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
@@ -96,7 +97,8 @@ def build_trainer(
     loader = _train_loader(data, strategy) if has_loader else None
     if loader is not None:
         if isinstance(loader.dataset, Mixture):
-            hooks.insert(0, SourcesHook(get(plain, "hooks.logging.interval") or 10))
+            intervals = [setting(node, "interval") for node in providing(plain, "train/")]
+            hooks.insert(0, SourcesHook(next(iter(intervals), 10)))
         schedule = in_steps(schedule, loader.dataset, plain["data"]["batch_size"])
     text = config.stored_yaml
     texts = {"config.yaml": text if strategy.ranks.rank else sign_text(text)}

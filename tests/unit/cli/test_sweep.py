@@ -10,6 +10,7 @@ from launcher.cli import sweep_queue
 from launcher.cli.sweep import show_ranking
 from launcher.cli.sweep_queue import reason
 from launcher.dispatch.jobs import JobResult
+from launcher.jobs.train import TrainJob
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from support.projects import exit_code, write_project
@@ -95,10 +96,15 @@ def test_the_runs_of_a_sweep_are_ranked(metric, order, tmp_path, capsys):
     assert capsys.readouterr().out == "", "one run needs no ranking"
 
 
+class OwnTraining(TrainJob):
+    pass
+
+
 @pytest.mark.parametrize(
     ("more", "starts_them"),
     [
         ([], False),
+        ([f"job._target_={__name__}.OwnTraining"], False),
         (["job.objective=val/loss"], True),  # a sweeper looks at the value
         (["+hydra.callbacks.mine._target_=hydra.experimental.callback.Callback"], True),
     ],

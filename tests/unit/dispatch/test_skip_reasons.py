@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from launcher.config.identity.record_entry import command_record
-from launcher.config.options import TRAIN_JOB
+from launcher.config.options import own_option, own_target
 from launcher.config.run_config import RunConfig
-from launcher.config.schema.checks import CHECKPOINTING
+from launcher.config.schema.declared import trains
 from launcher.config.schema.run_length import with_steps
-from launcher.dispatch.skip_reasons import folder_of, trains, why_skipped
+from launcher.dispatch.skip_reasons import folder_of, why_skipped
 from launcher.errors import ConfigError
 from launcher.jobs.train import TrainJob
 from launcher.run_advice import is_done
@@ -65,8 +65,8 @@ def asked(path: Path, job: str = "train", **changes: Any) -> dict[str, Any]:
         "trainer": trainer | {"max_steps": changes.get("max_steps", 20)},
         "data": {"batch_size": 8},
         "model": {"sizes": [4, 4]},
-        "hooks": {"checkpointing": {"_target_": CHECKPOINTING}} if changes.get("saves", 1) else {},
-        "job": {"_target_": TRAIN_JOB} if job == "train" else OTHERS[job],
+        "hooks": own_option("hooks", "checkpointing") if changes.get("saves", 1) else {},
+        "job": {"_target_": own_target("job", "train")} if job == "train" else OTHERS[job],
         "dispatch": {"partition": changes.get("partition")},
     }
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from launcher.config.options import own_option
 from launcher.errors import ConfigError
 from launcher.search.rungs import bracket_of, rungs_of
 from launcher.search.study_settings import Settings
@@ -15,7 +16,8 @@ def settings(**keys: Any) -> Settings:
 
 
 def config(max_steps: int, interval: Any = 100) -> dict[str, Any]:
-    return {"trainer": {"max_steps": max_steps}, "hooks": {"evaluation": {"interval": interval}}}
+    evaluation = own_option("hooks", "evaluation")["evaluation"] | {"interval": interval}
+    return {"trainer": {"max_steps": max_steps}, "hooks": {"mine": evaluation}}
 
 
 @pytest.mark.parametrize(

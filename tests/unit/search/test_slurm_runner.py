@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.config.options import TRAIN_JOB
+from launcher.config.options import own_target
 from launcher.config.run_config import from_stored
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
@@ -63,7 +63,7 @@ def study(outputs: Path, clock: Callable[[], float] = lambda: 0.0, **settings: A
         values = {
             "run.resume": "auto",
             "run.dir": str(outputs / job.run),
-            "job._target_": TRAIN_JOB,
+            "job._target_": own_target("job", "train"),
             "trainer.max_steps": 0,
             "paths.outputs": str(outputs),
             "dispatch._target_": "launcher.dispatch.slurm.SlurmDispatch",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from launcher.config.compose.composer import compose
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import construct
-from launcher.config.options import TRAIN_JOB
+from launcher.config.options import own_target
 from launcher.config.run_config import RunConfig, from_stored, read_tree, resolve_node
 from launcher.config.secrets import escape
 from launcher.dispatch.jobs import Job
@@ -53,7 +53,7 @@ def run_of(tmp_path, lanes):
     config = {
         "run": {"name": "mlp", "dir": str(tmp_path), "resume": "auto"},
         "paths": {"outputs": tmp_path},
-        "job": {"_target_": TRAIN_JOB},
+        "job": {"_target_": own_target("job", "train")},
         "trainer": {"lanes": lanes, "max_steps": 9},
         "hooks": {"checkpointing": {}},
     }
@@ -160,7 +160,8 @@ def test_settings_that_cannot_work_are_rejected(settings, key):
 def test_flags_of_sbatch(tmp_path, monkeypatch, sbatch, key, lines):
     monkeypatch.setenv("SBATCH_PARTITION", "own")
     flags = SlurmDispatch(sbatch=sbatch).flags()
-    text = Script("gpt", flags).text(tmp_path / "50%j" / "job-0.sh", 2, None).replace("'", "")
+    script = Script("gpt", flags, task=["-m", "task"])
+    text = script.text(tmp_path / "50%j" / "job-0.sh", 2, None).replace("'", "")
     flags = [line for line in text.splitlines() if line.startswith("#SBATCH") and key in line]
     assert sorted(flags) == [f"#SBATCH --{line.format(folder=tmp_path)}" for line in lines]
 

@@ -1,21 +1,31 @@
 """Identities that name the same run although they differ.
 
-They may differ by keys whose value is the code's default. `canonical` leaves out every key that has
-its default, so two identities are equivalent exactly if their canonical trees are equal. A value
-that changed is never equivalent, even if the default changed to the same value: only the identity
-that has the new value loses the key.
+They may differ by keys whose value is the code's default, by hooks that change no number, and by
+the names of a class. `canonical` leaves out every key that has its default and every such hook, so
+two identities are equivalent exactly if their canonical trees are equal. A value that changed is
+never equivalent, even if the default changed to the same value: only the identity that has the new
+value loses the key.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from launcher.config.identity.difference import is_equal
-from launcher.config.schema.signature import REQUIRED, UNKNOWN, Signature, signature_of
+from launcher.config.schema.declared import declared
+from launcher.config.schema.hook_dependencies import Values, uncounted_keys
+from launcher.config.schema.signature import (
+    REQUIRED,
+    UNKNOWN,
+    Signature,
+    defined_as,
+    signature_of,
+)
 from launcher.config.schema.source import cached_by_sources
 from launcher.config.settings import SECTIONS, CompileSettings, section
-from launcher.config.tree import Node, Tree, join
+from launcher.config.tree import Node, Tree, get, join, walk
 
 OPTIONAL_GROUPS = ("scheduler",)
 """Groups that a run does without if they are null."""
@@ -32,21 +42,55 @@ def identity_key(identity: Node) -> str:
 
 
 def canonical(identity: Node) -> Tree:
-    """Return an identity without the keys that have their defaults."""
-    reduced: Tree = _reduce(identity, "")
+    """Return an identity without the keys that have their defaults, and the hooks that observe."""
+    return without_defaults(identity, uncounted_keys(identity, partial(get, identity)))
+
+
+def without_defaults(identity: Node, uncounted: Collection[str] = ()) -> Tree:
+    """Return an identity without the keys that have their defaults, and without further ones."""
+    reduced: Tree = _reduce(identity, "", uncounted)
     return reduced
 
 
-def _reduce(tree: object, path: str) -> Any:
+def left_out(tree: Node, value: Values) -> set[str]:
+    """Return the keys that came after other runs of their class, where they have their default.
+
+    Args:
+        tree: a configuration.
+        value: the values of the configuration.
+    """
+    keys = {
+        join(path, key): _defaults(node, path).get(key, REQUIRED)
+        for path, node in walk(tree)
+        if isinstance(node, Mapping)
+        for key in _later_keys(node, path)
+        if key in node
+    }
+    return {key for key, default in keys.items() if is_equal(value(key), default)}
+
+
+def _later_keys(node: Node, path: str) -> Collection[str]:
+    keys: Collection[str] = (
+        declared(node, "later_keys")
+        if "_target_" in node
+        else getattr(SETTINGS.get(path), "later_keys", ())
+    )
+    return keys
+
+
+def _reduce(tree: object, path: str, uncounted: Collection[str]) -> Any:
     if isinstance(tree, list):
-        return [_reduce(item, join(path, index)) for index, item in enumerate(tree)]
+        return [_reduce(item, join(path, index), uncounted) for index, item in enumerate(tree)]
+    if path.endswith("_target_") and isinstance(tree, str):
+        return defined_as(tree)
     if not isinstance(tree, Mapping):
         return tree
     defaults = _defaults(tree, path)
     reduced = {
-        key: _reduce(value, join(path, key))
+        key: _reduce(value, join(path, key), uncounted)
         for key, value in tree.items()
-        if not (key in defaults and is_equal(value, defaults[key]))
+        if join(path, key) not in uncounted
+        and not (key in defaults and is_equal(value, defaults[key]))
     }
     absent = () if path else [key for key, value in reduced.items() if _is_absent(key, value)]
     return {key: value for key, value in reduced.items() if key not in absent}

@@ -1,7 +1,9 @@
 """Data that run.json stores about a configuration and the command that composed it."""
 
 import json
+from functools import partial
 
+from launcher.config.schema.hook_dependencies import uncounted_keys
 from launcher.config.tree import Node, Tree, flat, get, map_leaves, of_the_run, with_text_keys
 from launcher.rundir.record_format import RecordData, json_value
 
@@ -10,6 +12,7 @@ def command_record(config: Node, hydra: Node | None) -> RecordData:
     """Return what a run stores of its command.
 
     `identity_id` is the id that the command gives; it is null for a run that `run.id=...` names.
+    `uncounted` has the keys that change no number by what the classes declare now.
     """
     node = hydra or {}
     sources = get(node, "runtime.config_sources") or []
@@ -22,6 +25,7 @@ def command_record(config: Node, hydra: Node | None) -> RecordData:
         "config_dir": folders[0] if folders else None,
         "config": for_json(flat(of_the_run(config))),
         "identity": None if entry is None else entry[1],
+        "uncounted": sorted(uncounted_keys(config, partial(get, config))),
         "identity_id": entry[0] if entry is not None and entry[0] == run.get("id") else None,
     }
 

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import setup_globals
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.containers import resolve_at, to_plain
+from launcher.config.identity.equivalence import left_out
 from launcher.config.identity.locations import PLACEHOLDER, PREFIXES, Locations
 from launcher.config.identity.record_entry import for_json
-from launcher.config.schema.hook_dependencies import METRIC_SCHEDULE, measuring, parts
+from launcher.config.schema.hook_dependencies import uncounted_keys
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.run_length import default_steps
 from launcher.config.settings import AUTO
@@ -47,10 +48,6 @@ HASHED_FILES = ("strategy.config_file",)
 
 HASHED_AS_NULL = {"trainer.micro_batch_size": AUTO}
 """Values that leave a number to the machine: they name the run that `null` names."""
-
-HASHED_UNLESS = {"model.logits_chunk": None, "model.liger": False}
-"""Keys that did not always exist, with the default with which they are not hashed: runs keep their
-ids."""
 
 DIGITS, DERIVED = 12, "${launcher.id:}"
 """Number of digits of an id, and the pattern of an id that is a hash."""
@@ -82,9 +79,10 @@ def without_id() -> Iterator[None]:
 def identity_to_hash(config: DictConfig, written: Tree, plain: Node | None = None) -> Tree:
     """Return the tree that is hashed.
 
-    It is the resolved configuration without the keys of `run.identity_exclude`, and with the keys
-    of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`), the values of
-    `HASHED_AS_NULL` become null, and the defaults of `HASHED_UNLESS` are left out.
+    It is the resolved configuration without the keys of `run.identity_exclude`, the hooks that
+    change no number (see `uncounted_keys`), and the defaults of later keys (see `left_out`). The
+    keys of `HASHED_RUN_KEYS` that are set are in it. Whole floats become ints (`lr=1.0` is `lr=1`),
+    and the values of `HASHED_AS_NULL` become null.
 
     Args:
         config: composed, and not resolved.
@@ -130,14 +128,10 @@ def identity_to_hash(config: DictConfig, written: Tree, plain: Node | None = Non
 
 def _keys_to_exclude(config: DictConfig, written: Tree) -> set[str]:
     """Return the keys that are not hashed."""
-    # The schema rejects everything but a list.
-    listed = OmegaConf.select(config, "run.identity_exclude")
-    excluded = {str(path) for path in (listed if isinstance(listed, ListConfig) else ())}
-    excluded |= NEVER_HASHED | without_effect(OmegaConf.select(config, "trainer.lanes"))
-    for key, value in HASHED_UNLESS.items():
-        if OmegaConf.select(config, key) == value:
-            excluded.add(key)
-    return excluded - _steering(_without(written, excluded), config)
+    value = partial(OmegaConf.select, config)
+    excluded = NEVER_HASHED | without_effect(value("trainer.lanes"))
+    excluded |= uncounted_keys(written, value)
+    return excluded | left_out(_without(written, excluded), value)
 
 
 def _without(tree: object, excluded: set[str], keys: tuple[object, ...] = ()) -> Any:
@@ -145,20 +139,6 @@ def _without(tree: object, excluded: set[str], keys: tuple[object, ...] = ()) ->
         return tree
     paths = {key: (*keys, key) for key in tree if ".".join(map(str, (*keys, key))) not in excluded}
     return {key: _without(tree[key], excluded, path) for key, path in paths.items()}
-
-
-def _steering(tree: Tree, config: DictConfig) -> set[str]:
-    """Return the hooks that measure a metric which steers training."""
-    nodes = {f"hooks.{name}": node for name, node in parts(tree, "hooks").items()}
-    if (
-        isinstance(tree.get("scheduler"), dict)
-        and OmegaConf.select(config, "scheduler.metric") is not None
-    ):
-        nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
-    select = partial(OmegaConf.select, config)
-    return {
-        f"hooks.{other}" for path, node in nodes.items() for other in measuring(path, node, select)
-    }
 
 
 def _content(file: Path) -> object:

@@ -6,7 +6,8 @@ The code that depends on a rule calls the same function.
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from glob import iglob
 from math import lcm
 from pathlib import Path
@@ -15,33 +16,30 @@ from typing import Any
 from launcher.config.containers import settings_of
 from launcher.config.messages import ConfigIssue, plural, show
 from launcher.config.schema import deepspeed_file
+from launcher.config.schema.declared import declared, providing
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.settings import TrainerSettings
-from launcher.config.tree import get, items
+from launcher.config.tree import Node, get, items
 from launcher.process.files import expand
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps, weights_source
 
-PREDICT, EXPORT = "launcher.jobs.predict.PredictJob", "launcher.jobs.export.ExportJob"
-NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
-"""Jobs that use the model (and the data) of a run, and do not train."""
-NO_STRATEGY = "launcher.strategies.none.NoStrategy"
-ONE_PROCESS = (NO_STRATEGY, EXPORT)
-"""Strategies and jobs that cannot use a second rank. `nproc=auto` starts one rank for them."""
-LR_FIND = "launcher.jobs.lr_find.LRFindJob"
-CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
+CHECKPOINTING = "checkpointing"
+"""The hook that saves and resumes, as its class has it in `provides`."""
 NAME = re.compile(r"\w[\w.+=@-]*")
 MAX_NAME_BYTES = 128
+NEW_DATA = "predict"
+"""The key of `data` with the data of job=predict."""
 PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
 PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
 
 
 def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """The errors of a resolved configuration. Values of a wrong type are reported by the schema."""
-    job = get(tree, "job._target_")
-    if job not in NO_TRAINING:
+    job = tree.get("job")
+    if declared(job, "needs_optimizer"):
         yield from _batch(tree)
         yield from _lanes(tree)
         yield from _warmup(tree)
@@ -50,10 +48,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from metric_issues(tree)
         yield from _check_recomputation(tree)
         yield from _objective(tree)
-    if job == PREDICT:
-        yield from _new_data(tree)
-    elif job != EXPORT:
-        yield from _files(tree)
+    yield from _files(tree, declared(job, "reads"))
     yield from _one_process(tree)
     yield from _names(tree)
     yield from _start(tree)
@@ -69,7 +64,7 @@ def _issue(tree: dict[str, Any], key: str, text: str) -> ConfigIssue:
 
 def _objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """`job.objective`, whose best value is the least or the greatest."""
-    metric, followed = get(tree, "job.objective"), get(tree, "hooks.checkpointing.best_metric")
+    metric, followed = get(tree, "job.objective"), get(checkpointing(tree), "best_metric")
     if not isinstance(metric, str) or get(tree, "job.value") == "last" or metric == followed:
         return
     if direction(metric) is None:
@@ -126,11 +121,12 @@ def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
 
 
 def _one_process(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check that `strategy=none` gets one rank."""
+    """Check that a strategy of one process gets one rank."""
     (ranks, source), nodes = _fewest_ranks(tree), _node_range(tree)
-    if get(tree, "strategy._target_") == NO_STRATEGY and ranks * nodes.max > nodes.min:
+    strategy = tree.get("strategy")
+    if declared(strategy, "one_process") and ranks * nodes.max > nodes.min:
         text = f"uses one rank, and gets more ({source}); use one."
-        yield ConfigIssue("strategy", "none", text)
+        yield ConfigIssue("strategy", declared(strategy, "name"), text)
 
 
 def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
@@ -140,7 +136,7 @@ def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         return
     settings = settings_of(TrainerSettings, tree["trainer"])
     yield from lane_issues(settings, _count(tree, "data.batch_size"), *_fewest_ranks(tree))
-    if get(tree, "strategy._target_") == deepspeed_file.TARGET:
+    if declared(tree.get("strategy"), "is_deepspeed"):
         yield support_issue(lanes, "deepspeed")
 
 
@@ -189,7 +185,7 @@ def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Reject settings that need hooks.checkpointing, which saves and resumes."""
-    if has_checkpointing(tree):
+    if checkpointing(tree) is not None:
         return
     is_set = {
         "trainer.pause_at": type(get(tree, "trainer.pause_at")) is int,
@@ -201,12 +197,10 @@ def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             yield _issue(tree, key, "needs hooks.checkpointing, which saves and resumes; keep it.")
 
 
-def has_checkpointing(config: Mapping[str, object]) -> bool:
-    """Return whether a resolved configuration has the hook that saves and resumes."""
-    return any(
-        node and (name == "checkpointing" or get(node, "_target_") == CHECKPOINTING)
-        for name, node in items(config, "hooks")
-    )
+def checkpointing(config: Node) -> Node | None:
+    """Return the hook that saves and resumes, by what its class declares, else by its name."""
+    named = get(config, f"hooks.{CHECKPOINTING}")
+    return next(iter(providing(config, CHECKPOINTING)), named)
 
 
 def _check_recomputation(tree: dict[str, object]) -> Iterator[ConfigIssue]:
@@ -229,10 +223,12 @@ def no_file(key: str, pattern: str) -> ConfigIssue:
     return ConfigIssue(key, show(pattern, 200), f"matches no file{where}.")
 
 
-def _files(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check `data.files`, and keys like `data.val_files`."""
+def _files(tree: dict[str, object], patterns: Sequence[str]) -> Iterator[ConfigIssue]:
+    """Check the files of `data` that a job reads."""
+    if NEW_DATA in patterns:
+        yield from _new_data(tree)
     for key, value in items(tree, "data"):
-        if key == "files" or key.endswith("_files"):
+        if any(fnmatchcase(key, pattern) for pattern in patterns):
             yield from _patterns(f"data.{key}", value)
 
 
@@ -250,7 +246,7 @@ def address_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """`data.predict`, the only data that job=predict reads."""
+    """Check that there is `data.predict`."""
     data, value = get(tree, "data"), get(tree, "data.predict")
     if value is None and isinstance(data, dict):
         text = "job=predict needs new data; e.g. data.predict=new.jsonl."
@@ -261,7 +257,6 @@ def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
                 " parquet, text, tokens or custom."
             )
         yield ConfigIssue("data.predict", None, text)
-    yield from _patterns("data.predict", value)
 
 
 def _patterns(key: str, value: Any) -> Iterator[ConfigIssue]:
@@ -343,10 +338,10 @@ def _fork(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 
 def _folders(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that a folder that is written to exists, or can be created."""
-    keys = ["paths.outputs"]
-    keys += ["job.folder"] if get(tree, "job._target_") == LR_FIND else []
-    keys += ["data.cache"] if str(get(tree, "data._target_")).startswith("launcher.data.") else []
-    for key in keys:
+    written = [
+        f"{group}.{key}" for group in ("job", "data") for key in declared(tree.get(group), "writes")
+    ]
+    for key in ["paths.outputs", *written]:
         value = get(tree, key)
         if isinstance(value, str) and (text := _why_not_writable(value)):
             yield ConfigIssue(key, show(value, 200), text)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.messages import ConfigIssue, hint, show, to_override_text
+from launcher.config.schema.declared import declared
 from launcher.config.schema.signature import signature
 from launcher.config.tree import Node, Tree, get
 from launcher.errors import ConfigError
@@ -17,7 +18,6 @@ from launcher.process.files import expand
 
 MAPPING = "should hold an object of keys and values."
 KEY = "strategy.config_file"
-TARGET = "launcher.strategies.deepspeed.DeepSpeedStrategy"
 ZERO, FP16, BF16 = "zero_optimization", "fp16", "bf16"
 SUPPORTED = frozenset({
     FP16, BF16, ZERO, "comms_logger", "communication_data_type", "dump_state",
@@ -63,7 +63,7 @@ which Launcher does not support."""
 def crosschecks(tree: Node) -> Iterator[ConfigIssue]:
     """The errors of a resolved configuration with `strategy=deepspeed`."""
     strategy = tree.get("strategy")
-    if not isinstance(strategy, dict) or strategy.get("_target_") != TARGET:
+    if not isinstance(strategy, dict) or not declared(strategy, "is_deepspeed"):
         return
     stage = strategy.get("zero_stage")
     if strategy.get("offload_optimizer") is True and stage == 0:
@@ -135,7 +135,7 @@ def _find_unsupported(file: Node) -> Iterator[str]:
 
 def _options(path: Path, strategy: Node) -> Iterator[ConfigIssue]:
     """Reject options that are set next to the file, which replaces them all."""
-    spec = signature(TARGET)
+    spec = signature(strategy["_target_"])
     for option in spec.parameters if spec else ():
         value = strategy.get(option.name, option.default)
         if option.name not in ("config_file", "timeout") and value != option.default:

@@ -1,7 +1,7 @@
 """The signature of a `_target_`, read without importing it."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ REQUIRED = object()
 UNKNOWN = object()
 """Default that is not a literal in the source."""
 
+NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 SIGNATURE_PRESERVING = {
     "abstractmethod", "cache", "contextmanager", "deprecated", "final", "inference_mode",
     "lru_cache", "no_grad", "override",
@@ -90,24 +91,51 @@ def signature_of(target: str | None) -> Signature | None:
 
 
 @cached_by_sources
-def attribute(target: str, name: str) -> Any:
-    """Return a literal that is a class's attribute, own or inherited, or None."""
+def defined_as(target: str) -> str:
+    """Return the name under which a class or function is defined, or its own if it is not found."""
     try:
         definition = locate(target)
-        return _attribute(definition, name) if isinstance(definition, Definition) else None
     except (NotFound, Unresolvable, RecursionError):
-        return None
+        return target
+    if isinstance(definition, Definition) and isinstance(definition.node, NAMED):
+        return f"{definition.module.name}.{definition.node.name}"
+    return target
 
 
-def _attribute(definition: Definition, name: str) -> object:
-    if not isinstance(definition.node, ast.ClassDef):
-        return None
-    statement = bind(definition.node.body)[0].get(name)
-    if isinstance(statement, ast.Assign | ast.AnnAssign):
-        value = _default(statement.value)
-        return None if value in (REQUIRED, UNKNOWN) else value
-    above = (_attribute(base, name) for base in _bases(definition) if base is not None)
-    return next((value for value in above if value is not None), None)
+@cached_by_sources
+def attributes(target: str) -> tuple[Mapping[str, Any], bool]:
+    """Return the literals that are attributes of a class, or of the module of a function.
+
+    Returns:
+        The own and inherited values by name, `UNKNOWN` for values of other expressions; and whether
+            there may be more, since the class or a base of it cannot be read.
+    """
+    try:
+        definition = locate(target)
+        return ({}, True) if isinstance(definition, Module) else _attributes(definition)
+    except (NotFound, Unresolvable, RecursionError):
+        return {}, True
+
+
+def _attributes(definition: Definition) -> tuple[dict[str, object], bool]:
+    node = definition.node
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return _literals(bindings(definition.module)[0]), False
+    if not isinstance(node, ast.ClassDef):
+        return {}, True
+    values, has_more = _literals(bind(node.body)[0]), False
+    for base in _bases(definition):
+        inherited, is_unread = ({}, True) if base is None else _attributes(base)
+        values, has_more = inherited | values, has_more or is_unread
+    return values, has_more
+
+
+def _literals(names: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: _default(statement.value)
+        for name, statement in names.items()
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+    }
 
 
 def _constructor(definition: Definition, name: str) -> Signature | None:

@@ -24,7 +24,8 @@ from launcher.config.messages import (
     to_override_text,
 )
 from launcher.config.options import COLLECTIONS, composition_folders, file_with, options, typed_keys
-from launcher.config.schema.checks import NO_TRAINING, address_issues, crosschecks
+from launcher.config.schema.checks import address_issues, crosschecks
+from launcher.config.schema.declared import declared
 from launcher.config.schema.run_length import (
     SCHEDULE_LENGTH,
     length_issues,
@@ -88,8 +89,9 @@ def check_tree(
         unresolved: errors of the interpolations.
     """
     sources = references({key: written[key] for key in tree})
+    needs_optimizer = declared(tree.get("job"), "needs_optimizer")
     issues = [*address_issues(tree), *unresolved]
-    issues += [*_sections(tree, _trains(tree)), *_groups(tree, written)]
+    issues += [*_sections(tree, needs_optimizer), *_groups(tree, written)]
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and "_target_" in node and path not in COLLECTIONS:
             issues += _node(path, node, set(sources.values()) if path == "data" else set())
@@ -118,7 +120,8 @@ def _with_length_issues(
             for issue in issues
             if issue.key != SCHEDULE_LENGTH or get(tree, issue.key) is not None
         ]
-    others = list(length_issues(tree, sources)) if _trains(tree) else []
+    needs_length = declared(tree.get("job"), "needs_optimizer")
+    others = list(length_issues(tree, sources)) if needs_length else []
     return [issue for issue in issues if issue.key not in {other.key for other in others}] + others
 
 
@@ -230,12 +233,7 @@ def _from_file(issue: ConfigIssue, written: dict[str, object]) -> ConfigIssue:
     return replace(issue, text=f"{text}; a text needs quotes in {file or 'its YAML file'}.")
 
 
-def _trains(tree: dict[str, object]) -> bool:
-    job = tree.get("job")
-    return not (isinstance(job, dict) and job.get("_target_") in NO_TRAINING)
-
-
-def _sections(tree: dict[str, object], trains: bool) -> Iterator[ConfigIssue]:
+def _sections(tree: dict[str, object], needs_optimizer: bool) -> Iterator[ConfigIssue]:
     tops = {key: value for key, value in tree.items() if key in section(Top).names}
     yield from _keys("", tops, replace(section(Top), name="a run"), partial=False)
     for name, keys in SECTIONS.items():
@@ -244,7 +242,7 @@ def _sections(tree: dict[str, object], trains: bool) -> Iterator[ConfigIssue]:
             spec = section(keys, takes_more=name in OPEN_SECTIONS)
             yield from _keys(name, value, spec, partial=True)
             # No constructor has defaults for these keys.
-            if trains or name != "trainer":
+            if needs_optimizer or name != "trainer":
                 yield from _missing(name, value, spec.name, spec.parameters)
             if name == "trainer" and isinstance(options := value.get("compile"), dict):
                 yield from _keys("trainer.compile", options, section(CompileSettings), False)
@@ -270,7 +268,8 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
                 begin = "its file should begin with `# @package _global_`."
                 text = f"sets {inner} below itself; {begin}"
             yield ConfigIssue(key, show(value), key_for(key) or text)
-    for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
+    to_train = REQUIRED_TO_TRAIN if declared(tree.get("job"), "needs_optimizer") else ()
+    for name in REQUIRED_GROUPS + to_train:
         if tree.get(name) is None:
             listed = " or ".join(options(composition_folders(written), name)) or "..."
             yield ConfigIssue(name, None, f"the run needs one; choose {name}={listed}.")

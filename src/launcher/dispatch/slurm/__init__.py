@@ -14,6 +14,7 @@ from launcher.config.messages import show
 from launcher.config.run_config import RunConfig, from_stored
 from launcher.config.schema.node_range import ranks_per_node
 from launcher.config.tree import get, walk
+from launcher.dispatch.child_command import ENTRY
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.skip_reasons import why_skipped
 from launcher.dispatch.slurm.submitted_runs import report
@@ -79,6 +80,8 @@ class SlurmDispatch:
         snapshot: run a copy of the code, so that later edits do not reach queued or requeued runs.
         python: interpreter on the nodes. Default null: this one.
     """
+
+    code_keys = ("setup", "prefix", "python", "srun", "sbatch")
 
     nodes: PositiveInt | str = 1
     gpus_per_node: NonNegativeInt = 0
@@ -434,6 +437,7 @@ class SlurmDispatch:
             self.prefix or [],
             [*(self.setup or []), *snapshot_lines],
             size=replace(self.size, lanes=min(lanes, default=None)),
+            task=[*ENTRY[1:], "task"],
         )
         if self.python is not None:
             script.python = self.python

@@ -94,6 +94,8 @@ class DeepSpeedStrategy(NativeStrategy):
         timeout: seconds that a rank waits for the others before it fails.
     """
 
+    is_deepspeed = True
+    code_keys = ("config_file",)
     name = "deepspeed"
     checkpoint_format = "deepspeed"
     forward_is_collective = True

@@ -25,6 +25,9 @@ from support.paths import ROOT
 pytestmark = pytest.mark.slow
 
 
+OWN_HOOK = "launcher.hooks.base.BaseHook"
+
+
 def named(outputs: Path, *overrides: str) -> tuple[RunConfig, str | None]:
     """A configuration with the run that it finds, and the id of an equivalent one."""
     words = ["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides]
@@ -176,7 +179,7 @@ def test_new_keys_are_one_line(tmp_path):
         (["optimizer.lr=0.5", "seed=4"], "optimizer.lr: 0.003 -> 0.5, seed: 3 -> 4"),
         (["optimizer=sgd"], "optimizer: adamw -> sgd, seed: 3 -> 0"),
         (["strategy=ddp"], "strategy: auto -> ddp, seed: 3 -> 0"),
-        (["seed=3", "+hooks.own={_target_:builtins.dict,a:1}"], "hooks.own={_target_:"),
+        (["seed=3", f"+hooks.own={{_target_:{OWN_HOOK},a:1}}"], "hooks.own={_target_:"),
         (["seed=3", "~model.dropout", "device=cpu"], None),
         (["optimizer=sgd", "trainer.max_steps=1", "data.batch_size=2"], None),
     ],

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from launcher.config.options import own_target
 from launcher.config.schema.checks import crosschecks
-from launcher.config.schema.deepspeed_file import SET_BY_LAUNCHER, TARGET, ZERO, read_file
+from launcher.config.schema.deepspeed_file import SET_BY_LAUNCHER, ZERO, read_file
 from launcher.errors import ConfigError
 
-STRATEGY = {"_target_": TARGET, "zero_stage": 2, "offload_optimizer": False, "overlap_comm": True}
+DEEPSPEED = own_target("strategy", "deepspeed")
+STRATEGY = {
+    "_target_": DEEPSPEED, "zero_stage": 2, "offload_optimizer": False, "overlap_comm": True
+}  # fmt: skip
 RUN: dict[str, Any] = {
     "data": {"batch_size": 16},
     "trainer": {"max_steps": 100, "micro_batch_size": 4, "max_grad_norm": 1.0}

@@ -5,22 +5,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import yaml
 
 import launcher
 from launcher.config.compose.composer import compose
-from launcher.config.options import main_folder, options
-from launcher.config.schema.hook_dependencies import (
-    DEFAULT,
-    LOGGED_GROUPS,
-    metric_issues,
-    need_issues,
-)
+from launcher.config.options import main_folder, options, own_option
+from launcher.config.schema.hook_dependencies import metric_issues, need_issues, providers
 from launcher.hooks.base import BaseHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
 from support.composition import run_of
 
 PACKAGE = Path(launcher.__file__).parent
+DEFAULT = own_option("hooks", "default")["defaults"]
+LOGGED_GROUPS = sorted(name[:-1] for name in providers() if name.endswith("/"))
 HOOKS = sorted({*options([main_folder()], "hooks")} - {"default"})
 EVALUATION = {"_target_": "launcher.hooks.evaluation.EvaluationHook"}
 FUNCTIONS = {"_target_": "launcher.hooks.functions.FunctionHook"}
@@ -139,8 +135,3 @@ def test_the_groups_that_hooks_log_are_those_in_their_source():
     logged = re.findall(r"trainer\.log\(\s*\{\"(\w+)\"", source)
     # The evaluation logs the name of the split.
     assert {*logged, "val"} == set(LOGGED_GROUPS)
-
-
-def test_the_default_hooks_are_those_of_the_option():
-    option = yaml.safe_load((main_folder() / "hooks" / "default.yaml").read_text())
-    assert set(option["defaults"]) - {"_self_"} == DEFAULT

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from launcher.config.compose.session import session
-from launcher.config.schema.signature import attribute, signature
+from launcher.config.schema.signature import attributes, signature
 
 CLASS = """
 class Base:
@@ -48,11 +48,11 @@ def names(target: str) -> list[str]:
 @pytest.mark.parametrize("change", [{"more": ", depth: int = 1"}, {"needs": "b"}, {"width": 7}])
 def test_an_edited_class_is_read_again(write, change):
     write(3)
-    before = signature(write.net), attribute(write.net, "needs")
+    before = signature(write.net), attributes(write.net)[0]["needs"]
     begin_session()
     assert signature(write.net) is before[0], "nothing has changed"
     write(**{"width": 3, **change})
-    after = signature(write.net), attribute(write.net, "needs")
+    after = signature(write.net), attributes(write.net)[0]["needs"]
     assert after != before
     assert ("depth" in names(write.net)) == ("more" in change)
 

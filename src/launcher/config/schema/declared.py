@@ -1,0 +1,82 @@
+"""Declarations of the class of a part, read from its source without importing it.
+
+A declaration is an attribute of the class, its own or inherited, whose value is a literal:
+`one_process = True`. A function has the declarations of its module.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.config.schema.signature import attributes, signature_of
+from launcher.config.tree import Node, get, items
+
+DEFAULT_READS = ("files", "*_files")
+DECLARATIONS: dict[str, tuple[Any, Any]] = {
+    # Of a job: whether it trains its run, so that a completed run leaves it nothing to do.
+    "trains": (False, True),
+    # Of a job: whether it needs an optimizer and the settings of training.
+    "needs_optimizer": (True, True),
+    # Of a job: keys of `data` that name the files which it reads.
+    "reads": (DEFAULT_READS, DEFAULT_READS),
+    # Of a job: whether it starts the ranks of its trainings itself.
+    "starts_ranks": (False, False),
+    # Of a job or strategy: whether it has no use for a second rank.
+    "one_process": (False, False),
+    # Of a job or data source: keys that name folders which it writes to.
+    "writes": ((), ()),
+    # Of any part: keys whose values run code, for which a configuration of others needs trust.
+    "code_keys": ((), ()),
+    # Of any part: keys that came later, which are hashed only where they differ from their default.
+    "later_keys": ((), ()),
+    # Of a strategy: its name in messages, and whether its keys are DeepSpeed's.
+    "name": ("?", "?"),
+    "is_deepspeed": (False, False),
+    # Of a hook: see `launcher.hooks.base.BaseHook`.
+    "changes_numbers": (True, True),
+    "provides": (None, None),
+    "needs": ({}, {}),
+    "steered_by": ((), None),
+    "at_the_end": ((), ()),
+}
+"""The values of a class that does not declare one, and of a class that cannot be read, or declares
+what is no literal of this type. It may train, change numbers, provide anything (None) and be
+steered by any metric (None)."""
+
+
+def declared(node: object, name: str) -> Any:
+    """Return what the class of a node declares; see `DECLARATIONS`."""
+    undeclared, unreadable = DECLARATIONS[name]
+    target = get(node, "_target_")
+    values, has_more = attributes(target) if isinstance(target, str) else ({}, True)
+    if name not in values:
+        return unreadable if has_more else undeclared
+    # A class of a user's own may have such a name for something else.
+    kinds = (tuple, list) if undeclared is None else (type(undeclared),)
+    return values[name] if isinstance(values[name], kinds) else unreadable
+
+
+def trains(config: Node) -> bool:
+    """Return whether the job of a configuration trains its run."""
+    return bool(declared(config.get("job"), "trains"))
+
+
+def parts(tree: object, group: str) -> dict[str, Node]:
+    """Return the parts of a group, by path."""
+    return {
+        f"{group}.{name}": node
+        for name, node in items(tree, group)
+        if isinstance(node, Mapping) and isinstance(node.get("_target_"), str)
+    }
+
+
+def providing(tree: object, name: str) -> list[Node]:
+    """Return the hooks whose classes declare that they provide something."""
+    hooks = parts(tree, "hooks").values()
+    return [node for node in hooks if name in (declared(node, "provides") or ())]
+
+
+def setting(node: Node, name: str) -> Any:
+    """Return the value of a key of a part, or the default of its class, or None."""
+    spec = signature_of(node["_target_"])
+    default = spec[name].default if spec is not None and name in spec.names else None
+    return node.get(name, default)
