@@ -136,6 +136,8 @@ class ScriptedJob:
     state: str = "PENDING"
     starts: int = 0
     was_listed: bool = False
+    end: str = "CANCELLED"
+    """SLURM's state of it after its end."""
 
 
 @dataclass
@@ -153,7 +155,7 @@ class ScriptedQueue:
     """The run's id of each job that was ever submitted."""
     cancelled: list[str] = field(default_factory=list)
     ended: dict[str, ScriptedJob] = field(default_factory=dict)
-    """Jobs that were cancelled, with their last states."""
+    """Jobs that were cancelled, or that SLURM has ended, with their last states."""
     rejection: str = ""
     is_down: bool = False
     arrays: int = 0
@@ -179,7 +181,7 @@ class ScriptedQueue:
         if "--states=all" in command:
             # SLURM has no record of an array's task that was cancelled before it started.
             known = [(name, job) for name, job in self.ended.items() if job.state != "PENDING"]
-            return "\n".join(f"{name}|CANCELLED|{job.script}" for name, job in known)
+            return "\n".join(f"{name}|{job.end}|{job.script}" for name, job in known)
         return self.list() if command[0] == "squeue" else ""
 
     def submit(self, script: Path) -> str:
@@ -200,6 +202,11 @@ class ScriptedQueue:
         self.cancelled.append(job)
         if job in self.jobs:
             self.ended[job] = self.jobs.pop(job)
+
+    def lose(self, job: str, state: str) -> None:
+        """Let SLURM end a job before its run can record it."""
+        self.ended[job] = self.jobs.pop(job)
+        self.ended[job].end = state
 
     def list(self) -> str:
         for name, job in list(self.jobs.items()):

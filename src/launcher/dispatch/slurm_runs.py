@@ -21,8 +21,8 @@ from launcher.dispatch.spawner import count_cores
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import slurm_job_id
-from launcher.slurm.cancel_marker import is_cancel_noted
 from launcher.slurm.causes import Budget
+from launcher.slurm.job_mark import CANCEL
 from launcher.slurm.not_started import record_silent_end, silent_end
 from launcher.slurm.requeue import run_guarded
 from launcher.slurm.sbatch import SCRIPT
@@ -92,7 +92,7 @@ class RunPool(Pool):
             return False
         number = self.waiting.pop(0)
         run = self.runs[number]
-        if is_cancel_noted(run, str(slurm_job_id())):
+        if CANCEL.is_of(run, str(slurm_job_id())):
             self._record_cancelled(run)
             return True
         run.logs.mkdir(exist_ok=True)
@@ -116,7 +116,7 @@ class RunPool(Pool):
             self._settle(number, code)
         for number in self.running() - self.cancelled:
             # `runs cancel` has noted it: it saves and ends.
-            if is_cancel_noted(self.runs[number], str(slurm_job_id())):
+            if CANCEL.is_of(self.runs[number], str(slurm_job_id())):
                 self.cancelled.add(number)
                 self.stop([number])
 

@@ -11,7 +11,7 @@ from launcher.rundir.folder import run_folders
 from launcher.runs.filters import check_word
 from launcher.runs.format import join_names
 from launcher.runs.stored_run import StoredRun
-from launcher.slurm.scheduler import QueuedJob, find_cancelled, queue
+from launcher.slurm.scheduler import QueuedJob, find_ends, queue
 from launcher.slurm.shared_job import END_STATES
 from launcher.slurm.submission import FROZEN
 
@@ -38,7 +38,7 @@ def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) 
 def ask_queue(runs: Iterable[StoredRun]) -> None:
     """Call squeue once for all runs, or not at all if no run has a job that could be in the queue.
 
-    If a job has left it without a record of its end, SLURM is queried whether it was cancelled.
+    If a job has left it without a record of its end, SLURM is queried how it has ended.
     """
     open_runs = [run for run in runs if run.record.get("state") != "completed" and run.had_job]
     if open_runs:
@@ -46,11 +46,11 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
         jobs = queue(notes)
         join_queue(open_runs, jobs)
         if jobs is not None:
-            ask_cancelled(open_runs)
+            ask_ends(open_runs)
 
 
-def ask_cancelled(runs: Iterable[StoredRun]) -> None:
-    """Find the runs whose job was cancelled while it waited or was suspended, so left no record."""
+def ask_ends(runs: Iterable[StoredRun]) -> None:
+    """Set how a job has ended that could not record it: it waited, was suspended or was killed."""
     # A job may have several runs.
     jobs = defaultdict[tuple[str, str], list[StoredRun]](list)
     for run in runs:
@@ -66,9 +66,9 @@ def ask_cancelled(runs: Iterable[StoredRun]) -> None:
         for (job, script), of_job in jobs.items()
     }
     notes = [run.folder.path / FROZEN for of_job in jobs.values() for run in of_job]
-    for job in find_cancelled(have_started, notes):
+    for job, state in find_ends(have_started, notes).items():
         for run in jobs[job]:
-            run.was_cancelled = True
+            run.slurm_end = state
             run.__dict__.pop("state", None)
 
 

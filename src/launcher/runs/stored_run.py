@@ -21,7 +21,8 @@ from launcher.rundir.signing import is_own_record
 from launcher.rundir.training_history import forget_settings
 from launcher.rundir.user_note import UserNote
 from launcher.runs.format import seconds_of
-from launcher.slurm.scheduler import ENDING, QueuedJob
+from launcher.slurm.causes import UnrecordedEnd, unrecorded_end
+from launcher.slurm.scheduler import CANCELLED, ENDING, QueuedJob
 from launcher.slurm.submission import Submission
 
 
@@ -36,14 +37,14 @@ class StoredRun(RunOnDisk):
         choices: the option of each config group: {"model": "gpt"}.
         job: its job in SLURM's queue, set by `join_queue`.
         queue_known: True once SLURM's queue was read, so that a run without a job has none.
-        was_cancelled: True if SLURM reports the cancellation of a job that did not record its end,
+        slurm_end: SLURM's last state of a job that has left the queue without a record of its end,
             set by `ask_queue`.
     """
 
     choices: dict[str, str] = field(default_factory=dict)
     job: QueuedJob | None = None
     queue_known: bool = False
-    was_cancelled: bool = False
+    slurm_end: str | None = None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
@@ -70,8 +71,8 @@ class StoredRun(RunOnDisk):
         """
         if not self.record:
             return "unsupported" if self.is_unsupported else "damaged"
-        if self.was_cancelled:
-            return "cancelled"
+        if self.unrecorded_end is not None:
+            return self.unrecorded_end
         state = self.recorded_state or "new"
         has_ended = self.queue_known and self.job is None and self.last_job_id is not None
         silence = ENDED_SILENCE if has_ended else SILENCE
@@ -83,6 +84,20 @@ class StoredRun(RunOnDisk):
         if state == "queued" and self.job is None and (self.queue_known or self.note is None):
             return "stale"
         return state
+
+    @property
+    def unrecorded_end(self) -> UnrecordedEnd | None:
+        """How it has ended by SLURM's state of its job."""
+        if self.slurm_end is None:
+            return None
+        return unrecorded_end(self.slurm_end, self.recorded_state)
+
+    @property
+    def slurm_reason(self) -> str:
+        """SLURM's state of its job, as a reason."""
+        if self.slurm_end == CANCELLED:
+            return "the SLURM job was cancelled"
+        return f"SLURM ended job {self.open_job_id}: {self.slurm_end}"
 
     @cached_property
     def note(self) -> Submission | None:
@@ -129,7 +144,15 @@ class StoredRun(RunOnDisk):
     # ------------------------------------------------------------------------- progress and results
     @property
     def failure(self) -> str | None:
-        return self.attempt.get("reason") or None if self.state == "failed" else None
+        if self.state != "failed":
+            return None
+        if self.unrecorded_end is not None:
+            return self.slurm_reason
+        reason = self.attempt.get("reason") or None
+        if reason is None or self.job is None or self.job.state == ENDING:
+            return reason
+        # A node that SLURM does not miss yet has ended the other ranks.
+        return f"{reason}; SLURM job {self.job.id} is still {self.job.state.lower()}"
 
     @property
     def updated(self) -> float | None:

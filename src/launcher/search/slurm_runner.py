@@ -172,10 +172,12 @@ class SlurmRunner(Runner):
     def _exit_code(self, trial: Submitted, run: StoredRun) -> int:
         state = run.record.get("state")
         could_say = state not in ("queued", "running", "preempted") or is_held(trial.folder)
-        if not could_say and (trial.is_stopped or was_cancelled(trial)):
-            reason = "the SLURM job was cancelled"
-            RunRecord(trial.folder).revise("cancelled", reason=reason, slurm_job_id=trial.job_id)
-            state = "cancelled"
+        if not could_say:
+            run.slurm_end = scheduler.CANCELLED if trial.is_stopped else slurm_end(trial)
+            if (end := run.unrecorded_end) is not None:
+                record = RunRecord(trial.folder)
+                record.revise(end, reason=run.slurm_reason, slurm_job_id=trial.job_id)
+                state = end
         if state in ("completed", "paused"):
             return 0
         if state == "cancelled" and not trial.was_ending:
@@ -246,9 +248,11 @@ def format_trials(numbers: Iterable[int]) -> str:
     return ", ".join(f"trial {number}" for number in sorted(numbers))
 
 
-def was_cancelled(trial: Submitted) -> bool:
-    """Return whether a job that has left the queue was cancelled."""
+def slurm_end(trial: Submitted) -> str | None:
+    """Return SLURM's last state of a job that has left the queue, if SLURM knows it."""
     note = Submission.read(trial.folder)
     if trial.job_id is None or note is None:
-        return False
-    return bool(scheduler.find_cancelled({(trial.job_id, note.script): trial.phase != "pending"}))
+        return None
+    has_started = trial.phase != "pending"
+    ends = scheduler.find_ends({(trial.job_id, note.script): has_started})
+    return ends.get((trial.job_id, note.script))

@@ -93,4 +93,5 @@ on_nodes() { # RANKS_PER_NODE LANES SRUN_FLAG...: `guarded srun` on as many of t
 }
 __launcher_before=$(starts)
 trap requeue_if_preempted TERM
+trap : USR1 USR2 # warnings are for the tasks, and would end this shell, and so the job
 trap 'ended $? "$BASH_COMMAND"' EXIT

@@ -12,7 +12,8 @@ Rank 0 asks SLURM after the save. As observed on a real cluster:
 | PreemptTime is set, and is its EndTime | the same, its grace is over | requeue it |
 | that at the signal, with grace and REQUEUE | was cancelled in that second | leave, no requeue |
 | Reason=TimeLimit; or it runs, SIGUSR1 or 2 | is at its time limit | requeue it |
-| it has ended, none of the above | was cancelled | leave, and must not requeue |
+| CANCELLED; or it is completing, without a Reason | was cancelled | leave, and must not requeue |
+| it has ended, none of the above | has failed (node, batch script, deadline) | leave |
 | it runs, and SIGTERM | is not touched: a bare kill | leave |
 | the same, but SLURM may not know (`forgets`) | may have been preempted | requeue it |
 """
@@ -23,17 +24,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from launcher.config.messages import plural
-from launcher.slurm.scheduler import JobInfo
+from launcher.slurm.scheduler import CANCELLED, ENDING, JobInfo
 
 Cause = Literal[
     "requeued",
     "preempted",
     "timed out",
     "cancelled",
+    "failed",
     "ended by hand",
     "cause unknown",
 ]
 Action = Literal["leave", "requeue", "fail"]
+UnrecordedEnd = Literal["cancelled", "failed", "preempted"]
+"""The end of a run by SLURM's state of its job, which could not record it."""
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 SAME_MOMENT = 2.0
 """Seconds between a signal and the end of a job that are one event."""
@@ -52,17 +56,48 @@ def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
     if not info.is_batch:
         return "ended by hand"
     if info.restarts > restarts:
-        was_cancelled = info.state == "CANCELLED" or (info.state == "COMPLETING" and info.has_run)
-        return "cancelled" if was_cancelled else "requeued"
-    if info.state == "PENDING":
+        if info.state == ENDING:
+            return "cancelled" if info.has_run else "requeued"
+        return _end_of(info) or "requeued"
+    if info.is_waiting:
         return "requeued"
-    if info.preempted_at is not None and (info.is_running or info.end == info.preempted_at):
+    is_preempted = info.preempted_at is not None and (
+        info.is_running or info.end == info.preempted_at
+    )
+    if is_preempted or info.state == "PREEMPTED":
         return "preempted"
     if info.reason == "TimeLimit" or info.state == "TIMEOUT":
         return "timed out"
-    if not info.is_running:
+    return _end_of(info) or ("timed out" if signum in WARNINGS else "ended by hand")
+
+
+def _end_of(info: JobInfo) -> Literal["cancelled", "failed"] | None:
+    """Return how a job has ended, or None if it runs or waits.
+
+    While processes of a job still end, SLURM hides its state. It then has a reason for each end
+    (NodeDown, JobLaunchFailure, DeadLine) but a cancellation.
+    """
+    if info.is_running or info.is_waiting:
+        return None
+    was_cancelled = info.state == CANCELLED or (info.state == ENDING and not info.has_reason)
+    return "cancelled" if was_cancelled else "failed"
+
+
+def unrecorded_end(state: str, recorded: str | None) -> UnrecordedEnd | None:
+    """Return how a run has ended whose job has left SLURM's queue, or None: not known.
+
+    Args:
+        state: SLURM's last state of the job.
+        recorded: the state in run.json. After `preempted` it has saved, and exits with the signal's
+            code, which SLURM calls FAILED.
+    """
+    if state == CANCELLED:
         return "cancelled"
-    return "timed out" if signum in WARNINGS else "ended by hand"
+    if state == "PREEMPTED":
+        return "preempted"
+    if state in ("FAILED", "TIMEOUT"):
+        return None if recorded == "preempted" else "failed"
+    return "failed" if state in ("BOOT_FAIL", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY") else None
 
 
 def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:

@@ -20,8 +20,8 @@ from launcher.rundir.holder import find_local_holder, is_held_in_job
 from launcher.rundir.provenance import restart_count, slurm_job_id
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm import scheduler
-from launcher.slurm.cancel_marker import is_cancel_noted, remove_cancel_note
 from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
+from launcher.slurm.job_mark import CANCEL
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import SCRIPT
 from launcher.slurm.scheduler import JobInfo, NoAnswer, SchedulerError
@@ -132,7 +132,7 @@ class Requeue:
         """Let a job run that its user requeues after a cancellation."""
         if self.rank == 0:
             with suppress(OSError):
-                remove_cancel_note(self.folder)
+                CANCEL.remove(self.folder)
 
     def without_requeue(self, work: Callable[[], T]) -> T:
         """Do the work of one of several processes of the job, which requeue nothing."""
@@ -212,11 +212,11 @@ class Requeue:
             with self._requesting:
                 requests = self._requests
             try:
-                _, cause = self._look(stop)
+                info, cause = self._look(stop)
                 journal = Journal(self.folder, self.job)
                 action, reason = decide(cause, self.budget, journal.count(cause))
                 if action == "leave":
-                    self._record_exit(cause, journal)
+                    self._record_exit(cause, info, journal)
                     return stop
                 if action == "fail":
                     return self._fail(f"SLURM job {self.job} {reason}")
@@ -263,7 +263,7 @@ class Requeue:
         logger.debug("SLURM job %s: %s.", self.job, cause)
         return info, cause
 
-    def _record_exit(self, cause: Cause, journal: Journal) -> None:
+    def _record_exit(self, cause: Cause, info: JobInfo, journal: Journal) -> None:
         """Record why the job ends, when nothing has to be requested from SLURM."""
         logger.info(
             "SLURM job %s: %s.",
@@ -272,6 +272,8 @@ class Requeue:
         )
         if cause == "cancelled":
             self._revise("cancelled", "the SLURM job was cancelled")
+        elif cause == "failed":
+            self._revise("failed", f"SLURM ended the job: {info}")
         elif cause == "requeued":
             counted = (
                 "preempted"
@@ -321,7 +323,7 @@ class Requeue:
     def _is_cancel_noted(self) -> bool:
         script, left = os.environ.get(SCRIPT), (None, *self.ended)
         runs = [run for run in self.runs if state_in(run, script) not in left]
-        return bool(runs) and all(is_cancel_noted(run, self.job) for run in runs)
+        return bool(runs) and all(CANCEL.is_of(run, self.job) for run in runs)
 
     def _revise(self, state: Any, reason: str, exit_code: int | None = None) -> None:
         """Correct the end of this launch's attempt in run.json."""

@@ -73,6 +73,18 @@ class JobInfo:
     def is_running(self) -> bool:
         return self.state in RUNNING
 
+    @property
+    def is_waiting(self) -> bool:
+        return self.state in PENDING and not self.is_running
+
+    @property
+    def has_reason(self) -> bool:
+        return self.reason not in ("", "None")
+
+    def __str__(self) -> str:
+        """Return SLURM's state and reason: `NODE_FAIL (NodeDown)`."""
+        return f"{self.state} ({self.reason})" if self.has_reason else self.state
+
 
 @dataclass(frozen=True)
 class QueuedJob:
@@ -148,9 +160,12 @@ def call(command: Sequence[str], timeout: float = TIMEOUT, input: str = "") -> s
 def job_info(job: str) -> JobInfo:
     """Return the state of a job, or raise `NoAnswer` if SLURM does not know it."""
     try:
-        return parse_job(call(["scontrol", "show", "job", "-o", job]))
+        info = parse_job(call(["scontrol", "show", "job", "-o", job]))
     except SchedulerError as error:
         raise NoAnswer(str(error)) from None
+    if not info.state:
+        raise NoAnswer(f"scontrol shows no state of job {job}")
+    return info
 
 
 def parse_job(text: str) -> JobInfo:
@@ -235,10 +250,10 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
     return {job.id: job for job in jobs if job.state != "COMPLETED"}
 
 
-def find_cancelled(
+def find_ends(
     jobs: Mapping[tuple[str, str], bool], notes: Iterable[Path] = ()
-) -> set[tuple[str, str]]:
-    """Return the jobs that were cancelled, as far as SLURM knows.
+) -> dict[tuple[str, str], str]:
+    """Return SLURM's last state of jobs, as far as it knows them: FAILED, NODE_FAIL, CANCELLED.
 
     Without accounting it forgets a job MinJobAge after its end (300 s by default). It never knows
     an array's task that was cancelled alone, before it started. So a job that has not started, and
@@ -253,7 +268,7 @@ def find_cancelled(
     try:
         lines = _squeue(notes, "%i|%T|%o", "--states=all")
     except SchedulerError:
-        return set()
+        return {}
     known = {line.partition("|")[0].strip() for line in lines}
     if left := {job for job, _ in jobs} - known:
         fields = "--format=JobID,State,SubmitLine"
@@ -263,12 +278,13 @@ def find_cancelled(
     for tasks, _, rest in (line.strip().partition("|") for line in lines):
         state, _, command = rest.partition("|")
         states |= dict.fromkeys(_tasks(tasks), (state, command))
-    cancelled = set[tuple[str, str]]()
+    ends: dict[tuple[str, str], str] = {}
     for (job, script), started in jobs.items():
         state, command = states.get(job, ("" if started else CANCELLED, script))
-        if state.startswith(CANCELLED) and command.endswith(script):
-            cancelled.add((job, script))
-    return cancelled
+        # sacct says who has cancelled it: `CANCELLED by 1000`.
+        if state and command.endswith(script):
+            ends[job, script] = state.split()[0]
+    return ends
 
 
 def _tasks(job: str) -> Iterator[str]:

@@ -237,6 +237,30 @@ def test_a_job_that_vanishes_is_a_failure_after_some_looks(cluster):
     assert statuses(searched) == ["completed"]
 
 
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [
+        ("BOOT_FAIL", "failed"),
+        ("DEADLINE", "failed"),
+        ("FAILED", "failed"),
+        ("NODE_FAIL", "failed"),
+        ("OUT_OF_MEMORY", "failed"),
+        ("PREEMPTED", "was stopped by a signal at step 0"),
+        ("TIMEOUT", "failed"),
+    ],
+)
+def test_a_trial_whose_job_slurm_has_ended_is_submitted_again(cluster, state, outcome):
+    """Only a person's cancellation prunes a trial."""
+    searched = study(cluster.outputs, n_trials=1)
+    ends = iter([lambda: cluster.lose("1", state)])
+    listen(searched, ("runs on node1", lambda: next(ends, lambda: None)()))
+    searched.run()
+    if outcome == "failed":
+        outcome = f"failed: SLURM ended job 1: {state}; it is started again"
+    assert f"trial 0: {outcome}" in searched.lines
+    assert statuses(searched) == ["completed"] and len(cluster.submitted) == 2
+
+
 def test_the_first_rejection_ends_the_search_and_leaves_nothing(cluster):
     cluster.rejection = "invalid partition specified: nowhere"
     searched = study(cluster.outputs)

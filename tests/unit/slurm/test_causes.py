@@ -9,14 +9,26 @@ import subprocess
 import pytest
 
 from launcher.rundir.folder import RunFolder
-from launcher.slurm.causes import Budget, cause_of, decide, forgets
+from launcher.slurm.causes import Budget, cause_of, decide, forgets, unrecorded_end
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import GUARD
-from launcher.slurm.scheduler import JobInfo, parse_job
+from launcher.slurm.scheduler import ENDING, PENDING, RUNNING, JobInfo, parse_job
 from support.scripted_slurm import ANSWERS
 
 TERM, USR1, USR2 = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
 NEVER = Budget(max_preemptions=0, max_timeouts=0)
+NO_FAILURES = ("CANCELLED", "PREEMPTED", "TIMEOUT")
+REASONS = (
+    "BootFail",
+    "DeadLine",
+    "JobLaunchFailure",
+    "NodeDown",
+    "NonZeroExitCode",
+    "OutOfMemory",
+    "RaisedSignal:9(Killed)",
+    "SystemFailure",
+)
+"""SLURM's reasons of jobs that have failed."""
 
 
 @pytest.mark.parametrize(
@@ -48,6 +60,54 @@ def test_slurm_says_what_a_signal_meant(what, signum, cause, action):
     assert decide(found, Budget(), before=1000)[0] == action
     assert decide("cause unknown", NEVER, before=1000)[0] == "requeue"
     assert decide(found, NEVER, before=0)[0] == ("fail" if action == "requeue" else "leave")
+
+
+# `recorded`: what run.json says of a run whose job has left the queue.
+ENDS = {
+    "BOOT_FAIL": ("failed", "failed", "failed"),
+    "CANCELLED": ("cancelled", "cancelled", "cancelled"),
+    "COMPLETED": (None, None, None),
+    "DEADLINE": ("failed", "failed", "failed"),
+    "FAILED": ("failed", "failed", None),
+    "NODE_FAIL": ("failed", "failed", "failed"),
+    "OUT_OF_MEMORY": ("failed", "failed", "failed"),
+    "PREEMPTED": ("preempted", "preempted", "preempted"),
+    "REVOKED": (None, None, None),
+    "TIMEOUT": ("failed", "failed", None),
+}
+UNENDED = (*RUNNING, *PENDING, ENDING)
+
+
+@pytest.mark.parametrize("state", [*ENDS, *UNENDED])
+@pytest.mark.parametrize(("index", "recorded"), [(0, "queued"), (1, "running"), (2, "preempted")])
+def test_an_end_that_no_run_could_record_is_what_slurm_says(state, index, recorded):
+    assert unrecorded_end(state, recorded) == ENDS.get(state, (None,) * 3)[index]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "cause"),
+    [
+        *[(state, "None", "failed") for state in ENDS if state not in NO_FAILURES],
+        *[(state, "None", "ended by hand") for state in RUNNING],
+        *[(state, "None", "requeued") for state in PENDING if state not in RUNNING],
+        ("CANCELLED", "None", "cancelled"),
+        ("PREEMPTED", "None", "preempted"),
+        ("TIMEOUT", "TimeLimit", "timed out"),
+        ("COMPLETING", "None", "cancelled"),
+        ("COMPLETING", "TimeLimit", "timed out"),
+        *[("COMPLETING", reason, "failed") for reason in REASONS],
+        ("NODE_FAIL", "NodeDown", "failed"),
+    ],
+)
+@pytest.mark.parametrize("is_requeued", [False, True])
+def test_only_a_cancellation_is_one(state, reason, cause, is_requeued):
+    """After a requeue, a job that is completing without a time to run starts again."""
+    info = JobInfo(state, reason, int(is_requeued), True, False, 1.0, 2.0, None)
+    if is_requeued and (state in (*RUNNING, "COMPLETING")):
+        cause = "requeued"
+    elif is_requeued and cause in ("preempted", "timed out"):
+        cause = "failed"
+    assert cause_of(info, TERM, restarts=0) == cause
 
 
 @pytest.mark.parametrize(

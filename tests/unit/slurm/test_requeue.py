@@ -18,8 +18,8 @@ from launcher.rundir.holder import Holder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.slurm import requeue, scheduler
-from launcher.slurm.cancel_marker import write_cancel_note
 from launcher.slurm.causes import Budget
+from launcher.slurm.job_mark import CANCEL
 from launcher.slurm.journal import Journal
 from launcher.slurm.requeue import QUERY_SECONDS, READ_KEY, SECOND_LOOK, Requeue, run_guarded
 from support.run_maker import begin_run
@@ -283,7 +283,7 @@ def test_job_that_runs_cancel_has_noted_is_not_requeued(slurm, folder, job):
     """SLURM does not show it of a job that it is ending already. A note about an earlier job of the
     run has no effect."""
     slurm.answer("preempted without a grace, CANCEL")
-    write_cancel_note(folder, job)
+    CANCEL.write(folder, job)
     policy = requeue_of(folder)
     policy.request_early(TERM)
     assert policy.exit_after_signal(signals.SignalExit(TERM)).code == 143
@@ -295,7 +295,7 @@ def test_cancel_note_that_comes_with_the_requeue_cancels_the_requeued_job(
     slurm, folder, monkeypatch
 ):
     cancelled: list[str] = []
-    monkeypatch.setattr(scheduler, "requeue", lambda job: write_cancel_note(folder, job))
+    monkeypatch.setattr(scheduler, "requeue", lambda job: CANCEL.write(folder, job))
     monkeypatch.setattr(scheduler, "cancel", cancelled.extend)
     slurm.answer("preempted without a grace, CANCEL")
     Requeue(folder, "6", Budget()).request_early(TERM)

@@ -13,8 +13,8 @@ from launcher.runs.act.cancel import has_other_runs
 from launcher.runs.find_runs import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import not_started
-from launcher.slurm.cancel_marker import write_cancel_note
 from launcher.slurm.causes import Budget
+from launcher.slurm.job_mark import CANCEL
 from launcher.slurm.requeue import Requeue
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.shared_job import is_open, job_folder, others_of, runs_of, write_runs
@@ -87,7 +87,7 @@ def test_the_end_of_a_job_is_the_end_of_its_open_runs(job, slurm, tmp_path, answ
     slurm.answer(answer)
     before = states(job)
     for name in OPEN[:noted]:
-        write_cancel_note(RunFolder(tmp_path / "gpt" / name), "6")
+        CANCEL.write(RunFolder(tmp_path / "gpt" / name), "6")
     assert leave(job) == 143
     assert ("requeue 6" in slurm.calls) == (state == "preempted")
     assert states(job) == before | dict.fromkeys(OPEN, state)

@@ -12,7 +12,7 @@ from launcher.process import signals
 from launcher.process.text_table import terminal_width
 from launcher.rundir.holder import is_held
 from launcher.rundir.logs import console
-from launcher.runs.find_runs import join_queue
+from launcher.runs.find_runs import ask_ends, join_queue
 from launcher.runs.look import listing
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
@@ -78,6 +78,7 @@ def wait_for(
                 submit_rest()
                 retry_at = time.monotonic() + RETRY
             time.sleep(PAUSE)
+        ask_ends([state for state in stored if state.had_job])
         live.update(_render(stored), refresh=True)
     return [_result(run, state) for run, state in pairs]
 
@@ -122,6 +123,6 @@ def _result(run: Job, stored: StoredRun) -> JobResult:
         if result_path.exists():
             value = json.loads(result_path.read_bytes())
         return JobResult(value)
-    reason = stored.attempt.get("reason") or f"see {stored.folder.logs}"
+    reason = stored.failure or stored.attempt.get("reason") or f"see {stored.folder.logs}"
     state = "" if stored.state == "failed" else f"{stored.state}: "
     return JobResult(error=ChildProcessError(f"{state}{reason}"))

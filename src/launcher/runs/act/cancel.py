@@ -16,7 +16,8 @@ from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.stored_run import StoredRun, StoredRuns
 from launcher.slurm import scheduler
-from launcher.slurm.cancel_marker import remove_cancel_note, write_cancel_note
+from launcher.slurm.causes import UnrecordedEnd
+from launcher.slurm.job_mark import CANCEL
 from launcher.slurm.shared_job import others_of
 
 
@@ -65,7 +66,7 @@ def note_cancellation(run: StoredRun, job: str) -> bool:
     SLURM does not show it of a job that is ending already.
     """
     try:
-        write_cancel_note(run.folder, job)
+        CANCEL.write(run.folder, job)
     except OSError:
         return False
     return True
@@ -95,7 +96,7 @@ def cancel_jobs(runs: StoredRuns) -> bool:
 def withdraw_notes(runs: StoredRuns) -> None:
     for run in runs:
         with suppress(OSError):
-            remove_cancel_note(run.folder)
+            CANCEL.remove(run.folder)
 
 
 def cancel_part(run: StoredRun, is_noted: bool) -> bool:
@@ -113,11 +114,13 @@ def cancel_part(run: StoredRun, is_noted: bool) -> bool:
 
 
 def record_cancellation(run: StoredRun, job: str | None) -> bool:
+    return record_end(run, "cancelled", "the SLURM job was cancelled", job)
+
+
+def record_end(run: StoredRun, outcome: UnrecordedEnd, reason: str, job: str | None) -> bool:
     """Record the end of a SLURM job that could not; return False if that failed."""
     try:
-        RunRecord(run.folder).revise(
-            "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job
-        )
+        RunRecord(run.folder).revise(outcome, reason=reason, slurm_job_id=job)
     except OSError as error:
         warn(run, f"run.json cannot be written ({error.strerror}): its state stays")
         return False

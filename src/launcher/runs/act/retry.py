@@ -23,7 +23,7 @@ from launcher.process.argument_parser import Parser
 from launcher.process.files import read_file
 from launcher.rundir.folder import RunFolder, run_name
 from launcher.rundir.signing import is_own_record
-from launcher.runs.act.cancel import choose_runs, record_cancellation, warn
+from launcher.runs.act.cancel import choose_runs, record_end, warn
 from launcher.runs.act.repeat_command import add_trust
 from launcher.runs.filters import FILTER_HELP
 from launcher.runs.stored_run import StoredRun
@@ -63,8 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     completing = [run for run in chosen if run.job is not None and run.job.state == ENDING]
     for run in completing:
         warn(run, f"SLURM job {run.job_id} is still completing; retry it once it has left")
-    cancelled = [run for run in chosen if run.was_cancelled and run not in due]
+    cancelled = [run for run in chosen if run.unrecorded_end == "cancelled" and run not in due]
     recorded = [report_cancelled(run, arguments.dry_run) for run in cancelled]
+    if not arguments.dry_run:
+        recorded += map(record_unrecorded, due)
     if not due and not completing:
         print("None of these runs failed, was preempted, or was lost.", file=sys.stderr)
     submitted = [run for run in due if run.note is not None and run.note.script]
@@ -76,9 +78,15 @@ def run(arguments: argparse.Namespace) -> int:
     return int(len(submitted) < len(due) or bool(completing) or not all(recorded))
 
 
+def record_unrecorded(run: StoredRun) -> bool:
+    """Record SLURM's state of a job that left no record; return False if that failed."""
+    end = run.unrecorded_end
+    return end is None or record_end(run, end, run.slurm_reason, run.open_job_id)
+
+
 def report_cancelled(run: StoredRun, dry_run: bool) -> bool:
     """Report a run that was cancelled unseen, and record it; return False if that failed."""
-    is_recorded = dry_run or record_cancellation(run, run.open_job_id)
+    is_recorded = dry_run or record_unrecorded(run)
     warn(run, f"its SLURM job was cancelled; to submit it: retry {run.id} state=cancelled")
     return is_recorded
 

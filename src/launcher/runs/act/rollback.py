@@ -2,7 +2,9 @@
 
 import argparse
 import os
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from launcher.rundir.step_lines import set_lines_aside
 from launcher.runs.find_runs import RUN_HELP, ask_queue, find_run
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
+from launcher.slurm.job_mark import HOLD
+from launcher.slurm.requeue import PAUSE, QUERY_SECONDS
+from launcher.slurm.scheduler import QueuedJob
 
 FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl")
 """Files with lines of steps."""
@@ -44,36 +49,82 @@ def run(arguments: argparse.Namespace) -> int:
     ask_queue([run])
     with job_on_hold(run), RunLock(folder) as lock, folder.explain_write_errors():
         names, lines = roll_back(folder, store, step, RunRecord(folder, check_lock=lock.check))
-    if not names and not lines:
-        print(f"{run.label}: step {step} is its newest: nothing to do.")
-        return 0
-    for name in names:
-        print(f"Set aside: {folder.checkpoints / name}")
-    if lines:
-        print(f"Set aside: {plural(lines, 'line')}, in {folder.path}/abandoned-*.jsonl")
-    print(f"{run.label} is at step {step}. Its next start continues from there{job_of(run)}.")
+        report(run, step, names, lines)
     return 0
+
+
+def report(run: StoredRun, step: int, names: Sequence[str], lines: int) -> None:
+    """Print what was set aside, and what starts the run again."""
+    for name in names:
+        print(f"Set aside: {run.folder.checkpoints / name}")
+    if lines:
+        print(f"Set aside: {plural(lines, 'line')}, in {run.folder.path}/abandoned-*.jsonl")
+    if names or lines:
+        text = f" is at step {step}. Its next start continues from there{job_of(run)}."
+    else:
+        is_held = run.job is not None and is_held_by_user(run, run.job)
+        hint = f" It starts{job_of(run)}." if is_held else ""
+        text = f": step {step} is its newest: nothing to do.{hint}"
+    print(f"{run.label}{text}", flush=True)
+
+
+def is_held_by_user(run: StoredRun, job: QueuedJob) -> bool:
+    return job.is_held and not HOLD.is_of(run.folder, job.id)
 
 
 @contextmanager
 def job_on_hold(run: StoredRun) -> Iterator[None]:
-    """Keep the run's SLURM job from starting within the context: the run is locked."""
+    """Keep the run's SLURM job from starting within the context: the run is locked.
+
+    A mark on disk lets the repeated command release what this one could not.
+    """
     job = run.job
-    if job is None or job.is_held:
+    if job is None or is_held_by_user(run, job):
         yield
         return
     if not job.is_pending:
         raise ConfigError(
             f"'{run.label}': SLURM job {job.id} is {job.state.lower()}; first: cancel {run.id}."
         )
+    with run.folder.explain_write_errors():
+        HOLD.write(run.folder, job.id)
     try:
         scheduler.hold(job.id)
-        try:
-            yield
-        finally:
-            scheduler.release(job.id)
     except scheduler.SchedulerError as error:
+        # Without an answer, SLURM may hold it.
+        if not isinstance(error, scheduler.NoAnswer):
+            HOLD.remove(run.folder)
         raise ConfigError(f"'{run.label}': {error}.") from error
+    try:
+        yield
+    finally:
+        release(run, job.id)
+        HOLD.remove(run.folder)
+
+
+def release(run: StoredRun, job: str) -> None:
+    """Release a job, and ask again for minutes while SLURM does not answer."""
+    until, is_reported = time.monotonic() + QUERY_SECONDS, False
+    while True:
+        try:
+            scheduler.release(job)
+            return
+        except scheduler.SchedulerError as error:
+            is_over = not isinstance(error, scheduler.NoAnswer) or time.monotonic() >= until
+            if is_over:
+                raise ConfigError(
+                    f"'{run.label}': SLURM job {job} is still on hold ({error}); repeat the"
+                    f" command, or: scontrol release {job}."
+                ) from error
+            if not is_reported:
+                print(
+                    f"{run.label}: SLURM job {job} is on hold: {error}. Asking again for"
+                    f" {QUERY_SECONDS:g} s; after that, or Ctrl-C, repeat the command.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            is_reported = True
+        time.sleep(PAUSE)
 
 
 def job_of(run: StoredRun) -> str:
@@ -81,7 +132,7 @@ def job_of(run: StoredRun) -> str:
     if run.job is None:
         return ""
     hint = f", once it is released: scontrol release {run.job.id}"
-    return f", by SLURM job {run.job.id}{hint if run.job.is_held else ''}"
+    return f", by SLURM job {run.job.id}{hint if is_held_by_user(run, run.job) else ''}"
 
 
 def step_to_keep(store: CheckpointStore, word: str) -> int:

@@ -193,6 +193,7 @@ def summary(run: StoredRun, differs: Row) -> dict[str, Any]:
         "node": run.node,
         "job_state": run.job.state if run.job is not None else None,
         "waits_for": run.waits_for,
+        "reason": run.failure,
         "note": run.written.text or None,
         "labels": list(run.written.labels),
         "differs": differs,

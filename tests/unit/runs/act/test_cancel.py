@@ -15,7 +15,7 @@ from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record
 from launcher.runs.__main__ import main
-from launcher.slurm.cancel_marker import is_cancel_noted
+from launcher.slurm.job_mark import CANCEL
 from launcher.slurm.shared_job import job_folder, write_runs
 from support.submitted import note_job
 
@@ -56,7 +56,7 @@ def test_a_rejected_job_does_not_keep_others_from_being_cancelled(make_run, runs
     assert error.startswith("gpt/1a2b0008: SLURM job 8: ") and "permission denied" in error
     for number, state in ((7, "cancelled"), (8, "preempted")):
         assert read_record(folders[number].record_path)["state"] == state
-        assert is_cancel_noted(RunFolder(folders[number].path), str(number)) == (number == 7)
+        assert CANCEL.is_of(RunFolder(folders[number].path), str(number)) == (number == 7)
 
 
 def test_the_process_of_another_user_is_reported(make_run, outputs, capfd):

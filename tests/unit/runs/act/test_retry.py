@@ -10,6 +10,7 @@ from launcher.config.run_config import replace_values
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record
+from launcher.slurm.causes import unrecorded_end
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import FROZEN, Submission, freeze
 from support.composition import composed, validate
@@ -135,6 +136,55 @@ def test_a_job_that_was_cancelled_while_it_waited(
         code, output, error = runs("retry", "--all")
         assert (code, output) == (0, "") and "retry 1a2b0000 state=cancelled\n" in error
         assert read_record(folder.record_path)["state"] == "cancelled"
+
+
+ENDS = ("BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
+
+
+@pytest.mark.parametrize("record", ["queued", "preempted", "stale"])
+@pytest.mark.parametrize("state", ENDS)
+@pytest.mark.parametrize("known", ["squeue", "sacct"])
+def test_an_end_that_only_slurm_knows_is_listed_with_slurms_state(
+    make_run, runs, slurm, monkeypatch, record, state, known
+):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # of the attempt
+    folder = make_run("gpt", "1a2b0000", state=record)
+    if record == "queued":
+        RunRecord(folder).queue()
+    note_job(folder, "/s/job-0.sh", job_id="7")
+    lines = f"7|{state}|/s/job-0.sh"
+    only = 'case "$*" in *--states=all*)'
+    in_squeue = lines if known == "squeue" else ""
+    slurm(squeue=f'{only} echo "{in_squeue}";; esac', sacct=f'echo "{lines}"')
+    (run,) = json.loads(runs("list", "--json")[1])
+    expected = unrecorded_end(state, "running" if record == "stale" else record)
+    assert run["state"] == (expected or record)
+    assert (run["reason"] == f"SLURM ended job 7: {state}") == (expected == "failed")
+
+
+def test_an_end_that_only_slurm_knows_is_recorded_before_the_next_attempt(
+    submitted_run, runs, slurm, configuration
+):
+    RunRecord(submitted_run).queue()
+    only = 'case "$*" in *--states=all*)'
+    slurm(squeue=f'{only} echo "7|NODE_FAIL|/s/job-0.sh";; esac', sbatch="echo 8")
+    assert runs("retry", "--all")[0] == 0
+    record = read_record(submitted_run.record_path)
+    assert (record["state"], record["attempts"][-1]["outcome"]) == ("queued", "failed")
+    assert record["attempts"][-1]["reason"] == "SLURM ended job 7: NODE_FAIL"
+    assert Submission.read(submitted_run).job_id == "8"
+
+
+def test_a_failure_whose_job_is_still_in_the_queue_says_so(make_run, runs, slurm):
+    """SLURM notices a lost node after minutes, and then requeues the job."""
+    folder = make_run("gpt", "1a2b0000", state="failed")
+    note_job(folder, "/s/job-0.sh", job_id="7")
+    RunRecord(folder).add_failure("failed", reason="connection reset", exit_code=1)
+    for state, is_said in (("RUNNING", True), ("COMPLETING", False)):
+        slurm(squeue=f"echo '7|{state}|None|node1|/s/job-0.sh'")
+        (run,) = json.loads(runs("list", "--json")[1])
+        assert run["state"] == "failed"
+        assert ("SLURM job 7 is still running" in run["reason"]) is is_said
 
 
 @pytest.mark.parametrize(

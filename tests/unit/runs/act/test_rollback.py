@@ -13,6 +13,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record
 from launcher.runs.__main__ import main
+from launcher.runs.act import rollback
 from support.crash import killed
 from support.stores import save
 from support.submitted import note_job
@@ -171,6 +172,46 @@ def test_a_job_that_waits_is_on_hold_meanwhile(runs, shorter, slurm, tmp_path, j
     assert (steps_of(folder), (tmp_path / "calls").read_text()) == (kept, calls)
     assert code == (0 if kept == [5] else 2) and "SLURM job 7" in output + error
     assert ("scontrol release 7" in output) == (job == "PENDING|JobHeldUser")
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_release_that_slurm_does_not_answer_is_asked_again(
+    runs, shorter, slurm, tmp_path, monkeypatch, times
+):
+    monkeypatch.setattr(rollback, "PAUSE", 0.01)
+    folder = shorter("preempted")
+    note_job(folder, "/s/job-0.sh", job_id="7")
+    silent = 'echo "Unable to contact slurm controller" >&2; exit 1'
+    asked = f"echo $@ >>{tmp_path}/calls; [ $(grep -c release {tmp_path}/calls) -gt {times} ]"
+    scontrol = f"[ $1 = hold ] || {{ {asked} || {{ {silent}; }}; }}"
+    slurm(squeue="echo '7|PENDING|Priority||/s/job-0.sh'", scontrol=scontrol)
+    code, output, error = runs("rollback", "77f0", "5")
+    assert code == 0 and "is at step 5" in output and "Asking again" in error
+    assert (tmp_path / "calls").read_text() == "release 7\n" * (times + 1)
+    assert not (folder.path / ".hold").exists()
+
+
+@pytest.mark.parametrize("answer", ["Unable to contact slurm controller", "Access denied"])
+@pytest.mark.parametrize("first", ["5", "10"])
+def test_a_job_that_a_rollback_has_left_on_hold_is_released_by_the_next_one(
+    runs, shorter, slurm, tmp_path, monkeypatch, answer, first
+):
+    """A job that its user holds stays on hold."""
+    monkeypatch.setattr(rollback, "QUERY_SECONDS", 0)
+    folder = shorter("preempted")
+    note_job(folder, "/s/job-0.sh", job_id="7")
+    queue = "echo '7|PENDING|Priority||/s/job-0.sh'"
+    slurm(squeue=queue, scontrol=f'[ $1 = hold ] || {{ echo "{answer}" >&2; exit 1; }}')
+    code, output, error = runs("rollback", "77f0", first)
+    assert code == 2 and f"step {first}" in output
+    assert "SLURM job 7 is still on hold" in error and "scontrol release 7" in error
+    slurm(squeue=queue.replace("Priority", "JobHeldUser"), scontrol=f"echo $@ >>{tmp_path}/calls")
+    code, output, _ = runs("rollback", "77f0", first)
+    assert code == 0 and "nothing to do" in output and "scontrol release" not in output
+    assert "release 7\n" in (tmp_path / "calls").read_text()
+    (tmp_path / "calls").unlink()
+    code, output, _ = runs("rollback", "77f0", first)
+    assert code == 0 and "scontrol release 7" in output and not (tmp_path / "calls").exists()
 
 
 def test_a_copy_does_not_roll_its_original_back(runs, folder, tmp_path):
