@@ -2,6 +2,8 @@
 its own nodes, since SLURM mostly waits. Only a few runs start at once, since that takes CPU
 time."""
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -83,6 +85,25 @@ def drain(lab: Lab, job: str, node: str, outputs: Path) -> None:
 def kill_task(lab: Lab, job: str, node: str, outputs: Path) -> None:
     """A bare SIGTERM that SLURM does not know about."""
     lab.run("scancel", "--signal=TERM", f"{job}.0")
+
+
+def kill_batch_script(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    """It is killed alone, as by the kernel if memory is short."""
+    name = f"job{int(job):05d}/slurm_script"
+    pids = lab.run("pgrep", "-f", f"{lab.state}.*{name}").split()
+    os.kill(int(pids[0]), signal.SIGKILL)
+
+
+def warn_batch_script(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    for name in ("USR1", "USR2"):
+        lab.run("scancel", "--batch", f"--signal={name}", job)
+
+
+def set_down(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    lab.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    wait_for(lambda: lab.info(job)["JobState"] == "NODE_FAIL", "SLURM to end the job")
+    wait_for(lambda: record(outputs)["state"] == "failed", "the run to record its end")
+    lab.run("scontrol", "update", f"nodename={node}", "state=resume")
 
 
 def preempt_then_cancel(lab: Lab, job: str, node: str, outputs: Path) -> None:
@@ -189,6 +210,31 @@ INCIDENTS = [  # the longest start first
         reason="the SLURM job was cancelled; Still running",
         lossless=False,
         **CANCELLED,
+    ),
+    Incident(
+        "batch script killed",
+        kill_batch_script,
+        outcome="failed",
+        reason="SLURM ended the job: COMPLETING (JobLaunchFailure)",
+        final="FAILED",
+        starts=1,
+    ),
+    Incident(
+        "node set down, without requeue",
+        set_down,
+        overrides=["+dispatch.sbatch.requeue=false"],
+        outcome="failed",
+        reason="SLURM ended the job: NODE_FAIL (NodeDown)",
+        final="NODE_FAIL",
+        starts=1,
+    ),
+    Incident(
+        "batch script warned",
+        warn_batch_script,
+        outcome="completed",
+        reason="",
+        starts=1,
+        overrides=["tracker.pace.seconds=0.12"],
     ),
     Incident("killed by hand", kill_task, reason="", final="FAILED", starts=1),
     Incident(

@@ -6,12 +6,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
 from launcher.cli.flags import read, with_own_folder
 from launcher.config.compose.composer import Command, command
 from launcher.config.compose.hydra_job import Callbacks
 from launcher.config.explain import explain, report, user_traceback
 from launcher.dispatch.environment import join_ranks
+from launcher.dispatch.jobs import Job
 from launcher.errors import TrainingError
 from launcher.process import collector
 from launcher.rundir.logs import ending_with_reader
@@ -37,6 +39,7 @@ def execute(arguments: Namespace) -> None:
     mode = RunMode.MULTIRUN if arguments.multirun else None
     if arguments.run or arguments.cfg or arguments.info:
         mode = RunMode.RUN
+    jobs: list[Job] | None = []
     with command(arguments.overrides, arguments.config_dir, arguments.config_name, mode) as words:
         if arguments.cfg:
             from launcher.cli.show_config import show
@@ -51,12 +54,25 @@ def execute(arguments: Namespace) -> None:
 
             # Thousands of jobs may be composed.
             collector.resume()
-            if sweep(words):
+            if (jobs := sweep(words)) is None:
                 return None
         explicit = words.explicit()
+        folder = submitit_folder(words.master) if jobs else None
+        launcher = str(words.choice("hydra/launcher"))
     from launcher.cli.door import enter
 
-    enter(explicit, arguments)
+    if not jobs or folder is None:
+        return enter(explicit, arguments)
+    from launcher.cli.submitit_sweep import run_sweep
+
+    run_sweep(jobs, folder, launcher, lambda: enter(explicit, arguments))
+
+
+def submitit_folder(master: DictConfig | None) -> str | None:
+    """Return the pattern of submitit's folders, if the launcher is one of submitit."""
+    key = "hydra.launcher.submitit_folder"
+    pattern = None if master is None else OmegaConf.select(master, key)
+    return None if pattern is None else str(pattern)
 
 
 def _start(words: Command) -> None:

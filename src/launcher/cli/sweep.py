@@ -40,9 +40,11 @@ Mistaken = tuple[int, list[str]]
 """The number of a job with an error, and the overrides that not all jobs share."""
 
 
-def sweep(words: Command) -> bool:
-    """Run the jobs of a command; return whether it has no launcher or sweeper of another package.
+def sweep(words: Command) -> list[Job] | None:
+    """Run the jobs of a command, unless it has a launcher or a sweeper of another package.
 
+    Returns:
+        None, or what Hydra has to run: the jobs, as far as they are known before.
     Raises:
         ConfigError: with a message for each mistake in any job.
     """
@@ -51,22 +53,22 @@ def sweep(words: Command) -> bool:
     if master is None:
         # The jobs say why.
         check_jobs(words, words.expand())
-        return True
+        return None
     check_hydra(to_plain(master))
     resolve_part(master, "hydra", without=OF_ONE_JOB)
     search = getattr(target_object(master.hydra.sweeper._target_), "search", None)
     if search is not None:
         with _notify_callbacks(words, master):
             search(words, master)
-        return True
+        return None
     if sweeper != GRID:
-        return False
+        return []
     jobs = check_jobs(words, words.expand())
     if launcher != "dispatch":
-        return False
+        return jobs
     with _notify_callbacks(words, master):
         conclude(jobs, [result for batch in batches(words, jobs) for result in run_jobs(batch)])
-    return True
+    return None
 
 
 def batches(words: Command, jobs: Sequence[Job]) -> list[Sequence[Job]]:
@@ -224,7 +226,9 @@ def _is_done(is_complete: Callable[[RunConfig], object], job: Job) -> bool:
 def show_ranking(jobs: Sequence[Job]) -> None:
     """Print the runs that trained, best first, if one metric and direction judges them all."""
     folders = [job.config.folder.path for job in jobs if job.config.trains]
-    runs = [StoredRun.read(folder) for folder in folders]
+    stored = [StoredRun.read(folder) for folder in folders]
+    # A job may have ended before its run began.
+    runs = [run for run in stored if run.record]
     judged = {run.judged_by for run in runs if run.judged_by is not None}
     if len(runs) < 2 or len(judged) != 1 or any(run.state in ("queued", "running") for run in runs):
         return

@@ -12,17 +12,25 @@ from functools import partial
 
 from launcher.config.explain import unwrap_cause, user_traceback
 from launcher.config.run_config import RunConfig
+from launcher.dispatch import forced_exit
+from launcher.dispatch.environment import join_ranks
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.local import private_folder
 from launcher.dispatch.pool import Pool
 from launcher.dispatch.queue import run_queue
 from launcher.dispatch.start import REJECTED, start_run
 from launcher.errors import TrainingError
-from launcher.process import signals
+from launcher.process import deadline, signals
 from launcher.process.child import last_lines
 from launcher.rundir.folder import step_name
+from launcher.rundir.provenance import slurm_job_id
 from launcher.runs.format import number as short
 from launcher.runs.stored_run import StoredRun
+from launcher.slurm.causes import Budget
+from launcher.slurm.requeue import run_guarded
+
+SAME_SIGNAL = 2.0
+"""Seconds within which a signal that has ended a job reaches this process too."""
 
 
 def run_here(config: RunConfig) -> JobResult:
@@ -42,6 +50,11 @@ def run_here(config: RunConfig) -> JobResult:
 
 class Processes(Pool):
     """Runs each job as a process, with its share of the GPUs."""
+
+    def reap(self) -> dict[int, int]:
+        # A process that hangs after a signal ends itself.
+        deadline.progress()
+        return super().reap()
 
     def result(self, job: Job, number: int, code: int) -> JobResult:
         if code == 0:
@@ -86,9 +99,21 @@ class SweepQueue:
     def run(self) -> list[JobResult]:
         """Run all jobs; return their results in order.
 
+        In a SLURM job that ends, the job is requeued once the running jobs have saved. Its next
+        launch skips the completed ones and resumes the others.
+
         Raises:
             signals.SignalExit: a signal came, and the running jobs have saved.
         """
+        # Ranks of one run follow the decision of its rank 0.
+        if slurm_job_id() is None or join_ranks():
+            return self._run()
+        if self.slots > 1:
+            forced_exit.arm(self.jobs[0].plain["dispatch"])
+        unlimited = Budget(max_fruitless_restarts=None)
+        return run_guarded(self._run, None, unlimited, [job.folder for job in self.jobs])
+
+    def _run(self) -> list[JobResult]:
         with ExitStack() as stack:
             try:
                 if self.slots > 1:
@@ -132,6 +157,12 @@ class SweepQueue:
 
     def _look(self, ended: dict[int, int]) -> None:
         assert self.pool is not None
+        if any(
+            code - 128 in signals.HANDLED or -code in signals.HANDLED for code in ended.values()
+        ):
+            # SLURM signals all processes of its job, so the signal reaches this one too.
+            time.sleep(SAME_SIGNAL)
+            signals.check()
         for index, code in ended.items():
             job = self.jobs[index]
             for line in self.pool.keep_output(job, index):
@@ -161,6 +192,11 @@ class SweepQueue:
         texts = [f"{count} {name}" for name, count in counts.items() if count]
         if texts:
             say(f"Stopped: {', '.join(texts)}; the same command resumes them.")
+
+
+def has_got_signal(code: int) -> bool:
+    """Return whether a process has ended by a signal, with or without a save."""
+    return code - 128 in signals.HANDLED or -code in signals.HANDLED
 
 
 def say(line: str) -> None:

@@ -1,5 +1,6 @@
 """The run folder and the names in it: an interface, since people and scripts use them."""
 
+import errno
 import glob
 import os
 import re
@@ -13,6 +14,8 @@ from launcher.errors import ConfigError
 from launcher.process.files import expand
 
 FOLLOWER_LOCK = "tracker.lock"
+FULL = errno.ENOSPC, errno.EDQUOT
+"""Errors of a disk without room."""
 STEP = re.compile(r"step-(\d{8,})$")
 """The name of a checkpoint's folder."""
 
@@ -217,8 +220,10 @@ class RunFolder:
         try:
             yield
         except OSError as error:
+            fix = "make room on its disk, or " if error.errno in FULL else ""
             raise ConfigError(
-                f"{self.key}='{self.path}': cannot be written ({error.strerror}); {self.elsewhere}."
+                f"{self.key}='{self.path}': cannot be written ({error.strerror});"
+                f" {fix}{self.elsewhere}."
             ) from error
 
     @contextmanager

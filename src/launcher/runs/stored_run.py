@@ -87,7 +87,7 @@ class StoredRun(RunOnDisk):
 
     @property
     def unrecorded_end(self) -> UnrecordedEnd | None:
-        """How it has ended by SLURM's state of its job."""
+        """The end by SLURM's state of its job."""
         if self.slurm_end is None:
             return None
         return unrecorded_end(self.slurm_end, self.recorded_state)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from contextlib import suppress
 from typing import Any
 
 from launcher.process.files import parse_json, read_file, replace_file
@@ -17,15 +18,16 @@ class Journal:
 
     It is `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step", "start", "trained"}]}`.
     `step` is the step of the newest checkpoint at the time, `start` is the index of the launch that
-    was requeued, and `trained` is whether it had completed a step.
+    was requeued, and `trained` is whether it had completed a step. Without a folder, nothing is
+    kept.
     """
 
-    def __init__(self, folder: RunFolder, job: str):
-        self.path = folder.path / RESTARTS
-        try:
-            self.data: dict[str, Any] = parse_json(read_file(self.path))
-        except (OSError, ValueError):
-            self.data = {}
+    def __init__(self, folder: RunFolder | None, job: str):
+        self.path = None if folder is None else folder.path / RESTARTS
+        self.data: dict[str, Any] = {}
+        if self.path is not None:
+            with suppress(OSError, ValueError):
+                self.data = parse_json(read_file(self.path))
         self.job: dict[str, list[dict[str, object]]] = self.data.setdefault(
             job, {"starts": [], "requeues": []}
         )
@@ -68,6 +70,8 @@ class Journal:
         return max(0, same - 1)
 
     def _write(self) -> None:
+        if self.path is None:
+            return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, json.dumps(self.data, indent=1).encode() + b"\n")

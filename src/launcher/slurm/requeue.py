@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -39,21 +39,28 @@ STOP_KEY, READ_KEY = "launcher/stop", "launcher/stop-read"
 logger = logging.getLogger("launcher")
 
 
-def run_guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
-    """Do the work of a run or of a search, and follow a signal that ends it inside a SLURM job.
+def run_guarded(
+    work: Callable[[], T],
+    folder: RunFolder | None,
+    budget: Budget,
+    runs: Sequence[RunFolder] = (),
+) -> T:
+    """Do the work of a run, a sweep or a search, and follow a signal that ends it in a SLURM job.
 
     Args:
         work: the work.
-        folder: folder of its record, if there is one, or of a job that has several runs.
+        folder: folder of its record, if there is one, or of a job that has several runs. None: of a
+            sweep.
         budget: the limits of restarts.
+        runs: folders of a sweep's runs.
     """
     job = slurm_job_id()
     # Only the id may be left over.
     if job is None or "SLURM_JOB_NODELIST" not in os.environ:
         return work()
-    policy = Requeue(folder, job, budget)
-    # This is a trial of a search, or one of several runs of the job. Their parent, in the same job,
-    # stops them and requeues.
+    policy = Requeue(folder, job, budget, marked=runs)
+    # This is a trial of a search, or a run of a sweep. Their parent, in the same job, stops them
+    # and requeues.
     if "LAUNCHER_PARENT" in os.environ:
         return policy.without_requeue(work)
     try:
@@ -78,19 +85,22 @@ def run_guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
 class Requeue:
     """The policy for one SLURM job and its run, or its runs.
 
-    `folder` has the job's journal, see `launcher.slurm.shared_job`.
+    `folder` has the job's journal, see `launcher.slurm.shared_job`. A sweep has none. If each run
+    of `marked` that has not ended is cancelled, the job is.
     """
 
     def __init__(
         self,
-        folder: RunFolder,
+        folder: RunFolder | None,
         job: str,
         budget: Budget,
         sleep: Callable[[float], None] = time.sleep,
+        marked: Sequence[RunFolder] = (),
     ):
         self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
-        self.runs = runs_of(folder)
-        self.ended = END_STATES if len(self.runs) > 1 else ()
+        self.runs = [] if folder is None else runs_of(folder)
+        self.marked = marked or self.runs
+        self.ended = END_STATES if len(self.marked) > 1 or folder is None else ()
         self.restarts = restart_count()
         self.requested: Cause | None = None
         """Cause for which we have requested a requeue from SLURM."""
@@ -113,7 +123,7 @@ class Requeue:
             return
         runs = [RunOnDisk.read(run) for run in self.runs]
         self.attempts_before = [len(run.attempts) for run in runs]
-        if all(run.record.get("state") == "completed" for run in runs):
+        if runs and all(run.record.get("state") == "completed" for run in runs):
             return
         journal = Journal(self.folder, self.job)
         journal.start(self.restarts, self._newest_step())
@@ -132,7 +142,8 @@ class Requeue:
         """Let a job run that its user requeues after a cancellation."""
         if self.rank == 0:
             with suppress(OSError):
-                CANCEL.remove(self.folder)
+                for run in self.marked:
+                    CANCEL.remove(run)
 
     def without_requeue(self, work: Callable[[], T]) -> T:
         """Do the work of one of several processes of the job, which requeue nothing."""
@@ -322,7 +333,7 @@ class Requeue:
 
     def _is_cancel_noted(self) -> bool:
         script, left = os.environ.get(SCRIPT), (None, *self.ended)
-        runs = [run for run in self.runs if state_in(run, script) not in left]
+        runs = [run for run in self.marked if state_in(run, script) not in left]
         return bool(runs) and all(CANCEL.is_of(run, self.job) for run in runs)
 
     def _revise(self, state: Any, reason: str, exit_code: int | None = None) -> None:

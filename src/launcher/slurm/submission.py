@@ -43,6 +43,12 @@ PAUSE = 0.2
 """Seconds between two tries to get the lock of submissions."""
 
 
+class SubmissionsFolder(RunFolder):
+    """The hidden folder of all submissions, below the outputs."""
+
+    key, elsewhere = "paths.outputs", "use another folder"
+
+
 @contextmanager
 def one_at_a_time(outputs: Path) -> Iterator[None]:
     """Hold a lock while SLURM's queue is read and runs are submitted.
@@ -52,7 +58,7 @@ def one_at_a_time(outputs: Path) -> Iterator[None]:
     """
     outputs = outputs.absolute()
     existing = {path for path in (outputs, *outputs.parents) if path.exists()}
-    lock = RunLock(RunFolder(outputs / ".slurm"))
+    lock = RunLock(SubmissionsFolder(outputs / ".slurm"))
     try:
         _acquire(lock)
         yield
@@ -209,6 +215,19 @@ class NotAnswered(NotNow):
     """SLURM did not answer."""
 
 
+class MaybeSubmitted(NotAnswered):
+    """Neither sbatch nor squeue answered."""
+
+    why = "does not answer, and may have them all the same"
+
+    def __init__(self, message: str):
+        super().__init__(
+            f"dispatch=slurm: {message}, nor does squeue answer, so SLURM may have the job all the"
+            " same; repeat the command when SLURM answers. A job that it does not find fails at its"
+            " start, since its files are removed."
+        )
+
+
 class LimitReached(NotNow):
     """SLURM accepts no more jobs of the user for now.
 
@@ -243,15 +262,18 @@ def _submit(script: Path) -> str:
         return scheduler.submit(script)
     except SchedulerError as error:
         # SLURM may have accepted the job although we got no answer.
-        queue = scheduler.queue() or {}
-        job = next((job for job in queue.values() if job.script == str(script)), None)
-        if job is not None:
-            return job.id.partition("_")[0]
+        queue = scheduler.queue()
+        jobs = [job for job in (queue or {}).values() if job.script == str(script)]
+        if jobs:
+            return jobs[0].id.partition("_")[0]
         message = sbatch_message(error)
+        if isinstance(error, scheduler.NoAnswer) and queue is None:
+            raise MaybeSubmitted(message) from None
         if LIMIT.search(message):
             raise LimitReached(message.partition(" Batch job submission failed")[0]) from None
-        cls = NotAnswered if isinstance(error, scheduler.NoAnswer) else ConfigError
-        raise cls(f"dispatch=slurm: {message}; see dispatch.dry_run=true.") from None
+        if isinstance(error, scheduler.NoAnswer):
+            raise NotAnswered(f"dispatch=slurm: {message}; repeat the command later.") from None
+        raise ConfigError(f"dispatch=slurm: {message}; see dispatch.dry_run=true.") from None
 
 
 def sbatch_message(error: Exception) -> str:
@@ -264,7 +286,8 @@ def new_submission(outputs: Path) -> Path:
     """Make a folder for this submission, hidden from run listings."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     folder = outputs.absolute() / ".slurm" / name
-    folder.mkdir(parents=True)
+    with SubmissionsFolder(folder).explain_write_errors():
+        folder.mkdir(parents=True)
     return folder
 
 
@@ -300,9 +323,10 @@ def _restore(folder: RunFolder, files: dict[Path, bytes | None] | None) -> None:
 
 def write_script(script: Path, text: str, runs: Sequence[RunFolder]) -> None:
     """Write a job's script, and the run folders in the order of the array's tasks."""
-    script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(text)
-    # A job of this submission that has started already may be reading it.
-    if not (functions := script.with_name(GUARD.name)).exists():
-        replace_file(functions, GUARD.read_bytes())
-    runs_path(script).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))
+    with SubmissionsFolder(script.parent).explain_write_errors():
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(text)
+        # A job of this submission that has started already may be reading it.
+        if not (functions := script.with_name(GUARD.name)).exists():
+            replace_file(functions, GUARD.read_bytes())
+        runs_path(script).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))

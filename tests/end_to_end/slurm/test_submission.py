@@ -181,6 +181,60 @@ def test_more_jobs_than_the_limit_are_submitted_as_room_comes(cluster, tmp_path)
     assert len(run_folders(tmp_path)) == 4
 
 
+def test_a_wait_lasts_while_other_people_fill_the_limit(cluster, tmp_path):
+    """They do so before the first run, and again after it."""
+    manage = ("sacctmgr", "--immediate")
+    cluster.run(*manage, "add", "qos", "shared", "GrpSubmitJobs=2")
+    cluster.run(*manage, "add", "account", "others")
+    cluster.run(*manage, "add", "user", "nobody", "account=others")
+    for user in ("root", "nobody"):
+        cluster.run(*manage, "modify", "user", user, "set", "qos+=shared")
+    theirs = "sbatch --parsable --uid=nobody --qos=shared --chdir=/ -o /dev/null --wrap"
+
+    def submit(check=True):
+        return cluster.run(*theirs.split(), "sleep 1000", check=check).strip()
+
+    first, second = submit(), submit()
+    sbatch = Sbatch(cluster, tmp_path / "bin")
+    sbatch.go()
+    sweep = ["dispatch=slurm", "dispatch.qos=shared", "dispatch.wait=true", "-m", "seed=1,2"]
+    outputs = tmp_path / "outputs"
+    process = sbatch.start(*experiment(outputs, steps=20), *QUICK, *sweep)
+    wait_for(lambda: sbatch.calls() >= 4, "the command to try again")
+    assert process.poll() is None and not run_folders(outputs)
+    cluster.run("scancel", first)
+    wait_for(lambda: run_folders(outputs), "the first run to be submitted")
+    third = wait_for(lambda: submit(check=False), "its place to be free")
+    calls = sbatch.calls()
+    wait_for(lambda: sbatch.calls() > calls, "the command to try again")
+    assert process.poll() is None and len(run_folders(outputs)) == 1
+    cluster.run("scancel", second, third)
+    output, errors = process.communicate(timeout=MAX_WAIT_S)
+    assert process.returncode == 0, output + errors
+    assert "2 not submitted yet, since SLURM has no room (QOSGrpSubmitJobsLimit)" in output
+    assert [run["state"] for run in states(cluster, outputs).values()] == ["completed"] * 2
+
+
+def test_a_job_that_slurm_may_have_is_named(plain_cluster, tmp_path):
+    """It has accepted the job, and neither sbatch nor squeue answers."""
+    lab, outputs, folder = plain_cluster, tmp_path / "outputs", tmp_path / "bin"
+    folder.mkdir()
+    lost = 'echo "error: Socket timed out on send/recv operation" >&2; exit 1'
+    scripts = {"sbatch": f'{shutil.which("sbatch")} "$@" >{folder}/id; {lost}', "squeue": lost}
+    squeue = f'[ -e {folder}/id ] && {{ {lost}; }}; exec {shutil.which("squeue")} "$@"'
+    scripts["squeue"] = squeue
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+        (folder / name).chmod(0o755)
+    words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD]
+    done = lab.launcher(*words, PATH=f"{folder}{os.pathsep}{lab.environment['PATH']}")
+    assert done.returncode == 2
+    assert (
+        "Socket timed out" in done.stderr and "SLURM may have the job all the same" in done.stderr
+    )
+    lab.run("scancel", (folder / "id").read_text().strip())
+
+
 BROKEN = {
     "a setup line fails": (
         ["dispatch.setup=['echo preparing','exit 3']"],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -310,6 +311,7 @@ def test_jobs_of_submitit_are_the_same_runs(project):
     assert launched.returncode == 0, output
     theirs = json.loads((project / "said.jsonl").read_text())
     assert (theirs["id"], theirs["mode"]) == (ours["id"], "MULTIRUN")
+    assert re.search(rf"^job 1/1 .*{ours['id']} .*: process \d+, ", output, re.MULTILINE), output
 
 
 UNRESOLVED = {

@@ -301,13 +301,15 @@ class SlurmDispatch:
         return [JobResult() for _ in runs]
 
     def _submit_now(self, runs: list[Job], code: Path | None) -> submission.NotNow | None:
-        """Submit the runs that SLURM takes; none is an error, unless `wait` can wait for room."""
+        """Submit the runs that SLURM takes; none is an error, unless `wait` waits for room.
+
+        A limit may be of a group, an account or a QOS, so other people may make room, too.
+        """
         rest = [run for run in runs if run.is_unsubmitted]
         error = self.submit(runs, code)
-        if error is not None and not any(run.job_id for run in rest):
-            makes_room = self.wait and isinstance(error, submission.LimitReached)
-            if not makes_room or not submission.queue_of(run.folder for run in runs):
-                raise error
+        waits = self.wait and isinstance(error, submission.LimitReached)
+        if error is not None and not waits and not any(run.job_id for run in rest):
+            raise error
         return error
 
     def _submit_rest(self, runs: list[Job], code: Path | None) -> None:

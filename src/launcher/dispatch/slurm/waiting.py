@@ -80,7 +80,7 @@ def wait_for(
             time.sleep(PAUSE)
         ask_ends([state for state in stored if state.had_job])
         live.update(_render(stored), refresh=True)
-    return [_result(run, state) for run, state in pairs]
+    return [result_of(run, state) for run, state in pairs]
 
 
 def _stop_waiting(submitted: int, rest: int) -> NoReturn:
@@ -116,7 +116,8 @@ def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]
     )
 
 
-def _result(run: Job, stored: StoredRun) -> JobResult:
+def result_of(run: Job, stored: StoredRun) -> JobResult:
+    """Return the metrics of a completed run, else its failure."""
     if stored.state in ("completed", "paused"):
         result_path = stored.folder.path / RESULT
         value = {key: value for key, (value, _) in stored.metrics.items()}

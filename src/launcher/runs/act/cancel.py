@@ -67,7 +67,12 @@ def note_cancellation(run: StoredRun, job: str) -> bool:
     """
     try:
         CANCEL.write(run.folder, job)
-    except OSError:
+    except OSError as error:
+        warn(
+            run,
+            f"the mark of its cancellation cannot be written ({error.strerror}), without which"
+            f" SLURM job {job} may restart if a preemption is ending it",
+        )
         return False
     return True
 
