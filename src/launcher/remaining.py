@@ -24,7 +24,6 @@ from launcher.rundir.holder import Holder, is_held, read_holder
 from launcher.rundir.provenance import is_restart
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.shared_job import is_open
 from launcher.slurm.submission import Submission, read_frozen
 
 logger = logging.getLogger("launcher")
@@ -176,7 +175,7 @@ def with_known_steps(config: Node, run: RunOnDisk) -> Node:
 def find_queued(config: Node, folder: RunFolder, queue: Mapping[str, QueuedJob]) -> Queued | None:
     """Find the newest job of a folder in SLURM's queue."""
     note = Submission.read(folder)
-    if note is None or (note.is_shared and not is_open(folder, note.script)):
+    if note is None:
         return None
     job = note.find_in(queue)
     return None if job is None else Queued(job, _differences(config, folder))
@@ -185,7 +184,7 @@ def find_queued(config: Node, folder: RunFolder, queue: Mapping[str, QueuedJob])
 def _differences(config: Node, folder: RunFolder) -> str:
     try:
         before, _ = read_frozen(folder)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, ConfigError):
         return ""
     now = json.loads(json.dumps({key: config[key] for key in config if key in before}, default=str))
     of_the_command = "dispatch.wait", "dispatch.dry_run", "run.identity", "run.sweep"

@@ -1,4 +1,4 @@
-"""Kills at random moments of a sweep, a search, and a SLURM job of several runs.
+"""Kills at random moments of a sweep and of a search.
 
 The same command then completes the runs: no process is left, no step is lost or trained twice after
 a save, and the runs are as if each had been trained alone.
@@ -16,8 +16,6 @@ from typing import Any, Literal
 
 import pytest
 
-from launcher.rundir.folder import RunFolder
-from launcher.slurm.shared_job import write_runs
 from support import python
 from support.processes import of_session
 from support.runner import CHILD, ENVIRONMENT, launch, metrics_of, state_of
@@ -43,7 +41,7 @@ LINES = 3 * 10
 class Case:
     """A way to kill."""
 
-    kind: Literal["sweep", "search", "shared"]
+    kind: Literal["sweep", "search"]
     victim: Literal["parent", "child", "group"]
     signum: signal.Signals
     slots: int
@@ -65,7 +63,7 @@ class Case:
         Case("sweep", "parent", signal.SIGKILL, 2),
         Case("sweep", "group", signal.SIGINT, 1, ranks=2),
         Case("search", "child", signal.SIGKILL, 2),
-        Case("shared", "parent", signal.SIGTERM, 4),
+        Case("sweep", "parent", signal.SIGTERM, 4),
     ],
     ids=str,
 )
@@ -122,24 +120,8 @@ def start(case: Case, outputs: Path) -> Any:
     words = {
         "sweep": ("-m", "launcher", "-m", *fixed, seeds, f"dispatch.parallel={case.slots}"),
         "search": ("-m", "launcher", "-m", *fixed, *SEARCH, f"hpo.parallel={case.slots}"),
-        "shared": ("-m", CHILD, "task", str(outputs / ".slurm" / "job")),
     }[case.kind]
-    if case.kind == "shared":
-        submit(case, outputs, fixed)
     return python.start(*words, env=ENVIRONMENT, cwd=outputs.parent, children=((CHILD, 6),))
-
-
-def submit(case: Case, outputs: Path, fixed: tuple[str, ...]) -> None:
-    """Freeze the runs that have no job that would start them, as a submission or retry does."""
-    job = outputs / ".slurm" / "job"
-    dispatch = ("dispatch=slurm", f"dispatch.runs_per_job={case.slots}")
-    states = {run["config"]["seed"]: run["state"] for run in records(outputs)}
-    for seed in SEEDS:
-        if not job.exists() or states.get(seed, "failed") == "failed":
-            arguments = (str(outputs / "frozen"), *fixed, *dispatch, f"seed={seed}")
-            python.run("-m", "launcher.dispatch.freeze", *arguments, env=ENVIRONMENT, check=True)
-    if not job.exists():
-        write_runs(job, [RunFolder(path.parent) for path in sorted(outputs.glob("*/*/run.json"))])
 
 
 def count_lines(outputs: Path) -> int:

@@ -106,8 +106,19 @@ def hint(name: str, names: Iterable[str], template: str = "{}") -> str:
     return f"; did you mean {template.format(near)}?" if near else "."
 
 
+LEFT_OUT = {
+    "dispatch.runs_per_job": (
+        "is left out; run the sweep inside one job, whose script has dispatch.parallel=N (see"
+        " docs/slurm.md, A sweep inside a job)."
+    )
+}
+"""Keys of an earlier version, and what to use instead."""
+
+
 def key_for(key: str) -> str | None:
-    """Return the message for a key of another trainer, which names ours, or None."""
+    """Return the message for a key of another trainer, or of an earlier version, or None."""
+    if key in LEFT_OUT:
+        return LEFT_OUT[key]
     name = key.removeprefix("trainer.")
     meant = (ours for ours, theirs in ELSEWHERE.items() if name in theirs.split())
     return next((f"no key {key}; use {ours}." for ours in meant), None)

@@ -5,8 +5,7 @@
 - `job`: of a sweep, a search or a proof. PATH is a file that `RunConfig.save` has written, and
   RESULT gets the value that the job returns.
 - `rank`: one of several, see `launcher.dispatch.rank`. PATH is the folder of the job's file.
-- `task`: of a SLURM job, see `launcher.dispatch.slurm_task`. PATH is the folder of a submitted run,
-  or of a job that has several.
+- `task`: of a SLURM job, see `launcher.dispatch.slurm_task`. PATH is the folder of a submitted run.
 
 If a command has launched it, it saves and ends when the command ends.
 """
@@ -44,10 +43,6 @@ def run_child(role: str, path: Path, result: Path | None = None) -> int:
         from launcher.dispatch.rank import run_rank
 
         return run_rank(path)
-    if role == "task" and (path / "runs.txt").exists():
-        from launcher.dispatch.slurm_runs import run_shared
-
-        return run_shared(path)
     if role == "task":
         from launcher.dispatch.slurm_task import run_task
 

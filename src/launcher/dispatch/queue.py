@@ -1,4 +1,4 @@
-"""The queue of jobs in slots: of a sweep, of a search, and of a SLURM job that has several runs."""
+"""The queue of jobs in slots: of a sweep, and of a search."""
 
 from collections.abc import Callable
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""One task of a submitted job, or one of its runs: srun or `dispatch.slurm_runs` has started it."""
+"""One task of a submitted job, which srun has started."""
 
 import json
 import os
@@ -10,23 +10,23 @@ from pathlib import Path
 from launcher.config.compose.hydra_job import hydra_job
 from launcher.config.explain import explain, report
 from launcher.config.run_config import from_stored
-from launcher.config.schema.node_range import ranks_per_node
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import join_ranks
-from launcher.dispatch.local import spawn
 from launcher.dispatch.run_job import execute_job
+from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.process.child import PARENT
 from launcher.process.files import replace_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held_in_job
 from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
+from launcher.slurm.own_record import is_superseded, own_record
 from launcher.slurm.requeue import run_guarded
 from launcher.slurm.sbatch import SCRIPT
-from launcher.slurm.shared_job import is_superseded, own_record
 from launcher.slurm.submission import FROZEN, read_frozen
 
+SEVERAL_RUNS = "runs.txt"
+"""A file in the folder of a job that an earlier version has submitted for several runs."""
 RESULT = "result.json"
 """Result of a job that does not train."""
 
@@ -34,6 +34,9 @@ RESULT = "result.json"
 def run_task(path: Path) -> int:
     """Run the job of a frozen configuration; return the exit code for SLURM."""
     folder = RunFolder(path)
+    if (path / SEVERAL_RUNS).exists():
+        report([f"{path}: several runs in a job are left out; repeat the command of its runs."])
+        return 2
     if _is_submitted_again(folder):
         print(f"{path} has been submitted again since: nothing to do.", flush=True)
         return 0
@@ -65,9 +68,8 @@ def _is_submitted_again(folder: RunFolder) -> bool:
 
     Its submission was then killed, and repeated before SLURM had accepted the first job.
     """
-    script = os.environ.get(SCRIPT)
-    is_gone = script is not None and not (folder.path / FROZEN).exists()
-    return is_gone or is_superseded(folder, script)
+    is_gone = SCRIPT in os.environ and not (folder.path / FROZEN).exists()
+    return is_gone or is_superseded(folder)
 
 
 def _read_submitted_folder(folder: RunFolder) -> Path | None:
@@ -78,7 +80,7 @@ def _read_submitted_folder(folder: RunFolder) -> Path | None:
     """
     try:
         run_folder = Path(read_frozen(folder)[0]["run"]["dir"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, ConfigError):
         # `_work` reports it.
         return None
     return None if folder.path.resolve().is_relative_to(run_folder.resolve()) else run_folder
@@ -94,8 +96,7 @@ def _work(folder: RunFolder) -> object:
         # Several ranks leave together, at the first decision of rank 0 (`ranks.on_main`).
         if alone:
             signals.check()
-        count = ranks_per_node(dispatch) if PARENT in os.environ else 1
-        return spawn(config, count) if count > 1 else execute_job(config)
+        return execute_job(config)
 
     is_own = folder.path.absolute() == config.folder.path.absolute()
     with hydra_job(config):

@@ -12,7 +12,6 @@ from launcher.runs.filters import check_word
 from launcher.runs.format import join_names
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob, find_ends, queue
-from launcher.slurm.shared_job import END_STATES
 from launcher.slurm.submission import FROZEN
 
 RUN_HELP = "an id, the beginning of an id, a name, name/id, a SLURM job, or a folder"
@@ -29,9 +28,6 @@ def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) 
             # A job of this id with another script belongs to another cluster, or ids were reset.
             is_known = run.note.script and run.note.job_id == run.last_job_id
             run.job = run.note.find_in(jobs) or (None if is_known else run.job)
-            # It has ended, and other runs of its job have not.
-            if run.note.is_shared and run.record.get("state") in END_STATES:
-                run.job = None
         run.__dict__.pop("state", None)
 
 

@@ -92,11 +92,6 @@ def _check_dispatch(dispatch: Node) -> None:
             f"hydra/sweeper=optuna: {target.rpartition('.')[2]} is not supported; use"
             " dispatch=local or dispatch=slurm."
         )
-    if target == SLURM and (runs := dispatch["runs_per_job"]) > 1:
-        raise ConfigError(
-            f"dispatch.runs_per_job={runs}: a trial is a job of its own, since it may be stopped;"
-            " leave it out."
-        )
 
 
 def check_settings(probe: Job) -> Settings:

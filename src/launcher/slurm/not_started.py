@@ -1,8 +1,7 @@
 """Record in run.json why a job failed before its run had started, or ended without a word.
 
 A job's script calls `python -m launcher.slurm.not_started FOLDER EXIT_CODE COMMAND [started]`, the
-second if run.json still says that the run runs. FOLDER is the run's, or the folder of a job that
-has several runs.
+second if run.json still says that the run runs. FOLDER is the run's.
 """
 
 import re
@@ -18,7 +17,7 @@ from launcher.rundir.lock import RunLock
 from launcher.rundir.provenance import restart_count, slurm_job_id
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
-from launcher.slurm.shared_job import own_record, runs_of
+from launcher.slurm.own_record import own_record
 
 OPEN = ("queued", "running", "preempted")
 NOISE = re.compile(
@@ -34,12 +33,10 @@ UNRECORDED_CODE = 100
 def main() -> int:
     path, code, command, *has_started = sys.argv[1:]
     folder, is_recorded = RunFolder(Path(path)), False
-    for run in runs_of(folder):
-        if has_started:
-            if code == "0" or end_of_job() == "failed":
-                is_recorded |= record_silent_end(run, int(code))
-            continue
-        is_recorded |= record_failure(run, int(code), command, folder)
+    if not has_started:
+        is_recorded = record_failure(folder, int(code), command)
+    elif code == "0" or end_of_job() == "failed":
+        is_recorded = record_silent_end(folder, int(code))
     return UNRECORDED_CODE if is_recorded and code == "0" else 0
 
 
@@ -76,16 +73,13 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     return True
 
 
-def record_failure(
-    folder: RunFolder, exit_code: int, command: str, job_folder: RunFolder | None = None
-) -> bool:
+def record_failure(folder: RunFolder, exit_code: int, command: str) -> bool:
     """Record the failure, unless a process is on the run or SLURM starts the job again.
 
     Args:
         folder: the run's folder.
         exit_code: the exit code of the command.
         command: the command of the job's script that failed.
-        job_folder: folder of the job's log. Default None: the run's.
     """
     record, job = own_record(folder), slurm_job_id()
     if record is None or record.state not in OPEN or is_held_in_job(folder) or job is None:
@@ -93,7 +87,7 @@ def record_failure(
     if (outcome := end_of_job()) is None:
         return False
     reason = f"'{command}' ended the job with exit code {exit_code}, before the run started"
-    line = last_line((job_folder or folder).logs / f"slurm-{job}.log")
+    line = last_line(folder.logs / f"slurm-{job}.log")
     record.add_failure(outcome, exit_code=exit_code, reason=f"{reason}: {line}" if line else reason)
     return True
 

@@ -23,9 +23,8 @@ from launcher.slurm import scheduler
 from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
 from launcher.slurm.job_mark import CANCEL
 from launcher.slurm.journal import Journal
-from launcher.slurm.sbatch import SCRIPT
+from launcher.slurm.own_record import END_STATES, is_superseded, own_record
 from launcher.slurm.scheduler import JobInfo, NoAnswer, SchedulerError
-from launcher.slurm.shared_job import END_STATES, own_record, runs_of, state_in
 
 T = TypeVar("T")
 QUERY_SECONDS = 300.0
@@ -49,8 +48,7 @@ def run_guarded(
 
     Args:
         work: the work.
-        folder: folder of its record, if there is one, or of a job that has several runs. None: of a
-            sweep.
+        folder: folder of its record, if there is one. A sweep has none.
         budget: the limits of restarts.
         runs: folders of a sweep's runs.
     """
@@ -58,7 +56,7 @@ def run_guarded(
     # Only the id may be left over.
     if job is None or "SLURM_JOB_NODELIST" not in os.environ:
         return work()
-    policy = Requeue(folder, job, budget, marked=runs)
+    policy = Requeue(folder, job, budget, runs=runs)
     # This is a trial of a search, or a run of a sweep. Their parent, in the same job, stops them
     # and requeues.
     if "LAUNCHER_PARENT" in os.environ:
@@ -83,10 +81,11 @@ def run_guarded(
 
 
 class Requeue:
-    """The policy for one SLURM job and its run, or its runs.
+    """The policy for one SLURM job, and for its run or sweep.
 
-    `folder` has the job's journal, see `launcher.slurm.shared_job`. A sweep has none. If each run
-    of `marked` that has not ended is cancelled, the job is.
+    Args:
+        folder: folder of the run, with the job's journal. A sweep has none.
+        runs: folders of a sweep's runs. If all that have not ended are cancelled, the job is.
     """
 
     def __init__(
@@ -95,17 +94,15 @@ class Requeue:
         job: str,
         budget: Budget,
         sleep: Callable[[float], None] = time.sleep,
-        marked: Sequence[RunFolder] = (),
+        runs: Sequence[RunFolder] = (),
     ):
         self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
-        self.runs = [] if folder is None else runs_of(folder)
-        self.marked = marked or self.runs
-        self.ended = END_STATES if len(self.marked) > 1 or folder is None else ()
+        self.runs = runs if folder is None else [folder]
         self.restarts = restart_count()
         self.requested: Cause | None = None
         """Cause for which we have requested a requeue from SLURM."""
         self.forced = ""
-        self.attempts_before = [0] * len(self.runs)
+        self.attempts_before = 0
         self.is_reported = False
         self._requesting = threading.Lock()
         self._requests = 0
@@ -121,10 +118,11 @@ class Requeue:
         """
         if self.rank != 0:
             return
-        runs = [RunOnDisk.read(run) for run in self.runs]
-        self.attempts_before = [len(run.attempts) for run in runs]
-        if runs and all(run.record.get("state") == "completed" for run in runs):
-            return
+        if self.folder is not None:
+            run = RunOnDisk.read(self.folder)
+            self.attempts_before = len(run.attempts)
+            if run.record.get("state") == "completed":
+                return
         journal = Journal(self.folder, self.job)
         journal.start(self.restarts, self._newest_step())
         # SLURM may have requeued it by itself.
@@ -142,7 +140,7 @@ class Requeue:
         """Let a job run that its user requeues after a cancellation."""
         if self.rank == 0:
             with suppress(OSError):
-                for run in self.marked:
+                for run in self.runs:
                     CANCEL.remove(run)
 
     def without_requeue(self, work: Callable[[], T]) -> T:
@@ -315,48 +313,49 @@ class Requeue:
 
     def _has_trained(self) -> bool:
         """Return whether this launch has completed a step. Only then can it have saved one."""
-        begun = [
-            attempt
-            for run, before in zip(self.runs, self.attempts_before, strict=True)
-            for attempt in RunOnDisk.read(run).attempts[before:]
-        ]
+        if self.folder is None:
+            return True
+        begun = RunOnDisk.read(self.folder).attempts[self.attempts_before :]
         return any((attempt.get("end_step") or 0) > attempt["start_step"] for attempt in begun)
 
     def _is_saved(self) -> bool:
-        """Return whether each run's attempt, whose end is recorded, has saved its last step."""
-        ends = [RunOnDisk.read(run).attempt.get("end_step") for run in self.runs]
-        return all(end == run.newest_step() > 0 for end, run in zip(ends, self.runs, strict=True))
+        """Return whether the run's attempt, whose end is recorded, has saved its last step."""
+        if self.folder is None:
+            return False
+        return RunOnDisk.read(self.folder).attempt.get("end_step") == self._newest_step() > 0
 
     def _newest_step(self) -> int:
-        """Return the step of the newest checkpoint, as a sum over several runs."""
-        return sum(run.newest_step() for run in self.runs)
+        """Return the step of the newest checkpoint."""
+        return 0 if self.folder is None else self.folder.newest_step()
 
     def _is_cancel_noted(self) -> bool:
-        script, left = os.environ.get(SCRIPT), (None, *self.ended)
-        runs = [run for run in self.marked if state_in(run, script) not in left]
+        runs = [run for run in self.runs if not is_superseded(run) and self._is_open(run)]
         return bool(runs) and all(CANCEL.is_of(run, self.job) for run in runs)
+
+    def _is_open(self, run: RunFolder) -> bool:
+        return self.folder is not None or RunOnDisk.read(run).recorded_state not in END_STATES
 
     def _revise(self, state: Any, reason: str, exit_code: int | None = None) -> None:
         """Correct the end of this launch's attempt in run.json."""
-        for run, num_earlier in zip(self.runs, self.attempts_before, strict=True):
-            holder = find_local_holder(run)
-            # This is a forced exit.
-            is_ours = holder is not None and holder.pid == os.getpid()
-            if not run.record_path.exists() or (is_held_in_job(run) and not is_ours):
-                continue
-            try:
-                record = own_record(run)
-                if record is None or record.state in self.ended:
-                    continue
+        run = self.folder
+        if run is None or not run.record_path.exists():
+            return
+        holder = find_local_holder(run)
+        # This is a forced exit.
+        is_ours = holder is not None and holder.pid == os.getpid()
+        if is_held_in_job(run) and not is_ours:
+            return
+        try:
+            if (record := own_record(run)) is not None:
                 record.revise(
                     state,
                     reason=reason + self.forced,
                     exit_code=exit_code,
                     slurm_job_id=self.job,
-                    num_earlier=num_earlier,
+                    num_earlier=self.attempts_before,
                 )
-            except OSError as error:
-                logger.warning("%s could not be written: %s", run.record_path, error)
+        except OSError as error:
+            logger.warning("%s could not be written: %s", run.record_path, error)
 
 
 def _announce(code: int) -> None:

@@ -80,8 +80,7 @@ class Script:
     def command(self, path: Path) -> str:
         """Return the script's body.
 
-        It finds the folder of its run, or of its several runs (see `launcher.slurm.shared_job`), by
-        the array's task, and writes its output to the log there.
+        It finds the folder of its run by the array's task, and writes its output to the log there.
 
         Between Python's start and the first handler, a signal would kill a task. So the task starts
         with signals ignored, and queries SLURM about missed signals once it runs. Without

@@ -110,8 +110,6 @@ class Submission:
     script: str
     task: int | None = None
     job_id: str | None = None
-    is_shared: bool = False
-    """The job has several runs (see `launcher.slurm.shared_job`)."""
 
     @classmethod
     def read(cls, folder: RunFolder) -> "Submission | None":
@@ -183,8 +181,16 @@ def read_frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | Non
 
     Raises:
         OSError, ValueError: the file is missing or broken.
+        ConfigError: it was submitted with other runs of its job.
     """
     saved = json.loads(read_file(folder.path / FROZEN))
+    # An earlier version had this key.
+    count = (saved["config"].get("dispatch") or {}).pop("runs_per_job", 1)
+    if count != 1:
+        raise ConfigError(
+            f"'{folder.path}': was submitted with dispatch.runs_per_job={count}, which is left out;"
+            " repeat its command without it."
+        )
     return with_typed_keys(saved["config"]), saved["hydra"]
 
 

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 
 import pytest
 
@@ -14,9 +13,7 @@ from support.lab import (
     MAX_WAIT_S,
     QUICK,
     STEPS,
-    attempts_of,
     experiment,
-    hurry,
     job_of,
     record_of,
     run_folders,
@@ -25,7 +22,7 @@ from support.lab import (
     wait_for,
     wait_for_step,
 )
-from support.runner import final_state, metrics, metrics_of, record
+from support.runner import final_state, metrics, record
 
 HELD = ["+dispatch.sbatch.hold=true"]
 CRASH = "+tracker.crash={_target_: support.crasher.Crasher}"
@@ -150,48 +147,6 @@ def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     assert retried.returncode == 0, retried.stderr
     assert lab.wait_until_ended(job_of(folder)) == "COMPLETED"
     assert states(lab, tmp_path, folder.name).popitem()[1]["state"] == "completed"
-
-
-def test_runs_that_share_a_job(cluster, tmp_path, undisturbed):
-    lab, crash = cluster, "+tracker.crash={_target_: support.crasher.Crasher, file: crash}"
-    # A process that the tests' server forks is not the parent of its own children on a node.
-    real = f"dispatch.python={sys.executable}"
-    words = ["dispatch.runs_per_job=3", real, "dispatch.partition=preempt", crash, "-m"]
-    words.append("seed=range(4)")
-    array = lab.submit(tmp_path, *words)
-    wait_for_step(tmp_path, runs=4)
-    folders = sorted(run_folders(tmp_path), key=lambda folder: record_of(folder)["config"]["seed"])
-    assert [job_of(folder) for folder in folders] == [f"{array}_0"] * 3 + [f"{array}_1"]
-
-    (folders[1] / "crash").touch()
-    wait_for(lambda: record_of(folders[1])["state"] == "failed", "one run to fail")
-    one = lab.runs("cancel", tmp_path, "seed=2")
-    assert f"SLURM job {array}_0 continues with its other runs" in one.stdout, one.stderr
-    wait_for(lambda: record_of(folders[2])["state"] == "cancelled", "one run to be cancelled")
-    assert seen(lab, tmp_path, folders)[:3] == ["running", "failed", "cancelled"]
-    again = lab.launcher(*experiment(tmp_path), *words[:-1], "seed=0,3", "dispatch=slurm")
-    assert "0 submitted, 2 skipped" in again.stdout, again.stdout + again.stderr
-
-    lab.preempt(lab.info(f"{array}_0")["NodeList"])
-    hurry(*folders[1:])
-    (folders[1] / "crash").unlink()
-    retried = lab.runs("retry", tmp_path, "seed=1")
-    assert "1 submitted" in retried.stdout, retried.stdout + retried.stderr
-    for job in (f"{array}_0", f"{array}_1", job_of(folders[1])):  # the failed run has another job
-        assert lab.wait_until_ended(job) == "COMPLETED"
-    assert seen(lab, tmp_path, folders) == ["completed", "completed", "cancelled", "completed"]
-    first, *_, last = attempts_of(folders[0])
-    assert (first["outcome"], first["reason"]) == ("preempted", "preempted, requeued")
-    assert (last["outcome"], last["slurm_job_id"]) == ("completed", f"{array}_0")
-    assert metrics_of(folders[0]) == metrics(undisturbed())
-    log = lab.runs("logs", tmp_path, folders[0].name, "--slurm").stdout
-    assert f"Completed at step {STEPS}" in log
-
-
-def seen(lab, outputs, folders):
-    """The listed states of these runs."""
-    listed = states(lab, outputs)
-    return [listed[folder.name]["state"] for folder in folders]
 
 
 def test_restarts_without_progress_end(cluster, tmp_path):

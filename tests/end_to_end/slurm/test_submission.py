@@ -274,7 +274,7 @@ from launcher.errors import ConfigError
 words = json.loads(sys.argv[1])
 run = launcher.compose(*words)
 jobs = [run.submit(), run.submit()]
-sweep = launcher.sweep([*words, "dispatch=slurm", "seed=1,2", "dispatch.runs_per_job=2"])
+sweep = launcher.sweep([*words, "dispatch=slurm", "seed=1,2"])
 several = sweep.submit()
 try:
     launcher.compose(*words, "seed=3", "dispatch=slurm", "dispatch.partition=nowhere").submit()
@@ -290,8 +290,11 @@ def test_python_submits(cluster, tmp_path):
         "-c", PYTHON, json.dumps(words), env=cluster.environment, cwd=ROOT, check=True
     )
     state, (first, again), (one, other), rejected = json.loads(done.stdout.splitlines()[-1])
-    assert (state, again, other) == ("queued", first, one) and one != first
+    assert (state, again) == ("queued", first)
+    array, _, task = one.partition("_")
+    assert (task, other) == ("0", f"{array}_1") and array != first
     assert "invalid partition specified: nowhere" in rejected and len(run_folders(tmp_path)) == 3
-    assert sorted(jobs(cluster, tmp_path)) == sorted([first, one])
+    listed = {job.partition("_")[0] for job in jobs(cluster, tmp_path)}
+    assert listed == {first, array}
     assert cluster.runs("cancel", tmp_path, "--all").returncode == 0
     assert {run["state"] for run in states(cluster, tmp_path).values()} == {"cancelled"}

@@ -489,3 +489,35 @@ def test_a_search_is_requeued_without_end_and_leaves_no_record(slurm, tmp_path):
 def test_outside_of_slurm_nothing_is_asked(slurm, folder, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_NODELIST")
     assert run_guarded(lambda: 7, folder, Budget()) == 7 and slurm.calls == []
+
+
+@pytest.mark.parametrize(
+    ("states", "marked", "is_requeued"),
+    [
+        (("preempted", "preempted"), (), True),
+        (("preempted", "preempted"), (0,), True),
+        (("preempted", "preempted"), (0, 1), False),
+        (("preempted", "completed"), (0,), False),
+        (("failed", "completed"), (0,), True),
+    ],
+)
+def test_the_job_of_a_sweep_is_cancelled_with_all_its_open_runs(
+    slurm, tmp_path, states, marked, is_requeued
+):
+    slurm.answer("killed by hand", "preempted, with a grace")
+    runs = [RunFolder(tmp_path / "gpt" / str(number)).create() for number in range(2)]
+    for run, state in zip(runs, states, strict=True):
+        code = 0 if state == "completed" else 1
+        begin_run(run).end_attempt(state, end_step=10, exit_code=code, reason="old")
+    CANCEL.write(runs[0], "6")  # of an earlier launch
+    before = [run.record_path.read_bytes() for run in runs]
+
+    def stop() -> None:
+        for number in marked:
+            CANCEL.write(runs[number], "6")
+        raise signals.SignalExit(TERM)
+
+    with pytest.raises(SystemExit) as end:
+        run_guarded(stop, None, Budget(max_fruitless_restarts=None), runs)
+    assert end.value.code == 143 and ("requeue 6" in slurm.calls) == is_requeued
+    assert [run.record_path.read_bytes() for run in runs] == before, "the runs record their ends"

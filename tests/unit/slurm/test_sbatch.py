@@ -102,27 +102,9 @@ def test_a_sweep_of_several_submissions_keeps_its_limit(tmp_path, monkeypatch, a
 
 
 @pytest.mark.parametrize(
-    ("settings", "cpus", "step"),
-    [
-        ({"runs_per_job": 4}, 4, []),
-        ({"runs_per_job": 4, "cpus_per_task": 3}, 12, ["--cpus-per-task=12"]),
-        ({"runs_per_job": 4, "gpus_per_node": 8, "cpus_per_task": 3}, 24, ["--cpus-per-task=24"]),
-        ({"runs_per_job": 4, "gpus_per_node": 2}, 4, []),
-        ({"runs_per_job": 2, "gpus_per_node": 8, "tasks_per_node": 1}, 2, []),
-    ],
-)
-def test_runs_that_share_a_job_are_one_task(settings, cpus, step):
-    dispatch = SlurmDispatch(**settings)
-    assert (dispatch.flags()["ntasks-per-node"], dispatch.flags()["cpus-per-task"]) == (1, cpus)
-    assert dispatch.srun_flags() == step
-
-
-@pytest.mark.parametrize(
     ("settings", "key"),
     [
         ({"nodes": "4-1"}, "nodes='4-1'"),
-        ({"runs_per_job": 2, "nodes": 2}, "runs_per_job=2"),
-        ({"runs_per_job": 4, "array_parallelism": 3}, "runs_per_job=4"),
         *(
             ({"sbatch": {flag: True}}, f"sbatch.{flag}")
             for flag in ("array", "nodes", "ntasks", "signal", "test_only", "wait", "no-requeue")

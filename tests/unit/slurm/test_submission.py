@@ -1,5 +1,7 @@
 """Files that a submission writes, and removes again."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from launcher.rundir.record import RunRecord
 from launcher.slurm.submission import (
     FROZEN,
     Submission,
+    SubmissionsFolder,
     freeze,
+    new_submission,
     one_at_a_time,
     read_frozen,
     undone_on_failure,
@@ -125,6 +129,40 @@ def test_a_file_in_the_place_of_the_folder_is_rejected(tmp_path):
     with pytest.raises(ConfigError, match="cannot be written"), one_at_a_time(tmp_path):
         raise AssertionError
     assert (tmp_path / ".slurm").read_text() == "a file"
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
+@pytest.mark.parametrize(
+    ("folder", "key"), [(RunFolder, "run.dir"), (SubmissionsFolder, "paths.outputs")]
+)
+def test_a_full_disk_is_named(tmp_path, error, folder, key):
+    with pytest.raises(ConfigError) as raised, folder(tmp_path).explain_write_errors():
+        raise OSError(error, os.strerror(error))
+    (message,) = raised.value.messages
+    assert message.startswith(f"{key}='{tmp_path}': cannot be written ({os.strerror(error)})")
+    assert ("make room on its disk" in message) == (error != errno.EACCES)
+
+
+def test_the_folder_of_a_submission_is_named_if_the_disk_is_full(tmp_path):
+    with room_for(0), pytest.raises(ConfigError, match=r"^paths\.outputs='.*/\.slurm"):
+        write_script(new_submission(tmp_path) / "job-0.sh", "#!/bin/bash", [])
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_submission_of_an_earlier_version_may_have_had_several_runs_in_its_job(
+    folder, tmp_path, capsys, count
+):
+    freeze(folder, {"run": {}, "dispatch": {"runs_per_job": count, "mem": "1G"}}, None, None)
+    if count == 1:
+        assert read_frozen(folder)[0]["dispatch"] == {"mem": "1G"}
+        return
+    with pytest.raises(ConfigError, match=r"dispatch\.runs_per_job=4, which is left out"):
+        read_frozen(folder)
+    assert slurm_task.run_task(folder.path) == 2
+    assert "repeat its command without it" in capsys.readouterr().err
+    (tmp_path / "runs.txt").write_text(f"{folder.path}\n")
+    assert slurm_task.run_task(tmp_path) == 2
+    assert "several runs in a job are left out" in capsys.readouterr().err
 
 
 def test_a_job_starts_only_in_the_folder_that_was_submitted(folder, tmp_path, monkeypatch, capsys):

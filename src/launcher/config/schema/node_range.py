@@ -37,11 +37,12 @@ class NodeRange:
 
 
 def ranks_per_node(dispatch: Mapping[str, Any]) -> int:
-    """Return the ranks of a run on one node, whose GPUs the runs of a job share.
+    """Return the ranks of a run on one node.
 
     A value of a wrong type, which the schema reports, counts as none.
     """
-    keys = ("tasks_per_node", "gpus_per_node", "runs_per_job")
-    values = (dispatch.get(key) for key in keys)
-    tasks, gpus, runs = (value if type(value) is int and value > 0 else 0 for value in values)
-    return tasks or gpus // (runs or 1) or 1
+    for key in ("tasks_per_node", "gpus_per_node"):
+        value = dispatch.get(key)
+        if type(value) is int and value > 0:
+            return value
+    return 1

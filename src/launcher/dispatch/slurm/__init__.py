@@ -22,7 +22,7 @@ from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.secret_patterns import SECRET_TEXT, holds_secret
-from launcher.slurm import scheduler, shared_job, snapshot, submission
+from launcher.slurm import scheduler, snapshot, submission
 from launcher.slurm.sbatch import TIME, JobSize, Script, findings, test_only
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import Submission
@@ -47,7 +47,7 @@ WRITERS = 8
 
 @dataclass
 class SlurmDispatch:
-    """A run is a job, or several are one; a sweep is an array.
+    """A run is a job; a sweep is an array.
 
     A job that SLURM preempts, times out or requeues saves a checkpoint and resumes its run from
     there (see `launcher.slurm.requeue`).
@@ -62,8 +62,6 @@ class SlurmDispatch:
             A longer run is requeued.
         partition, account, qos, constraint, exclude: as in sbatch. Default null: the cluster's
             default.
-        runs_per_job: runs of a sweep in one job, side by side on its node. Each gets its share of
-            the node's GPUs and cores.
         array_parallelism: at most this many runs of a sweep at once. Default null: no limit.
         signal_delay: the run saves and requeues itself this many seconds before the time limit.
         setup: lines of shell before the run starts.
@@ -94,7 +92,6 @@ class SlurmDispatch:
     qos: NonEmptyText | None = None
     constraint: NonEmptyText | None = None
     exclude: NonEmptyText | None = None
-    runs_per_job: PositiveInt = 1
     array_parallelism: PositiveInt | None = None
     signal_delay: PositiveInt = 120
     setup: list[str] | None = None
@@ -113,7 +110,6 @@ class SlurmDispatch:
     """Runs start elsewhere, so `dispatch.job` does not guard the end of this process."""
 
     def __post_init__(self) -> None:
-        self._check_runs_per_job()
         self._check_secrets()
         for flag, value in (self.sbatch or {}).items():
             if (instead := OURS.get(flag.replace("_", "-"))) is not None:
@@ -130,21 +126,6 @@ class SlurmDispatch:
                 f" e.g. {key}=90 or {key}=1-12:00:00."
             )
 
-    def _check_runs_per_job(self) -> None:
-        if self.runs_per_job == 1:
-            return
-        given = f"dispatch.runs_per_job={self.runs_per_job}"
-        if self.nodes not in (1, "1-1"):
-            raise ConfigError(
-                f"{given}: several runs of a job share one node; leave dispatch.nodes={self.nodes}"
-                " out, or use dispatch.runs_per_job=1."
-            )
-        if (self.array_parallelism or self.runs_per_job) < self.runs_per_job:
-            raise ConfigError(
-                f"{given}: is more than the runs at once, dispatch.array_parallelism="
-                f"{self.array_parallelism}; use a smaller one."
-            )
-
     def _check_secrets(self) -> None:
         """Check that no secret would be in the job's script, where values are resolved."""
         for path, value in walk(vars(self), lists=True):
@@ -158,26 +139,14 @@ class SlurmDispatch:
 
     @property
     def size(self) -> JobSize:
-        """Return the size of a job, in which several runs are one task."""
-        ranks = 1 if self.runs_per_job > 1 else ranks_per_node(vars(self))
-        return JobSize.of(self.nodes, ranks)
-
-    @property
-    def _cpus_per_task(self) -> int | None:
-        """Return the cores of a rank, or of all ranks of runs that share a job."""
-        if self.runs_per_job == 1:
-            return self.cpus_per_task
-        return (self.cpus_per_task or 1) * ranks_per_node(vars(self)) * self.runs_per_job
-
-    @property
-    def _jobs_at_once(self) -> int | None:
-        return self.array_parallelism and self.array_parallelism // self.runs_per_job
+        """Return the size of a job."""
+        return JobSize.of(self.nodes, ranks_per_node(vars(self)))
 
     def flags(self) -> dict[str, object]:
         """Return the flags of sbatch by their long names, with None for flags that are not set."""
         names = ("mem", "time", "partition", "account", "qos", "constraint", "exclude")
         flags = {
-            **self.size.flags(self._cpus_per_task),
+            **self.size.flags(self.cpus_per_task),
             "gpus-per-node": self.gpus_per_node or None,
             **{name: getattr(self, name) for name in names},
             "signal": f"USR2@{self.signal_delay}",
@@ -193,7 +162,7 @@ class SlurmDispatch:
     def srun_flags(self) -> list[str]:
         # It is not inherited since SLURM 22.05. Where it is not set, a step has all cores of a node
         # that the job has alone.
-        flags = [f"--cpus-per-task={self._cpus_per_task}"] if self.cpus_per_task else []
+        flags = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []
         return [*flags, *(self.srun or [])]
 
     def run(self, config: RunConfig) -> Any:
@@ -364,23 +333,22 @@ class SlurmDispatch:
         before = None if self.array_parallelism is None else _after_jobs_of(runs, queue)
         places = {id(run.trunk): place for place, run in enumerate(due)}
         rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
-        num_jobs = self._count_jobs(due)
         # An array's highest index is below MaxArraySize.
-        most = 2 if num_jobs == 1 else int(scheduler.config_value("MaxArraySize") or 1001)
+        most = 2 if len(due) == 1 else int(scheduler.config_value("MaxArraySize") or 1001)
         max_tasks = max(1, most - 1)
         while rest:
             signals.check()
             alike = [run for run in rest if run.trunk is rest[0].trunk]
-            chunk, path = alike[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
+            chunk, path = alike[:max_tasks], folder / f"job-{part}.sh"
             others = map(str, filter(None, (first, before, rest[0].dependency(queue))))
             script.flags["dependency"] = ",".join(others) or None
             try:
-                job = self._submit_array(script, chunk, path, num_jobs > 1, code)
+                job = self._submit_array(script, chunk, path, len(due) > 1, code)
             except submission.LimitReached as reached:
                 # SLURM rejects the whole array.
-                if self._count_jobs(chunk) == 1:
+                if len(chunk) == 1:
                     return submission.LimitReached(reached.limit, len(rest))
-                max_tasks = self._count_jobs(chunk) // 2
+                max_tasks = len(chunk) // 2
                 continue
             except submission.NotAnswered as error:
                 return error
@@ -396,27 +364,16 @@ class SlurmDispatch:
 
         `path` gets the script, and `code` is the folder of a snapshot.
         """
-        folders, size = [run.folder for run in runs], self.runs_per_job
-        starts = range(0, len(runs), size)
-        places = [
-            RunFolder(shared_job.job_folder(path, task)) if size > 1 else folders[start]
-            for task, start in enumerate(starts)
-        ]
-        notes = [
-            Submission(str(path), index // size if is_array else None, is_shared=size > 1)
-            for index in range(len(runs))
-        ]
+        folders = [run.folder for run in runs]
+        notes = [Submission(str(path), index if is_array else None) for index in range(len(runs))]
 
         def freeze(run: Job, note: Submission) -> None:
             with run.folder.explain_write_errors():
                 submission.freeze(run.folder, run.config.stored, run.config.hydra, note, code)
 
         with submission.undone_on_failure(folders):
-            text = script.text(path, len(places) if is_array else None, self._jobs_at_once)
-            submission.write_script(path, text, places)
-            if size > 1:
-                for place, start in zip(places, starts, strict=True):
-                    shared_job.write_runs(place.path, folders[start : start + size])
+            text = script.text(path, len(runs) if is_array else None, self.array_parallelism)
+            submission.write_script(path, text, folders)
             # In threads, since each write waits for a shared file system.
             with ThreadPoolExecutor(WRITERS) as pool:
                 list(pool.map(freeze, runs, notes))
@@ -424,9 +381,6 @@ class SlurmDispatch:
         for run, note in zip(runs, notes, strict=True):
             run.job_id = job_id if note.task is None else f"{job_id}_{note.task}"
         return job_id
-
-    def _count_jobs(self, runs: Sequence[Job]) -> int:
-        return -(-len(runs) // self.runs_per_job)
 
     def _script(self, runs: Sequence[Job], snapshot_lines: list[str]) -> Script:
         # There is one script for all runs: a number that divides the fewest lanes, a power of two,
@@ -448,9 +402,8 @@ class SlurmDispatch:
     def _show(self, runs: list[Job]) -> None:
         script = self._script(runs, [])
         folder = runs[0].outputs.absolute() / ".slurm" / "<submission>"
-        num_jobs = self._count_jobs(runs)
-        count = min(num_jobs, 1000) if num_jobs > 1 else None
-        text = script.text(folder / "job-0.sh", count, self._jobs_at_once)
+        count = min(len(runs), 1000) if len(runs) > 1 else None
+        text = script.text(folder / "job-0.sh", count, self.array_parallelism)
         print(text, flush=True)
         problems = [f"! {message}" for message in (*findings(script), *test_only(text))]
         print("\n".join(problems or ["# No problems found."]), flush=True)

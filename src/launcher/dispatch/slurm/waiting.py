@@ -16,7 +16,7 @@ from launcher.runs.find_runs import ask_ends, join_queue
 from launcher.runs.look import listing
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
-from launcher.slurm.shared_job import END_STATES
+from launcher.slurm.own_record import END_STATES
 
 if TYPE_CHECKING:
     from rich.text import Text

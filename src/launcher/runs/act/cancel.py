@@ -6,6 +6,7 @@ Each saves first and can be resumed.
 import argparse
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.errors import ConfigError
@@ -14,11 +15,12 @@ from launcher.rundir.holder import find_local_holder, is_held, signal_holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import ask_queue, find_runs
+from launcher.runs.format import join_names
 from launcher.runs.stored_run import StoredRun, StoredRuns
 from launcher.slurm import scheduler
 from launcher.slurm.causes import UnrecordedEnd
 from launcher.slurm.job_mark import CANCEL
-from launcher.slurm.shared_job import others_of
+from launcher.slurm.own_record import END_STATES
 
 
 def add_arguments(parser: Parser) -> None:
@@ -31,20 +33,22 @@ def warn(run: StoredRun, text: str) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    chosen = choose_runs(arguments)
-    with_job = [run for run in chosen if run.job is not None]
-    in_part = [run for run in with_job if has_other_runs(run, with_job)]
-    in_queue = [run for run in with_job if run not in in_part]
+    runs, chosen = choose_runs(arguments)
+    with_job = [run for run in chosen if run.job is not None and not has_left(run, runs)]
+    others = [(run, others_in_job(run, runs, chosen)) for run in with_job]
+    in_part = [(run, names) for run, names in others if names]
+    in_queue = [run for run, names in others if not names]
     here = [run for run in chosen if run.job is None and find_local_holder(run.folder) is not None]
     left = [
         run
         for run in chosen
         if run.state in ("queued", "running") and run not in with_job and run not in here
     ]
-    unnoted = [run for run in with_job if run.job and not note_cancellation(run, run.job.id)]
+    for run in in_queue:
+        note_cancellation(run, str(run.job_id))
     done = [
         cancel_jobs(in_queue),
-        *(cancel_part(run, run not in unnoted) for run in in_part),
+        *(reject_part(run, names) for run, names in in_part),
         *map(stop, here),
         *map(reject_running, left),
     ]
@@ -53,15 +57,23 @@ def run(arguments: argparse.Namespace) -> int:
     return int(not all(done))
 
 
-def has_other_runs(run: StoredRun, chosen: StoredRuns) -> bool:
-    """Return whether the run's job has other runs that are not to be cancelled."""
-    paths = {other.folder.path.absolute() for other in chosen}
-    others = () if run.note is None else others_of(run.folder, run.note)
-    return any(other.path not in paths for other in others)
+def has_left(run: StoredRun, runs: StoredRuns) -> bool:
+    """Return whether a run has ended, and its SLURM job is still of other runs."""
+    has_others = any(other is not run and other.job == run.job for other in runs)
+    return run.state in END_STATES and has_others
 
 
-def note_cancellation(run: StoredRun, job: str) -> bool:
-    """Let the run see that it is cancelled; return False if its folder cannot be written.
+def others_in_job(run: StoredRun, runs: StoredRuns, chosen: StoredRuns) -> list[str]:
+    """Return the runs in the same SLURM job, as of a sweep in it, that are not to be cancelled."""
+    return [
+        other.label
+        for other in runs
+        if other.job == run.job and other not in chosen and other.state not in END_STATES
+    ]
+
+
+def note_cancellation(run: StoredRun, job: str) -> None:
+    """Let the run see that it is cancelled.
 
     SLURM does not show it of a job that is ending already.
     """
@@ -73,14 +85,13 @@ def note_cancellation(run: StoredRun, job: str) -> bool:
             f"the mark of its cancellation cannot be written ({error.strerror}), without which"
             f" SLURM job {job} may restart if a preemption is ending it",
         )
-        return False
-    return True
 
 
 def cancel_jobs(runs: StoredRuns) -> bool:
     """Cancel the jobs of runs; return False if one could not be cancelled, or not recorded."""
+    jobs = dict.fromkeys(run.job.id for run in runs if run.job is not None)
     try:
-        rejected = scheduler.cancel([run.job.id for run in runs if run.job is not None])
+        rejected = scheduler.cancel(list(jobs))
     except scheduler.NoAnswer as error:
         withdraw_notes(runs)
         print(f"Not all could be cancelled: {error}", file=sys.stderr)
@@ -104,18 +115,13 @@ def withdraw_notes(runs: StoredRuns) -> None:
             CANCEL.remove(run.folder)
 
 
-def cancel_part(run: StoredRun, is_noted: bool) -> bool:
-    """Cancel a run whose job continues with its other runs: the job reads the note."""
-    if not is_noted:
-        warn(
-            run,
-            f"its folder cannot be written, so SLURM job {run.job_id}, which has other runs,"
-            " continues it; cancel it as the owner of the folder",
-        )
-        return False
-    is_recorded = is_held(run.folder) or record_cancellation(run, run.job_id)
-    print(f"{run.label}: cancelled; SLURM job {run.job_id} continues with its other runs")
-    return is_recorded
+def reject_part(run: StoredRun, others: Sequence[str]) -> bool:
+    warn(
+        run,
+        f"SLURM job {run.job_id} has other runs, which would end too ({join_names(others)}); cancel"
+        f" all of them with job={run.job_id}",
+    )
+    return False
 
 
 def record_cancellation(run: StoredRun, job: str | None) -> bool:
@@ -159,9 +165,10 @@ def reject_running(run: StoredRun) -> bool:
     return False
 
 
-def choose_runs(arguments: argparse.Namespace) -> list[StoredRun]:
+def choose_runs(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[StoredRun]]:
+    """Return all runs, and those that the arguments choose."""
     if not arguments.words and not arguments.all:
         raise ConfigError("which runs? Give a name, the beginning of an id, key=value, or --all.")
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
-    return select_some(runs, arguments.words, arguments.outputs)
+    return runs, select_some(runs, arguments.words, arguments.outputs)

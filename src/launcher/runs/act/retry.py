@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     states = (
         (*RETRIED_STATES, "cancelled") if "state=cancelled" in arguments.words else RETRIED_STATES
     )
-    chosen = choose_runs(arguments)
+    _, chosen = choose_runs(arguments)
     due = [run for run in chosen if run.state in states and run.job is None]
     completing = [run for run in chosen if run.job is not None and run.job.state == ENDING]
     for run in completing:

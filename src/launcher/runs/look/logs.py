@@ -62,8 +62,6 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
     if not jobs and run.note is not None and run.note.script:
         parent = Path(run.note.script).parent
         jobs = [*parent.glob(f"{run.job_id}.out")]
-        # Of a job of several runs, which did not get as far as this one.
-        jobs += parent.glob(f"*/*/logs/slurm-{run.job_id}.log")
     if jobs and (slurm or rank == 0):
         return jobs[-1]
     names = sorted(log.name for log in run.folder.logs.glob("*.log"))

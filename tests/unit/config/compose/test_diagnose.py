@@ -73,8 +73,11 @@ MISTAKES = {
     "model=mlp data=digits job=predict data.predict=x": [
         "data.predict=x: no key data.predict; data="
     ],
-    "dispatch.runs_per_job=2 model=mlp data=digits data.target=x": [
-        "dispatch.runs_per_job=2: no key dispatch.runs_per_job; dispatch=slurm has it.",
+    "dispatch=slurm dispatch.runs_per_job=2 model=mlp data=digits": [
+        "dispatch.runs_per_job=2: is left out; run the sweep inside one job, whose script has",
+    ],
+    "dispatch.mem=2 model=mlp data=digits data.target=x": [
+        "dispatch.mem=2: no key dispatch.mem; dispatch=slurm has it.",
         "data.target=x: no key data.target; data=table has it.",
     ],
     "sweep.fail_fast=true": ["sweep.fail_fast=true: no key sweep; a run has job, data, "],

@@ -16,7 +16,6 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record
 from launcher.runs.__main__ import main
 from launcher.slurm.job_mark import CANCEL
-from launcher.slurm.shared_job import job_folder, write_runs
 from support.submitted import note_job
 
 
@@ -103,21 +102,31 @@ def test_a_job_of_another_script_is_not_cancelled(make_run, runs, slurm, tmp_pat
     assert not (tmp_path / "called").exists()
 
 
-@pytest.mark.parametrize("is_live", [True, False])
-def test_a_part_of_a_job_that_cannot_be_told_is_not_said_to_be_cancelled(
-    make_run, runs, slurm, tmp_path, is_live
+def test_a_run_is_not_cancelled_together_with_others_of_its_job(
+    make_run, runs, slurm, tmp_path, monkeypatch
 ):
-    """The note is all that its job reads."""
-    script = tmp_path / ".slurm" / "1" / "job-0.sh"
-    state = "running" if is_live else "preempted"
-    folders = [make_run("gpt", f"1a2b000{n}", state=state) for n in (0, 1)]
-    write_runs(job_folder(script), folders)
-    for folder in folders:
-        if not is_live:
-            RunRecord(folder).queue()
-        note_job(folder, str(script), job_id="7", is_shared=True)
-    (folders[0].path / ".cancel").mkdir()
-    slurm(squeue=f"echo '7|RUNNING|None|n1|{script}'")
+    """They are a sweep inside one job, which is cancelled as a whole. Ended runs do not count."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # of the attempts
+    for number, state in enumerate(("preempted", "preempted", "completed", "failed")):
+        make_run("gpt", f"1a2b000{number}", state=state)
+    queue = "echo '7|PENDING|BeginTime||/home/me/sweep.sbatch'"
+    slurm(squeue=queue, scancel=f"echo $@ >>{tmp_path}/cancelled")
     code, output, error = runs("cancel", "1a2b0000")
-    assert (code, output) == (1, "")
-    assert "1a2b0000: its folder cannot be written" in error and "SLURM job 7" in error
+    assert (code, output) == (1, "") and not (tmp_path / "cancelled").exists()
+    assert "SLURM job 7 has other runs, which would end too (gpt/1a2b0001)" in error
+    code, output, error = runs("cancel", "job=7")
+    assert (code, error) == (0, "") and output.count("SLURM job 7 cancelled") == 2
+    assert (tmp_path / "cancelled").read_text() == "7\n"
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "preempted"])
+def test_a_mark_that_cannot_be_written_is_reported(make_run, runs, slurm, state):
+    """The disk is full, for example."""
+    folder = make_run("gpt", "1a2b0000", state="preempted" if state == "queued" else state)
+    if state == "queued":
+        RunRecord(folder).queue()
+    note_job(folder, "/s/job-0.sh", job_id="7")
+    (folder.path / ".cancel").mkdir()
+    slurm(squeue="echo '7|RUNNING|None|n1|/s/job-0.sh'", scancel="true")
+    error = runs("cancel", "1a2b0000")[2]
+    assert "the mark of its cancellation cannot be written (Is a directory)" in error

@@ -299,7 +299,7 @@ def test_all_runs_of_a_job_that_was_cancelled_while_it_waited(make_run, runs, sl
     folders = [make_run("gpt", f"1a2b000{n}", state="preempted") for n in range(3)]
     for folder in folders:
         RunRecord(folder).queue()
-        note_job(folder, "/s/job-0.sh", job_id="7", is_shared=True)
+        note_job(folder, "/s/job-0.sh", job_id="7")
     slurm(squeue="true")
     code, output, error = runs("retry", "--all")
     assert (code, output) == (0, "") and error.count("its SLURM job was cancelled") == 3

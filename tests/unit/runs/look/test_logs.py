@@ -107,15 +107,12 @@ def test_a_rewritten_log_is_followed(tmp_path):
     assert list(pieces) == [b"g first line\n", b"new\n"]
 
 
-@pytest.mark.parametrize("log", ["12_3.out", "job-0/3/logs/slurm-12_3.log"])
-def test_without_a_log_of_its_own_it_is_what_its_job_wrote(make_run, runs, outputs, log):
-    """By SLURM itself, or by a job of several runs, which has a log of its own."""
+def test_without_a_log_of_its_own_it_is_what_slurm_wrote(make_run, runs, outputs):
     folder = make_run("gpt", "bbbb0002", state="failed")
     script = outputs / ".slurm" / "1" / "job-0.sh"
     note_job(folder, str(script), 3, job_id="12_3")
-    (script.parent / log).parent.mkdir(parents=True)
-    (script.parent / "12_3.out").touch()
-    (script.parent / log).write_text("slurmstepd: error: no such user\n")
+    script.parent.mkdir(parents=True)
+    (script.parent / "12_3.out").write_text("slurmstepd: error: no such user\n")
     for words in ([], ["--slurm"]):
         assert runs("logs", "bbbb0002", *words) == (0, "slurmstepd: error: no such user\n", "")
 
