@@ -1,11 +1,13 @@
 """A sweep whose jobs a launcher of submitit submits, as `hydra/launcher=submitit_slurm`.
 
-It prints nothing, and raises its first failure while other jobs run. So a thread reads the ids of
-its jobs from its folder, and the runs tell how the jobs have ended.
+It prints nothing, raises its first failure while other jobs run, and waits forever for a job that
+was cancelled before it started. So Hydra runs in a second thread. This one reads the ids of the
+jobs from submitit's folder, and the runs tell how the jobs have ended.
 """
 
 import glob
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from pathlib import Path
 
 from launcher.cli.sweep import conclude
 from launcher.cli.sweep_queue import say
+from launcher.config.messages import plural
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.slurm.waiting import result_of
 from launcher.errors import ConfigError
@@ -27,8 +30,10 @@ from launcher.slurm.submission import sbatch_message
 
 SUBMITTED = "_submitted.pkl"
 """End of the name of a file that submitit writes for each job; the rest is the job's id."""
-PAUSE = 1.0
-"""Seconds between two looks at submitit's folder, or at the jobs that are left."""
+PAUSE = 2.0
+"""Seconds between two looks at submitit's folder, and at SLURM's queue."""
+PATIENCE = 30.0
+"""Seconds from the end of all jobs until submitit's result is not awaited any more."""
 
 
 def run_sweep(jobs: Sequence[Job], folder: str, launcher: str, enter: Callable[[], object]) -> None:
@@ -44,28 +49,56 @@ def run_sweep(jobs: Sequence[Job], folder: str, launcher: str, enter: Callable[[
         SystemExit: a job has failed.
     """
     reporter = Reporter(jobs, folder, is_local=launcher == "submitit_local")
-    results = [JobResult()] * len(jobs)
-    with reporter:
+    worker = Worker(enter)
+    worker.start()
+    while worker.is_alive() and not reporter.have_all_left():
+        _check_signals(reporter)
+        worker.join(PAUSE)
+        reporter.look()
+    error = worker.error
+    if error is None and not worker.is_alive():
+        return conclude(jobs, [JobResult()] * len(jobs))
+    if error is not None and not (reporter.ids and reporter.trains):
+        raise _explained(error, launcher)
+    while reporter.is_any_open():
+        _check_signals(reporter)
+        time.sleep(PAUSE)
+    conclude(jobs, [_result(job, reporter.ids.get(job.index)) for job in jobs])
+
+
+def _explained(error: BaseException, launcher: str) -> BaseException:
+    """Return SLURM's rejection of the jobs as a message, and other errors as they are."""
+    if isinstance(error, Exception) and "sbatch: error:" in str(error):
+        return ConfigError(f"hydra/launcher={launcher}: {sbatch_message(error)}.")
+    return error
+
+
+def _check_signals(reporter: "Reporter") -> None:
+    if signals.first_signal():
+        count = plural(len(reporter.ids), "submitted job")
+        print(f"This command no longer waits for {count}.", file=sys.stderr, flush=True)
+        signals.check()
+
+
+class Worker(threading.Thread):
+    """Lets Hydra run the jobs, and keeps its error."""
+
+    def __init__(self, enter: Callable[[], object]):
+        super().__init__(name="hydra", daemon=True)
+        self.enter = enter
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
         try:
-            enter()
-        except Exception as error:
-            reporter.look()
-            if not reporter.ids and type(error).__module__.startswith("submitit."):
-                message = f"hydra/launcher={launcher}: {sbatch_message(error)}."
-                raise ConfigError(message) from error
-            # Only a run that trains records its end here.
-            if not reporter.ids or not all(job.config.trains for job in jobs):
-                raise
-            reporter.wait()
-            results = [_result(job, reporter.ids.get(job.index)) for job in jobs]
-    conclude(jobs, results)
+            self.enter()
+        except BaseException as error:
+            self.error = error
 
 
 class Reporter:
     """Prints a line for each job once submitit has its id.
 
-    Attributes:
-        ids: the id of each submitted job, by the job's index.
+    `ids` has the id of each submitted job, by the job's index.
     """
 
     def __init__(self, jobs: Sequence[Job], folder: str, is_local: bool):
@@ -74,30 +107,17 @@ class Reporter:
         self.pattern = f"{place}{os.sep}*{SUBMITTED}"
         self.before = set(glob.glob(self.pattern))
         self.ids: dict[int, str] = {}
-        self._lock = threading.Lock()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-        self.look()
-
-    def _follow(self) -> None:
-        while not self._is_over.wait(PAUSE):
-            self.look()
+        self.trains = all(job.config.trains for job in self.jobs)
+        """Only a run that trains records its end."""
+        self._left_at: float | None = None
 
     def look(self) -> None:
         """Report the jobs that are new, in the order in which submitit has stored them."""
-        with self._lock:
-            paths = {path: _age(path) for path in set(glob.glob(self.pattern)) - self.before}
-            for path in sorted(paths, key=lambda path: paths[path]):
-                if len(self.ids) < len(self.jobs):
-                    self._report(self.jobs[len(self.ids)], Path(path))
-                self.before.add(path)
+        ages = {path: _age(path) for path in set(glob.glob(self.pattern)) - self.before}
+        for path in sorted(ages, key=lambda path: ages[path]):
+            if len(self.ids) < len(self.jobs):
+                self._report(self.jobs[len(self.ids)], Path(path))
+            self.before.add(path)
 
     def _report(self, job: Job, path: Path) -> None:
         number = path.name.removesuffix(SUBMITTED)
@@ -105,17 +125,18 @@ class Reporter:
         kind = "process" if self.is_local else "SLURM job"
         say(f"{job.label}: {kind} {number}, {job.folder.path}")
 
-    def wait(self) -> None:
-        """Wait for the jobs that have not ended."""
-        while self._is_any_open():
-            signals.check()
-            time.sleep(PAUSE)
+    def have_all_left(self) -> bool:
+        """Return whether all jobs have ended a while ago, though submitit waits for one."""
+        if not self.trains or not self.ids or self.is_any_open():
+            self._left_at = None
+            return False
+        self._left_at = self._left_at or time.monotonic()
+        return time.monotonic() > self._left_at + PATIENCE
 
-    def _is_any_open(self) -> bool:
-        queue = None if self.is_local else scheduler.queue()
-        is_silent = queue is None and not self.is_local
-        return is_silent or any(
-            number in (queue or {}) or is_held(self.jobs[index].folder)
+    def is_any_open(self) -> bool:
+        queue = {} if self.is_local else scheduler.queue()
+        return queue is None or any(
+            number in queue or is_held(self.jobs[index].folder)
             for index, number in self.ids.items()
         )
 

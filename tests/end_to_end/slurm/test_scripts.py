@@ -1,6 +1,8 @@
 """Other ways onto a cluster than `dispatch=slurm`: scripts for sbatch, and Hydra's own
 launchers."""
 
+import os
+import signal
 from subprocess import PIPE
 
 from support.lab import (
@@ -88,6 +90,13 @@ def test_hydras_submitit_launcher_ends_with_the_table_of_a_sweep(cluster, tmp_pa
     assert f"seed=2  failed: SLURM job {array}_1: " in errors, errors
     states = sorted(record_of(folder)["state"] for folder in run_folders(tmp_path))
     assert states == ["completed", "failed"]
+
+    waiting = lab.begin("launcher", *words[:-1], "seed=4", stderr=PIPE)
+    line = waiting.stdout.readline()
+    os.kill(waiting.pid, signal.SIGINT)
+    _, errors = waiting.communicate(timeout=MAX_WAIT_S)
+    assert waiting.returncode == 130 and "no longer waits for 1 submitted job" in errors, errors
+    lab.run("scancel", line.split("SLURM job ")[1].partition(",")[0])
 
     nowhere = lab.launcher(*words, "hydra.launcher.partition=nowhere")
     assert nowhere.returncode == 2 and "Traceback" not in nowhere.stderr, nowhere.stderr
