@@ -38,12 +38,8 @@ class Pool:
         for path in (file, self.log(number)):
             path.parent.mkdir(exist_ok=True)
         config.save(file)
-        self.launch(number, "job", file, self._file(number, "jobs", "json"))
-
-    def launch(self, number: int, role: str, *paths: Path) -> None:
-        """Start a child (see `launcher.dispatch.child_job`) in a free slot."""
         slot = self.slots.index(None)
-        command = [*ENTRY, role, *map(str, paths)]
+        command = [*ENTRY, "job", str(file), str(self._file(number, "jobs", "json"))]
         self.processes[number] = start_child(command, self.log(number), self.environment(slot))
         self.slots[slot] = number
 

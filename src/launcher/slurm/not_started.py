@@ -41,11 +41,9 @@ def main() -> int:
 
 
 def silent_end(code: int) -> str:
-    """Explain the end of a process that has recorded none.
-
-    A code below 0 is a signal, and a shell adds 128 to it.
-    """
-    signum = -code if code < 0 else code - 128
+    """Explain the end of a process that has recorded none, by its exit code in a shell."""
+    # A shell adds 128 to a signal.
+    signum = code - 128
     if signum in signal.valid_signals():
         return f"its process {describe_end(-signum)}"
     return (
