@@ -477,6 +477,16 @@ def test_a_trial_leaves_the_requeue_to_its_search(slurm, folder, monkeypatch, an
     assert state(folder)[0] == "preempted" and Journal(folder, "6").fruitless() == 0
 
 
+def test_a_run_of_a_sweep_that_is_restarted_in_vain_fails_alone(slurm, folder, monkeypatch):
+    monkeypatch.setenv("LAUNCHER_PARENT", "1")
+    for _ in range(4):
+        assert run_guarded(lambda: 7, folder, Budget()) == 7
+    with pytest.raises(SystemExit) as end:
+        run_guarded(lambda: 7, folder, Budget())
+    assert end.value.code == 1 and state(folder)[0] == "failed"
+    assert "requeue 6" not in slurm.calls
+
+
 def test_a_search_is_requeued_without_end_and_leaves_no_record(slurm, tmp_path):
     study = RunFolder(tmp_path / "studies" / "digits").create()
     for _ in range(5):
