@@ -191,24 +191,27 @@ def test_a_wait_lasts_while_other_people_fill_the_limit(cluster, tmp_path):
         cluster.run(*manage, "modify", "user", user, "set", "qos+=shared")
     theirs = "sbatch --parsable --uid=nobody --qos=shared --chdir=/ -o /dev/null --wrap"
 
-    def submit(check=True):
-        return cluster.run(*theirs.split(), "sleep 1000", check=check).strip()
+    def submit():
+        return cluster.run(*theirs.split(), "sleep 1000").strip()
 
     first, second = submit(), submit()
     sbatch = Sbatch(cluster, tmp_path / "bin")
     sbatch.go()
     sweep = ["dispatch=slurm", "dispatch.qos=shared", "dispatch.wait=true", "-m", "seed=1,2"]
     outputs = tmp_path / "outputs"
-    process = sbatch.start(*experiment(outputs, steps=20), *QUICK, *sweep)
+    # A run lasts 20 s, so that the limit is lowered before its end.
+    process = sbatch.start(*experiment(outputs, steps=40), *sweep)
     wait_for(lambda: sbatch.calls() >= 4, "the command to try again")
-    assert process.poll() is None and not run_folders(outputs)
+    assert process.poll() is None and not jobs(cluster, outputs)
     cluster.run("scancel", first)
-    wait_for(lambda: run_folders(outputs), "the first run to be submitted")
-    third = wait_for(lambda: submit(check=False), "its place to be free")
+    wait_for(lambda: jobs(cluster, outputs), "the first run to be submitted")
+    # Their other job has the only place then.
+    cluster.run(*manage, "modify", "qos", "shared", "set", "GrpSubmitJobs=1")
+    wait_for(lambda: not jobs(cluster, outputs), "the first run to end")
     calls = sbatch.calls()
-    wait_for(lambda: sbatch.calls() > calls, "the command to try again")
-    assert process.poll() is None and len(run_folders(outputs)) == 1
-    cluster.run("scancel", second, third)
+    wait_for(lambda: sbatch.calls() > calls + 1, "the command to try again")
+    assert process.poll() is None and not jobs(cluster, outputs)
+    cluster.run("scancel", second)
     output, errors = process.communicate(timeout=MAX_WAIT_S)
     assert process.returncode == 0, output + errors
     assert "2 not submitted yet, since SLURM has no room (QOSGrpSubmitJobsLimit)" in output
