@@ -5,8 +5,9 @@ a preemption is ending already, nor who holds a job.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
-from launcher.process.files import patiently, replace_file
+from launcher.process.files import patiently, read_file, replace_file
 from launcher.rundir.folder import RunFolder
 
 
@@ -21,7 +22,7 @@ class JobMark:
 
     def is_of(self, folder: RunFolder, job: str) -> bool:
         try:
-            return patiently((folder.path / self.name).read_text).strip() == job
+            return patiently(partial(read_file, folder.path / self.name)).decode().strip() == job
         except (OSError, ValueError):
             return False
 
