@@ -57,7 +57,7 @@ def test_in_an_evaluation_logits_are_whole_and_no_gradient_is_needed():
             check_output((LOSS * 2, {"a": {"logits": torch.ones(2, 3)}}), "Net.forward")
 
 
-@pytest.mark.parametrize("name", [*LOGGED, "loss/ce", "lr/body"])
+@pytest.mark.parametrize("name", [*sorted(LOGGED), "loss/ce", "lr/body"])
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_record_with_a_name_of_the_trainer_is_rejected(name, nested):
     first, _, rest = name.partition("/")
