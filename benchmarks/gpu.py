@@ -184,7 +184,8 @@ class Run:
             *self.settings,
             *settings,
         )
-        trainer.data_loader = self.batches = Marked(trainer.data_loader, self.marks)
+        trainer.data_loader = Marked(trainer.data_loader, self.marks)
+        self.batches = trainer.data_loader
         self.parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         return trainer
 

@@ -52,7 +52,9 @@ class Run:
     """
 
     def __init__(self, overrides: Sequence[str], config_dir: str | Path | None, config: RunConfig):
-        self._overrides, self._config_dir, self._config = list(overrides), config_dir, config
+        self._overrides = list(overrides)
+        self._config_dir = config_dir
+        self._config = config
         self.config = config.plain
         """The configuration, checked and resolved, as dicts and lists."""
 

@@ -19,7 +19,10 @@ from launcher.rundir.folder import STEP, checkpoint_steps, step_name
 LATEST, BEST = "latest", "best"
 NOTES = "checkpointing"
 """The key of the checkpointing hook's state, within the states of all hooks."""
-TEMPORARY, REPLACED, CORRUPT, ABANDONED = ".tmp-", ".replaced-", "corrupt-", "abandoned-"
+TEMPORARY = ".tmp-"
+REPLACED = ".replaced-"
+CORRUPT = "corrupt-"
+ABANDONED = "abandoned-"
 
 
 class CheckpointStore:
@@ -43,7 +46,9 @@ class CheckpointStore:
         link: Path | None = None,
         names: Collection[str] = (),
     ):
-        self.root, self.link_path, self.names = root, link, names
+        self.root = root
+        self.link_path = link
+        self.names = names
         self.logger = logger or logging.getLogger("launcher.checkpoint")
         self.check_lock: Callable[[], None] = lambda: None
         """Called before each commit, since another process may have taken the run over."""

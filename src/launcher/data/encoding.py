@@ -76,7 +76,9 @@ class Encoder:
                 f"data.messages_field={fields.messages}: the tokenizer of {folder} has no chat"
                 " template; use the tokenizer of a chat model."
             )
-        self.fields, self.num_classes, self.has_labels = fields, num_classes, has_labels
+        self.fields = fields
+        self.num_classes = num_classes
+        self.has_labels = has_labels
         self.end: int | None = self.tokenizer.eos_token_id
 
     @property

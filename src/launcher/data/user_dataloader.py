@@ -62,7 +62,9 @@ class PlainLoader:
     """
 
     def __init__(self, loader: DataLoader[object], logger: logging.Logger):
-        self.loader, self.logger, self.consumed = loader, logger, 0
+        self.loader = loader
+        self.logger = logger
+        self.consumed = 0
         self.batch_samples: int | None = None
         """The samples of the batch that was yielded last, or None if that is not known."""
         self._order = ResumableSampler(loader, self._report_change)
@@ -153,7 +155,8 @@ class PlainLoader:
     def _check_samples(self) -> None:
         before, now = (self._order.state or {}).get("samples"), length(self.dataset)
         if self._order.position is not None and before != now:
-            self._order.position = self._dataset_state = None
+            self._order.position = None
+            self._dataset_state = None
             self._report_change("samples", before, now)
 
     def _report_change(self, name: str, before: object, now: object) -> None:

@@ -71,7 +71,9 @@ class Spawner:
     """
 
     def __init__(self, command: Sequence[str], count: int, folder: Path):
-        self.command, self.count, self.folder = command, count, folder
+        self.command = command
+        self.count = count
+        self.folder = folder
         self.ranks: list[Rank] = []
         self._kill_at: float | None = None
         self._is_passed_on = False

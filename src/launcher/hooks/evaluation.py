@@ -77,7 +77,9 @@ class EvaluationHook(BaseHook):
             raise ValueError(
                 "max_samples limits the run's own validation set; limit your loader instead."
             )
-        self.interval, self.loader, self.max_samples = interval, loader, max_samples
+        self.interval = interval
+        self.loader = loader
+        self.max_samples = max_samples
         self.at_start, self.test = at_start, test
         self._interval = Interval(interval, "hooks.evaluation.interval")
         self.metrics = Metrics(metrics or {})

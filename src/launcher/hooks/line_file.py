@@ -42,7 +42,8 @@ class LineFileHook(BaseHook):
         self.rows: list[Row] = []
         self._count = 0
         """Number of lines in the file."""
-        self._is_reported = self._is_dirty = False
+        self._is_reported = False
+        self._is_dirty = False
 
     def on_start(self, trainer: TrainerView) -> None:
         self.path = (trainer.workspace or Path()) / self.name

@@ -44,7 +44,9 @@ class MediaHook(LineFileHook):
 
     changes_numbers = False
 
-    key, name, once = "media", "media.jsonl", False
+    key = "media"
+    name = "media.jsonl"
+    once = False
     image_folder = "images"
 
     def __init__(
@@ -178,7 +180,9 @@ def to_image(key: str, value: object) -> Any:
 
 def encode_image(key: str, value: Any, extension: str) -> bytes:
     """Return the content of an image file. JPEG stores no transparency, so it is dropped."""
-    image, format, content = to_image(key, value), pillow_format(extension), BytesIO()
+    image = to_image(key, value)
+    format = pillow_format(extension)
+    content = BytesIO()
     if format == "JPEG" and image.mode not in ("L", "RGB", "CMYK"):
         image = image.convert("RGB")
     image.save(content, format)

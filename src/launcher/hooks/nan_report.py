@@ -179,7 +179,9 @@ def _tensors(values: object) -> list[torch.Tensor]:
 
 def describe_not_finite(values: object) -> str | None:
     """Describe how many values are not finite, or return None if all are finite."""
-    nans = infinite = total = 0
+    nans = 0
+    infinite = 0
+    total = 0
     for tensor in _tensors(values):
         nans, infinite = nans + int(tensor.isnan().sum()), infinite + int(tensor.isinf().sum())
         total += tensor.numel()

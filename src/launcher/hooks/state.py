@@ -118,7 +118,9 @@ class InMemory:
     """Full tensors by name, as hooks read them from a checkpoint."""
 
     def __init__(self, tensors: Tensors):
-        self.path, self.meta, self._tensors = Path(), dict[str, Any](), tensors
+        self.path = Path()
+        self.meta = dict[str, Any]()
+        self._tensors = tensors
 
     def names(self) -> list[str]:
         return list(self._tensors)

@@ -37,7 +37,9 @@ class CheckJob:
         watch = _Watch(vocab_size, num_classes, scales=trainer.precision.needs_scaler)
         for line in model_lines(trainer.unwrapped_model, by_module=True):
             logger.info(line)
-        trainer.hooks, trainer.lr_scheduler, trainer.state = [watch], None, TrainState(1)
+        trainer.hooks = [watch]
+        trainer.lr_scheduler = None
+        trainer.state = TrainState(1)
         try:
             trainer.train()
         except Exception as error:
@@ -67,7 +69,9 @@ def _summary(issues: list[str]) -> str:
 
 class _Watch(BaseHook):
     def __init__(self, vocab_size: object, num_classes: object, scales: bool):
-        self.vocab_size, self.num_classes, self.scales = vocab_size, num_classes, scales
+        self.vocab_size = vocab_size
+        self.num_classes = num_classes
+        self.scales = scales
         self.issues: list[str] = []
         self._is_first = True
 

@@ -65,8 +65,12 @@ class PredictJob:
     ):
         if file is not None and Path(file).suffix != ENDING:
             raise ConfigError(f"job.file={file}: should end in {ENDING}.")
-        self.checkpoint, self.weights, self.trust = checkpoint, weights, trust
-        self.file, self.columns, self.batch_size = file, columns, batch_size
+        self.checkpoint = checkpoint
+        self.weights = weights
+        self.trust = trust
+        self.file = file
+        self.columns = columns
+        self.batch_size = batch_size
 
     def run(self, config: RunConfig) -> dict[str, object]:
         """Write the predictions, which appear once they are complete.

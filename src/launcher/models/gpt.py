@@ -77,7 +77,9 @@ class GPT(Model):
         super().__init__()
         num_kv_heads = num_kv_heads or num_heads
         self._check_heads(dim, num_heads, num_kv_heads)
-        self.seq_len, self.num_layers, self.dropout = seq_len, num_layers, dropout
+        self.seq_len = seq_len
+        self.num_layers = num_layers
+        self.dropout = dropout
         self.head_dim, self.rope_theta = dim // num_heads, rope_theta
         if ffn_dim is None:
             ffn_dim = multiple_of * math.ceil(8 * dim / (3 * multiple_of))

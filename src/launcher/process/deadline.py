@@ -67,7 +67,9 @@ def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = N
     if threading.current_thread() is not threading.main_thread():
         return
     _state.limits = _Limits(grace, seconds_left)
-    _state.signum, _state.since, _state.end = 0, 0.0, None
+    _state.signum = 0
+    _state.since = 0.0
+    _state.end = None
     if signals.first_signal():
         _note_signal(signals.first_signal())
     if _state.pipe is None:

@@ -242,4 +242,6 @@ class RunFolder:
 class Workspace(RunFolder):
     """The workspace of a Python program's trainer, which has no configuration to change."""
 
-    key, another, elsewhere = "workspace", "use another workspace", "use another workspace"
+    key = "workspace"
+    another = "use another workspace"
+    elsewhere = "use another workspace"

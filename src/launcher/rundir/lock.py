@@ -70,7 +70,10 @@ class RunLock:
         on_lost: Callable[[str], None] | None = None,
     ):
         self.folder, self.path = folder, folder.lock_path
-        self.beat, self.silence, self.sleep, self.on_lost = beat, silence, sleep, on_lost
+        self.beat = beat
+        self.silence = silence
+        self.sleep = sleep
+        self.on_lost = on_lost
         # This process, while it holds the lock.
         self.holder: Holder | None = None
         self._attempts_before = 0

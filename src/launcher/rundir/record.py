@@ -75,7 +75,8 @@ class RunRecord:
         self.folder, self.path = folder, folder.record_path
         self.check_lock = check_lock
         self.clock, self.timer = clock, timer
-        self._began_at = self._began = 0.0
+        self._began_at = 0.0
+        self._began = 0.0
         self.interval = interval
         self.written_at: float | None = None
         self.data: RecordData = {

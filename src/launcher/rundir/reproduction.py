@@ -196,7 +196,9 @@ def _list_sources(root: Path, outputs: Path) -> list[str]:
 
 def _bound(diff: bytes) -> bytes:
     """Remove files that look like secrets or are too large from a difference."""
-    changes, comments, total = list[bytes](), list[bytes](), 0
+    changes = list[bytes]()
+    comments = list[bytes]()
+    total = 0
     for part in re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE):
         name = part.partition(b"\n")[0].rpartition(b" b/")[2].strip(b'"')
         total += len(part)

@@ -125,7 +125,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if verb not in repeat_command.VERBS:
         rest, after = [*rest, *after], []
     parsed = verb_parser(verb).parse_intermixed_args(rest)
-    parsed.verb, parsed.after, parsed.outputs = verb, after, outputs
+    parsed.verb = verb
+    parsed.after = after
+    parsed.outputs = outputs
     # The default folder may be missing: its first run is still to come.
     if parsed.outputs != OUTPUTS and not parsed.outputs.is_dir():
         raise ConfigError(f"--outputs={parsed.outputs}: there is no such folder.")

@@ -118,9 +118,8 @@ def make_search(
 ) -> Search:
     """Make the search of a command."""
     rungs = rungs_of(settings, probe.plain)
-    name = words.sweep = (
-        f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
-    )
+    name = f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
+    words.sweep = name
     outputs = expand(probe.plain["paths"]["outputs"])
     folder = outputs / STUDIES / name
 

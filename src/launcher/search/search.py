@@ -57,8 +57,14 @@ class Search:
         rungs: list[int],
         say: Callable[[str], None],
     ):
-        self.folder, self.outputs, self.settings, self.space = folder, outputs, settings, space
-        self.fixed, self.compose, self.runner, self.rungs = fixed, compose, runner, rungs
+        self.folder = folder
+        self.outputs = outputs
+        self.settings = settings
+        self.space = space
+        self.fixed = fixed
+        self.compose = compose
+        self.runner = runner
+        self.rungs = rungs
         self.say = say
         self.enqueue = [check_enqueued(params, space) for params in settings.enqueue]
         self.trials: list[Trial] = []
@@ -227,7 +233,9 @@ class Search:
             trial.run = job.run
             twin = next((other for other in self.trials if other.run == trial.run), None)
         if twin is not None:
-            trial.target, trial.pruned, trial.failures = twin.target, twin.pruned, twin.failures
+            trial.target = twin.target
+            trial.pruned = twin.pruned
+            trial.failures = twin.failures
         self.record(trial, job)
         self.trials.append(trial)
         trial.look(self.outputs)

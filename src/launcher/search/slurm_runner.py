@@ -67,7 +67,10 @@ class SlurmRunner(Runner):
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.outputs, self.study, self.say, self.clock = outputs, study, say, clock
+        self.outputs = outputs
+        self.study = study
+        self.say = say
+        self.clock = clock
         self.due: dict[int, Job] = {}
         """Trials that SLURM does not have yet."""
         self.submitted: dict[int, Submitted] = {}
@@ -76,7 +79,8 @@ class SlurmRunner(Runner):
         self.missing: dict[str, int] = {}
         self.code: Path | None = None
         self.retry_at = 0.0
-        self.is_rejected = self.is_silent = False
+        self.is_rejected = False
+        self.is_silent = False
 
     # -------------------------------------------------------------------------------- what is begun
     def adopt(self, runs: Mapping[int, str]) -> None:
@@ -139,7 +143,8 @@ class SlurmRunner(Runner):
         self.is_rejected = True
 
     def _register(self, number: int, trial: Submitted) -> None:
-        self.submitted[number] = self.latest[number] = trial
+        self.submitted[number] = trial
+        self.latest[number] = trial
 
     # ---------------------------------------------------------------------------- what has happened
     def running(self) -> set[int]:

@@ -59,7 +59,9 @@ def silent_end(code: int) -> str:
 
 def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     """Record an end in the middle of the run, and return whether there was one."""
-    record, job, reason = own_record(folder), slurm_job_id(), silent_end(code)
+    record = own_record(folder)
+    job = slurm_job_id()
+    reason = silent_end(code)
     attempt = None if record is None else record.attempt
     if (
         record is None

@@ -88,7 +88,10 @@ class Requeue:
         budget: Budget,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
+        self.folder = folder
+        self.job = job
+        self.budget = budget
+        self.sleep = sleep
         self.runs = runs_of(folder)
         self.ended = END_STATES if len(self.runs) > 1 else ()
         self.restarts = restart_count()

@@ -146,9 +146,11 @@ def load_model_tensors(
                 continue
             if tensor is None or tuple(tensor.shape) != shape:
                 dtype = saved.dtype(prefix + name)
-                tensor = passed[name] = torch.empty(shape, dtype=dtype, device=device)
+                tensor = torch.empty(shape, dtype=dtype, device=device)
+                passed[name] = tensor
             elif name in own.copies:
-                tensor = passed[name] = torch.empty_like(tensor)
+                tensor = torch.empty_like(tensor)
+                passed[name] = tensor
             read_into(saved, prefix + name, tensor)
     # The model's own code may look for what the checkpoint does not have.
     for name in state.keys() - stored - extra.keys() - names_of_tied(model).keys():

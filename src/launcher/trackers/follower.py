@@ -70,8 +70,13 @@ class Follower:
         patience: float = PATIENCE,
         hangs: float = CALL_TIMEOUT,
     ):
-        self.run, self.trackers, self.check, self.follow = run, trackers, check, follow
-        self.interval, self.patience, self.hangs = interval, patience, hangs
+        self.run = run
+        self.trackers = trackers
+        self.check = check
+        self.follow = follow
+        self.interval = interval
+        self.patience = patience
+        self.hangs = hangs
         self.attempt = run.attempt.get("number")
         self.unfinished = dict.fromkeys(trackers, "is still being sent to")
         """Reasons why trackers are not up to date, by name."""
@@ -151,9 +156,8 @@ class Follower:
             self._stop.wait(wait)
 
     def _report(self, name: str, error: BaseException, is_first: bool) -> None:
-        self.unfinished[name] = reason = (
-            f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-        )
+        self.unfinished[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        reason = self.unfinished[name]
         logger.debug("%s", name, exc_info=True)
         if is_first:
             logger.warning("Tracker %s: %s. It is tried again; training continues.", name, reason)

@@ -51,7 +51,8 @@ class WandbTracker(Tracker):
         settings: further arguments of wandb.Settings.
     """
 
-    library = extra = "wandb"
+    library = "wandb"
+    extra = "wandb"
 
     def __init__(
         self,
@@ -119,7 +120,8 @@ class WandbTracker(Tracker):
         stored = self.run.stored("wandb")
         if "project" not in stored:
             stored = self.run.store("wandb", **self._choose_names(stored["id"]))
-        self._wandb_run = run = wandb.init(**self._arguments(stored), settings=self._settings())
+        self._wandb_run = wandb.init(**self._arguments(stored), settings=self._settings())
+        run = self._wandb_run
         self.run.store("wandb", url=run.url)
         run.define_metric("step", hidden=True)
         run.define_metric("*", step_metric="step")

@@ -45,7 +45,8 @@ def train_run(config: RunConfig) -> dict[str, object] | None:
     trainer: Trainer | None = None
     try:
         with log.record_end():
-            log.config = config = with_micro_batch_size(config, folder)
+            log.config = with_micro_batch_size(config, folder)
+            config = log.config
             recorder = RecordHook(config.of_the_run, code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)

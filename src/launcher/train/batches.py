@@ -47,8 +47,12 @@ class Batches:
         device: torch.device,
         alone: bool,
     ):
-        self.loader, self.source, self._logger = loader, resumable(loader, logger), logger
-        self._num_targets, self._device, self._alone = num_targets, device, alone
+        self.loader = loader
+        self.source = resumable(loader, logger)
+        self._logger = logger
+        self._num_targets = num_targets
+        self._device = device
+        self._alone = alone
         self._plain = self.source if isinstance(self.source, PlainLoader) else None
         # Else the user's code may have drawn from the training's generators by then.
         self._is_interruptible = any(getattr(loader, k, 0) for k in ("num_workers", "seed_samples"))

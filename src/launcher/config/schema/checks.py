@@ -114,7 +114,9 @@ def _tasks_per_node(tree: dict[str, object]) -> int:
 
 def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
     """Return the smallest number of ranks of an attempt (1 for `nproc=auto`), and its keys."""
-    nproc, nodes, tasks = _count(tree, "dispatch.nproc"), _node_range(tree), _tasks_per_node(tree)
+    nproc = _count(tree, "dispatch.nproc")
+    nodes = _node_range(tree)
+    tasks = _tasks_per_node(tree)
     source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
     source += f" x {nodes} nodes" if nodes.max > 1 else ""
     return (nproc or tasks) * nodes.min, source

@@ -18,7 +18,9 @@ from launcher.process.files import expand
 
 MAPPING = "should hold an object of keys and values."
 KEY = "strategy.config_file"
-ZERO, FP16, BF16 = "zero_optimization", "fp16", "bf16"
+ZERO = "zero_optimization"
+FP16 = "fp16"
+BF16 = "bf16"
 SUPPORTED = frozenset({
     FP16, BF16, ZERO, "comms_logger", "communication_data_type", "dump_state",
     "flops_profiler", "gradient_predivide_factor", "memory_breakdown", "prescale_gradients",

@@ -74,7 +74,9 @@ def top_keys(folder: Traversable) -> list[Key]:
 
 
 def _option(group: str, name: str, text: str) -> Option:
-    lines, root, content = text.splitlines(), yaml.compose(text), yaml.safe_load(text)
+    lines = text.splitlines()
+    root = yaml.compose(text)
+    content = yaml.safe_load(text)
     values = dict(_items(root))
     comment = " ".join(line for line in _comment_lines(lines) if not line.startswith("@package"))
     path, node = group, root

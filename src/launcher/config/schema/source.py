@@ -61,7 +61,9 @@ class NotFound(LookupError):
 
     def __init__(self, where: str, name: str, names: tuple[str, ...] = ()):
         super().__init__(f"{name} in {where}")
-        self.where, self.name, self.names = where, name, names
+        self.where = where
+        self.name = name
+        self.names = names
 
 
 class Unresolvable(LookupError):

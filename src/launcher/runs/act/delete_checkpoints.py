@@ -60,7 +60,10 @@ def parse_keep(text: str) -> list[str]:
 def delete(runs: StoredRuns, everything: StoredRuns, arguments: argparse.Namespace) -> int:
     """Print what would be deleted, or delete it; forks of `runs` are among `everything`."""
     sources = starting_points(everything, arguments.outputs)
-    rows, deleted, reasons, failed = [], [], Counter[str](), False
+    rows = []
+    deleted = []
+    reasons = Counter[str]()
+    failed = False
     for run, seen in [(run, run.updated) for run in runs]:
         try:
             protect(run, arguments.older or 0.0, sources)

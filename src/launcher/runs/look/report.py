@@ -36,7 +36,9 @@ from launcher.runs.stored_run import StoredRun, StoredRuns
 from launcher.runs.stored_study import StoredStudy, find_study
 from launcher.runs.trials import Trial
 
-MAX_CURVE_POINTS, MIN_CURVE_POINTS, MAX_TOTAL_POINTS = 600, 150, 60_000
+MAX_CURVE_POINTS = 600
+MIN_CURVE_POINTS = 150
+MAX_TOTAL_POINTS = 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
 MAX_METRICS = 8
 MAX_RUNS_WITH_MEDIA = 24

@@ -10,7 +10,10 @@ from launcher.errors import ConfigError
 from launcher.rundir.history import Curve
 from launcher.runs.stored_run import StoredRuns
 
-LOSS, VALIDATION, TRAINING, EXACT = "train/loss", "val/", "train/", "train/lr/"
+LOSS = "train/loss"
+VALIDATION = "val/"
+TRAINING = "train/"
+EXACT = "train/lr/"
 
 
 def check_metrics(runs: StoredRuns, metrics: Sequence[str]) -> None:

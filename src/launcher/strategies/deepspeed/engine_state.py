@@ -41,7 +41,10 @@ class EngineState:
         first: Tensors,
     ):
         self.module: nn.Module = engine.module
-        self.optimizer, self.stage, self.members, self.shapes = optimizer, stage, members, shapes
+        self.optimizer = optimizer
+        self.stage = stage
+        self.members = members
+        self.shapes = shapes
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.slots = find_slots(engine, optimizer, stage, members, shapes)
         self.frozen = [
