@@ -24,7 +24,7 @@ from launcher.config.compose.grid import GRID
 from launcher.config.compose.hydra_job import as_hydra_job
 from launcher.config.construct import construct
 from launcher.config.explain import explain
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.config.options import own_folder
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.jobs import Job
@@ -289,7 +289,7 @@ def _as_command() -> Iterator[None]:
     try:
         with without_launcher_logging():
             yield
-            # This signal came too late to stop anything.
+            # A signal may have come too late to stop anything.
             signals.check()
     except signals.SignalExit as stop:
         if stop.signum == signal.SIGINT:

@@ -168,13 +168,13 @@ class Saver:
             SaveFailed: it failed, and `wait` is true.
         """
         files = _Files(payload, self.ranks)
-        self._writing = Writing()
-        writing = self._writing
+        writing = Writing()
+        self._writing = writing
         wait |= self.must_wait
         # If training waits, nothing changes the tensors, and no copy is needed.
         if not wait:
             files.tensors = self._buffers.copy(files.tensors)
-        # It is a daemon, since a hanging disk must not keep the process from exiting.
+        # The writer is a daemon, since a hanging disk must not keep the process from exiting.
         writing.thread = threading.Thread(
             target=self._run, args=(files, writing), name="checkpoint-writer", daemon=True
         )

@@ -114,7 +114,8 @@ class RunConfig:
         """The line that names the run which it continues, if it is of another configuration."""
         if self.continued is None:
             return None
-        return f"Continues {self.run.id}{f': {self.news}' if self.news else ', by `runs adopt`'}."
+        how = f": {self.news}" if self.news else ", by `runs adopt`"
+        return f"Continues {self.run.id}{how}."
 
     @property
     def record(self) -> RecordData:

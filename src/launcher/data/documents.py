@@ -10,7 +10,7 @@ from pathlib import Path
 
 import xxhash
 
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.data.base import DataSource
 from launcher.data.encoding import Document, Encoder, Fields, no_tokenizer, tokenizer_digest
 from launcher.data.file_patterns import check_files, find_files

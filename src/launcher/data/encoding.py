@@ -137,7 +137,7 @@ class Encoder:
                 for i, message in enumerate(messages)
                 if message["role"] == "assistant"
             ]
-        # These are errors of jinja, errors that the template itself raises, and missing roles.
+        # Errors may be jinja's, raised by the template itself, or missing roles.
         except Exception as error:
             raise ConfigError(
                 f"data.messages_field: {where}: the chat template rejects it ({error}); a message"

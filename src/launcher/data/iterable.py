@@ -148,7 +148,7 @@ class StreamSamples:
                 " its place; make them agree or define no __len__."
             )
         self._skip = max(0, self._skip - self._count)
-        self._epoch = self._epoch + 1
+        self._epoch += 1
         self._count = 0
         self._iterator = None
 

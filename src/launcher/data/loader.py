@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.data.declared import (
     CollateState,
     State,
@@ -180,9 +180,9 @@ class ResumableLoader:
                 self._state_here(),
             )
             return load(stream, None, self.num_workers, self.device)
-        # It remembers the epoch that the dataset was told.
-        self._fetch = Fetch(self.dataset, self.collate)
-        fetch = self._fetch
+        # The fetch remembers the epoch that was passed to the dataset.
+        fetch = Fetch(self.dataset, self.collate)
+        self._fetch = fetch
         requests = self._requests(self.order)
         if not self.keeps_state:
             return load(fetch, requests, self.num_workers, self.device)

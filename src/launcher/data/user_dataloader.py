@@ -358,7 +358,7 @@ def _differs_after_resume(loader: DataLoader[object]) -> bool:
     expected = list(islice(straight, COMPARED_ITEMS))
     assert straight.state is not None
     if straight.state["is_lazy"]:
-        # Its order depends on what else draws.
+        # A lazy order depends on what else draws random numbers.
         return False
     resumed.begin_at(straight.state, 0)
     return pickle.dumps(list(islice(resumed, COMPARED_ITEMS))) != pickle.dumps(expected)
@@ -366,7 +366,7 @@ def _differs_after_resume(loader: DataLoader[object]) -> bool:
 
 def _copy_order(loader: DataLoader[object]) -> ResumableSampler:
     parts = {name: getattr(loader, name) for name in (*ORDERS, "generator")}
-    # They share the dataset.
+    # The copy and the loader share the dataset.
     copies: Any = SimpleNamespace(**deepcopy(parts, {id(loader.dataset): loader.dataset}))
     return ResumableSampler(copies)
 

@@ -160,7 +160,7 @@ class EmaHook(BaseHook):
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         if not self.evaluate:
             return
-        # This hook may come after the hook that evaluates.
+        # The hook that evaluates may come before this one.
         self.on_after_step(trainer)
         self._kept = [weight.clone() for weight in self._shards()]
         _copy(self._shards(), self._averages[self.decays[0]])

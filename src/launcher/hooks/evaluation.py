@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.data.counted_batches import counted
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, State, TrainerView
@@ -121,7 +121,7 @@ class EvaluationHook(BaseHook):
         is_due = trainer.state.is_at_end() or self._interval.is_due(trainer, trainer.step)
         missed = trainer.step > 0 and is_due and self._done_at != trainer.step
         if missed or (trainer.step == 0 and self.at_start):
-            # This step may have no checkpoint of this run.
+            # The step may have no checkpoint of this run.
             was_at_end = trainer.state.is_at_end()
             self._evaluate(trainer)
             trainer.step_has_changed = missed and self._done_at == trainer.step

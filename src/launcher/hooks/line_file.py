@@ -116,9 +116,9 @@ def encode_line(row: Row) -> str:
     """Encode a line. JSON has no NaN and infinity, so they become strings."""
     try:
         if math.isfinite(sum(row.values())):
-            # It takes a tenth of the time of json.
+            # `orjson` takes a tenth of the time of json.
             return orjson.dumps(row).decode()
-    # It has other values than numbers, or an integer of more than 64 bits.
+    # The row has other values than numbers, or an integer of more than 64 bits.
     except (TypeError, OverflowError):
         pass
     is_odd = {

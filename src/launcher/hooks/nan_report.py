@@ -100,7 +100,7 @@ class NanReportHook(BaseHook):
                     with strategy.forward_context():
                         loss, _ = trainer.forward(batch)
                     if loss is not None:
-                        # This is done without a loss scale.
+                        # The backward pass is repeated without a loss scale.
                         loss.backward()
         grads = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
         bad = [name for name, grad in grads if not local(grad).isfinite().all()]

@@ -174,7 +174,7 @@ class _Bar:
     """A line that is redrawn in place. Log records print above it; closing erases it."""
 
     def __init__(self, step: int, total: int, clock: Callable[[], float]):
-        # This takes 0.1 s, and only a terminal needs it.
+        # Importing rich takes 0.1 s, and only a terminal needs it.
         from rich.live import Live
 
         self._line = (step, total, list[str]())

@@ -166,7 +166,7 @@ def calls_logits(model: nn.Module) -> Iterator[None]:
     logits = declared_method(module, "logits")
     if logits is None:
         raise AttributeError(f"{type(module).__name__} declares no such method")
-    # It is set if the instance has its own.
+    # An instance may have a `forward` of its own, which is restored.
     forward = vars(module).get("forward")
     module.forward = logits
     try:

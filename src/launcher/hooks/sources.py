@@ -33,8 +33,8 @@ class SourcesHook(BaseHook):
         """One entry for each lane of this rank, or without lanes one for all micro-batches."""
 
     def on_ready(self, trainer: TrainerView) -> None:
-        self._end = self._order(trainer).end()
-        end = self._end
+        end = self._order(trainer).end()
+        self._end = end
         if end is not None and trainer.step == 0 and end < self._per_step(trainer):
             raise ConfigError(
                 f"data.exhausted=stop: a source has no more samples after {end} samples of the"

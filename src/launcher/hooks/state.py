@@ -62,7 +62,7 @@ def load_hook_states(
 
 def full_state(trainer: TrainerView, options: Any) -> State:
     """Return `model`, `training_state` and the hooks' entries, in memory, as full tensors."""
-    # These imports take 1 s, and only this call needs them.
+    # Importing torch.distributed.checkpoint takes 1 s, and only this call needs it.
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model, optimizer = get_state_dict(trainer.model, trainer.optimizer, options=options)

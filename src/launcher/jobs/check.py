@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.config.run_config import RunConfig
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState

@@ -218,7 +218,7 @@ def _load(model: StoredModel, path: Path, weights: str | None) -> str | None:
     except (CorruptCheckpoint, OSError) as error:
         return str(error)
     model.step = stored.manifest.step
-    model.trainer.state.step = model.step
+    model.trainer.state.step = stored.manifest.step
     return None
 
 

@@ -82,7 +82,7 @@ class PredictJob:
         model = open_model(config, self.checkpoint, self.weights, self.trust, has_loader=False)
         dataset, count = _new_samples(model.trainer)
         data, micro_batch_size = model.config.plain["data"], model.config.trainer.micro_batch_size
-        # Its checkpoint has a number in place of `auto`.
+        # The checkpoint's configuration has a number in place of `auto`.
         assert not isinstance(micro_batch_size, str)
         size = self.batch_size or micro_batch_size or data["batch_size"]
         target, log = self._target(model.config, folder), folder.path / LOG

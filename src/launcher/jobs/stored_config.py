@@ -27,7 +27,7 @@ def config_for(
     None: all.
     """
     file = checkpoint / "config.yaml"
-    # It was written by a trainer that was not composed.
+    # A trainer that was not composed writes no configuration.
     if not file.exists():
         return config
     stored = read_config(

@@ -29,7 +29,7 @@ def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
     optimizer, limit = pair.one["optimizer"], pair.steps_before_an_end
     if one is None or other is None or not (_is_known(one) and _is_known(other)):
         return 0
-    # Either may be rejected.
+    # The optimizer or the scheduler may be rejected.
     try:
         with warnings.catch_warnings():
             # Torch warns of a schedule that is stepped before the optimizer.
@@ -62,7 +62,7 @@ def _course(schedule: str, optimizer: str, steps: int) -> tuple[object, torch.Te
     # Rates follow from the factors, which need no step.
     factors = dict.fromkeys(scheduler.lr_lambdas) if isinstance(scheduler, LambdaLR) else None
     values, row = array("d"), list[float]()
-    # It may have no rate after its own last step.
+    # A schedule may have no rate after its own last step.
     with suppress(Exception):
         for step in range(steps):
             if step and factors is None:

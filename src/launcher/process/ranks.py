@@ -100,7 +100,7 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> object:
     if ranks.world_size == 1:
         return dist.HashStore()
     env, job = os.environ, os.environ.get(MEETING, "")
-    # It may be inherited from a job in which torchrun, say, has started these ranks.
+    # The meeting may be inherited from a job in which torchrun, say, has launched these ranks.
     has_derived_port = job != "" and env["MASTER_PORT"] == str(port_of(job))
     if PARENT not in env and not has_derived_port:
         from torch.distributed.rendezvous import rendezvous
@@ -144,7 +144,7 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     _meeting.groups += 1
     _meeting.timeout = timeout
     on_gpu = device.type == "cuda"
-    # It waits for ranks that are still importing torch.
+    # The process group waits for ranks that are still importing torch.
     deadline.progress(STARTING)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.import_path import current_folder

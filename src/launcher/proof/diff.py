@@ -94,7 +94,8 @@ def line_differences(before: Lines, after: Lines, names: tuple[str, str]) -> Ite
     """Describe the differences by step. Two NaN are equal, and 0.0 is not equal to -0.0."""
     for step in sorted({*before, *after}):
         if step not in before or step not in after:
-            yield f"step {step}: only {names[step in after]} has a line of metrics.jsonl"
+            name = names[1] if step in after else names[0]
+            yield f"step {step}: only {name} has a line of metrics.jsonl"
             continue
         for key in {**before[step], **after[step]}:
             old, new = before[step].get(key), after[step].get(key)

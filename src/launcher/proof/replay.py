@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.proof.segment import Replay, changes_in, replay

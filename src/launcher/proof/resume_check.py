@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import checkpointing
 from launcher.config.schema.declared import declared, parts

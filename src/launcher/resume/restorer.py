@@ -83,7 +83,7 @@ class CheckpointRestorer:
             return None
         trainer.resumed_from = checkpoint
         if self.choice.is_shared:
-            # It is `<name>/<id>/checkpoints/step-...`.
+            # The checkpoint is `<name>/<id>/checkpoints/step-...`.
             run = checkpoint.parents[1].name
             trainer.logger.info("New run. Shares steps 0 to %d with %s.", trainer.step, run)
         else:
@@ -259,8 +259,8 @@ class CheckpointRestorer:
                 " under that strategy, or run job=export under it and start a new run with"
                 " run.init_from=<model.safetensors>."
             )
-        trainer.is_fork = self.choice.is_fork
-        is_fork = trainer.is_fork
+        is_fork = self.choice.is_fork
+        trainer.is_fork = is_fork
         mine = stored.rank_state(trainer.strategy.ranks.rank)
         same_ranks = stored.manifest.world_size == trainer.strategy.ranks.world_size
         own = mine if same_ranks else None

@@ -103,7 +103,7 @@ def is_copy(folder: Path, written_for: str | None) -> bool:
     """Return whether a file was copied here: the folder it was written for exists elsewhere."""
     try:
         return written_for is not None and not folder.samefile(written_for)
-    # It was moved, or is not visible from this machine.
+    # The folder was moved, or is not visible from this machine.
     except OSError:
         return False
 

@@ -153,11 +153,11 @@ def machine_state(
     return state | ({} if data is None else {"data": data})
 
 
-def describe_machine(machine: Mapping[str, object]) -> str:
+def describe_machine(machine: Mapping[str, Any]) -> str:
     """Format `machine_state` without the data. Equal lines should compute equal bits."""
     words = {
         **{key: str(value) for key, value in machine.items() if key != "data"},
-        "threads": f"{machine['threads']} thread{'s'[: machine['threads'] != 1]}",
+        "threads": plural(machine["threads"], "thread"),
     }
     return ", ".join(words.values())
 

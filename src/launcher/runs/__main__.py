@@ -119,7 +119,7 @@ def suggest(word: str) -> str:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; options, runs, filters and overrides come in any order."""
     if words and words[0] in ("-h", "--help"):
-        # This ends the process.
+        # Help ends the process.
         build_parser().parse_args(words)
     outputs, (verb, *rest), after = split_words(words)
     if verb not in repeat_command.VERBS:

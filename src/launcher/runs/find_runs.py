@@ -29,7 +29,7 @@ def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) 
             # A job of this id with another script belongs to another cluster, or ids were reset.
             is_known = run.note.script and run.note.job_id == run.last_job_id
             run.job = run.note.find_in(jobs) or (None if is_known else run.job)
-            # It has ended, and other runs of its job have not.
+            # A run may have ended while other runs of its job have not.
             if run.note.is_shared and run.record.get("state") in END_STATES:
                 run.job = None
         run.__dict__.pop("state", None)

@@ -19,7 +19,7 @@ from launcher.checkpoint.store import (
     TEMPORARY,
     CheckpointStore,
 )
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.process.byte_sizes import folder_size, size
 from launcher.process.text_table import TextTable
 from launcher.runs.format import duration

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.errors import ConfigError
 from launcher.process.files import expand
 from launcher.runs.filters import select

@@ -213,7 +213,7 @@ def _trials_of(file: Path, study: str) -> list[TrialData]:
     """Read the trials of a study in a record, or none if the file is damaged."""
     try:
         content = patiently(lambda: read_file(file))
-        # Most runs are of others, and parsing takes ten times longer than this.
+        # Runs of other studies are the usual case, and parsing takes ten times longer.
         if json.dumps(study).encode() not in content:
             return []
         return [one for one in parse_record(content).get("trials", ()) if one["study"] == study]

@@ -14,7 +14,7 @@ from launcher.cli.sweep_queue import say
 from launcher.config.compose.composer import Command
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.config.tree import Node, get
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError

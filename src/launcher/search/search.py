@@ -282,7 +282,7 @@ class Search:
         for trial in self.trials:
             if trial.run in seen:
                 trial.look(self.outputs)
-                # This holds whatever the state in run.json is, since its process has not ended yet.
+                # A busy trial is running whatever run.json says, since its process has not ended.
                 if trial.run in busy_runs:
                     trial.state = "running"
                 self._check_objective(trial)
@@ -317,16 +317,16 @@ class Search:
             self._decide(trial, pruned=trial.step, cancelled=True)
             text = f"was cancelled at step {trial.step}; it counts as pruned"
         elif code > 128 or -code in signals.HANDLED:
-            # It is negative if the signal came before the trial could handle it.
+            # The code is negative if the signal came before the trial could handle it.
             text = f"was stopped by a signal at step {trial.step}"
         elif code == 2:
             rejection = self.runner.why(trial.number, code)
-            # It is started again once the other process has ended.
+            # The trial is started again once the other process has ended.
             if ON_RUN in rejection:
                 return
             self._decide(trial, rejection=rejection)
             text = f"is invalid: {rejection}"
-        # It is at an earlier rung, so it is started again.
+        # A paused run is at an earlier rung, so it is started again.
         elif trial.state == "paused":
             return
         else:

@@ -101,7 +101,7 @@ class SlurmRunner(Runner):
         self.due[number] = Job(config)
 
     def describe_start(self, step: int) -> str:
-        return f"is being submitted{f' to resume at step {step}' if step else ''}"
+        return f"is being submitted to resume at step {step}" if step else "is being submitted"
 
     def flush(self) -> None:
         """Submit the trials that were started, several as one array."""
@@ -190,10 +190,9 @@ class SlurmRunner(Runner):
     def why(self, number: int, code: int) -> str:
         """Explain why a trial failed, if its run has no reason."""
         trial = self.latest[number]
+        text = f"SLURM job {trial.job_id} left the queue without a reason"
         says = last_line(trial.log)
-        return (
-            f"SLURM job {trial.job_id} left the queue without a reason{f': {says}' if says else ''}"
-        )
+        return f"{text}: {says}" if says else text
 
     def _report_phase(self, number: int, run: StoredRun, job: QueuedJob) -> None:
         trial = self.submitted[number]

@@ -72,7 +72,7 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     ):
         return False
     print(f"SLURM job {job}: failed: {reason}", flush=True)
-    # It also removes the lock of the process, which would look alive from other nodes for a while.
+    # Taking the lock also removes the process's, which looks alive from other nodes for a while.
     with RunLock(folder):
         record.revise("failed", exit_code=1, reason=reason, slurm_job_id=job)
     return True

@@ -52,8 +52,8 @@ def run_guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
     if job is None or "SLURM_JOB_NODELIST" not in os.environ:
         return work()
     policy = Requeue(folder, job, budget)
-    # This is a trial of a search, or one of several runs of the job. Their parent, in the same job,
-    # stops them and requeues.
+    # The parent of a search's trial, or of several runs of a job, is in the same job. It stops them
+    # and requeues.
     if "LAUNCHER_PARENT" in os.environ:
         return policy.without_requeue(work)
     try:
@@ -253,8 +253,8 @@ class Requeue:
             cause = cause_of(info, stop.signum, self.restarts)
         received_at = time.time() - (time.monotonic() - stop.received_at)
         if cause == "preempted" and was_ended_at(info, received_at):
-            # It was cancelled in the second in which it was preempted, since at the end of a grace
-            # period, SLURM would have requeued it.
+            # The job was cancelled in the second in which it was preempted, since at the end of a
+            # grace period, SLURM would have requeued it.
             with_grace = scheduler.preempts_by_requeue(
                 os.environ.get("SLURM_JOB_PARTITION"), with_grace=True
             )
@@ -330,7 +330,7 @@ class Requeue:
         """Correct the end of this launch's attempt in run.json."""
         for run, num_earlier in zip(self.runs, self.attempts_before, strict=True):
             holder = find_local_holder(run)
-            # This is a forced exit.
+            # A forced exit leaves the run held by this process.
             is_ours = holder is not None and holder.pid == os.getpid()
             if not run.record_path.exists() or (is_held_in_job(run) and not is_ours):
                 continue

@@ -85,7 +85,7 @@ class ExternalStrategy(NativeStrategy):
             reject_misfits(problems)
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
-        # This is a model under fully_shard.
+        # A model under fully_shard has a switch, which is set when it changes.
         if self._set_sync is not None and enabled is not self._syncs:
             self._syncs = enabled
             self._set_sync(enabled)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.errors import TrainingError
 from launcher.optim.arguments import has_own_state_dict
 from launcher.optim.combined import MuonAdamW

@@ -8,7 +8,7 @@ from functools import partial
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.errors import ConfigError
 from launcher.models.declared import declared_method
 

@@ -204,7 +204,7 @@ def find_lost_tensors(model: nn.Module, built: Mapping[str, Shape]) -> list[str]
             owner = module.get_submodule(path)
             restored = _restore(owner, {name.rpartition(".")[2]: built.get(name) for name in names})
         except Exception:
-            # It cannot be copied, or its own code failed.
+            # The module cannot be copied, or its own code failed.
             restored = {}
         lost += [n for n in names if restored.get(n.rpartition(".")[2]) != shapes.get(n)]
     return sorted(lost)
@@ -284,7 +284,7 @@ def misfits(
 ) -> list[str]:
     """Return a message, beginning with the name, for each stored tensor that does not fit."""
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
-    # These are further names of tied tensors.
+    # Tied tensors have further names.
     aliases = set(unwrap(model).state_dict().keys()) - set(shapes)
     problems = [f"{name}: the checkpoint does not have it" for name in shapes if name not in stored]
     problems += [

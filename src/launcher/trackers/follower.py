@@ -115,7 +115,7 @@ class Follower:
         state = self._read_state()
         if state != RUNNING or is_held(self.run.folder):
             return state
-        # It may have ended in between.
+        # The run may have ended in between.
         state = self._read_state()
         return "killed" if state == RUNNING else state
 
@@ -156,8 +156,8 @@ class Follower:
             self._stop.wait(wait)
 
     def _report(self, name: str, error: BaseException, is_first: bool) -> None:
-        self.unfinished[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-        reason = self.unfinished[name]
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        self.unfinished[name] = reason
         logger.debug("%s", name, exc_info=True)
         if is_first:
             logger.warning("Tracker %s: %s. It is tried again; training continues.", name, reason)
@@ -236,7 +236,7 @@ def set_up_logging(folder: RunFolder) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     for signum in HANDLED:
-        # They are meant for the run, whose end ends this process.
+        # Signals are meant for the run, whose end ends this process.
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     path, *names = sys.argv[1:] if arguments is None else arguments

@@ -137,7 +137,7 @@ class AttemptLog:
                         **what_trains(trainer),
                     )
         except BaseException:
-            # They may have existed before, with content.
+            # The folders may have existed before, with content.
             remove_empty(self.folder.hydra, self.folder.logs)
             raise
 
@@ -175,7 +175,7 @@ class AttemptLog:
                 if outcome in ("completed", "paused"):
                     then = " and trains nothing" if self._saves else " and trains the run again"
                     raise TrainingError(f"{problem} The same command writes it,{then}.") from error
-                # This must not hide why the attempt ended.
+                # The failed write must not hide why the attempt ended.
                 logger.error("%s", problem)
 
     def _record_stop(self, stop: signals.SignalExit) -> None:
@@ -223,7 +223,7 @@ class AttemptLog:
             return
         try:
             self.record.add_failure("failed", reason=reason, exit_code=code)
-        # This must not hide why it was rejected.
+        # The failed write must not hide why the run was rejected.
         except OSError as error:
             logger.error("%s could not be written: %s.", self.record.path, error.strerror)
 
@@ -236,7 +236,7 @@ class AttemptLog:
                 self._acquire()
             self._begin(None)
             setup_logging(self.folder.log_path(), 0)
-        # This must not hide the first error.
+        # The failed write must not hide the first error.
         except Exception as error:
             logger.error("%s could not be written: %s", self.folder.record_path, error)
         return self.has_begun

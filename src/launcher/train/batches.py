@@ -184,7 +184,7 @@ class Batches:
 
     def close(self) -> None:
         if hasattr(self._iterator, "close"):
-            # It may own worker processes.
+            # The iterator may own worker processes.
             self._iterator.close()
 
     def position(self) -> Any:
@@ -195,7 +195,7 @@ class Batches:
         """Resume from a saved position, or log why the order starts from the beginning."""
         if position is not None and hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(position)
-            # This may be torchdata's StatefulDataLoader. A plain loader logs it itself.
+            # Torchdata's StatefulDataLoader is a DataLoader too. A plain loader logs it itself.
             if isinstance(self.source, DataLoader) and self.source.num_workers:
                 self._logger.info(WORKERS_DRAW_ANEW)
         elif state.step and not state.is_at_end():

@@ -354,7 +354,7 @@ def _find_shared_start(
     if not config.run.share_prefix or config.run.fork_from is not None or settings is None:
         return None
     if "oc.env" in str(settings["hooks"]):
-        # It is stored as it is written, and may have had another value.
+        # A variable is stored as it is written, and may have had another value.
         return None
     return SharedStart(settings, texts)
 

@@ -78,7 +78,7 @@ def first_error(config: RunConfig, folder: RunFolder, size: int) -> str:
             trainer.strategy.teardown()
             del trainer
     finally:
-        # Its cycles would keep the trainer's memory.
+        # Reference cycles would keep the trainer's memory.
         gc.collect()
         # Graphs of another size would make the compiler replace the size by a symbol.
         torch.compiler.reset()

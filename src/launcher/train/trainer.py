@@ -122,7 +122,7 @@ class BaseTrainer(HookCaller):
             raise ValueError(
                 f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None."
             )
-        # This is not super(), which would be one of the names above.
+        # `super()` would be one of the names above.
         HookCaller.__init__(self, TrainState(max_steps), logger or logging.getLogger("trainer"))
         self.grad_clip, self.max_non_finite_grad_retries = grad_clip, max_non_finite_grad_retries
         self.gradient_accumulation_steps, self.no_sync_accumulate = (
@@ -386,7 +386,7 @@ class BaseTrainer(HookCaller):
 
     # --------------------------------------------------------------------------------------- a step
     def _run_step(self) -> None:
-        self.state.step = self.state.step + 1
+        self.state.step += 1
         step = self.state.step
         self._batches.mark()
         if self._agreement.alone and signals.first_signal():
@@ -507,11 +507,11 @@ class BaseTrainer(HookCaller):
                 self.lr_scheduler.step()
             return
         state.skipped_steps += 1
-        state.skipped_in_row = state.skipped_in_row + 1
+        state.skipped_in_row += 1
         count = state.skipped_in_row
-        # It is the 1st, 2nd, 4th, 8th ... in a row.
+        # The 1st, 2nd, 4th, 8th ... skipped update in a row is logged.
         if count.bit_count() == 1:
-            # This is how a scaler finds its scale.
+            # A loss scaler finds its scale by skipping updates, so this is no reason to warn.
             level = logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING
             text = "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row)."
             self.logger.log(level, text, state.step, format_step(self.step_info), count)
@@ -588,7 +588,7 @@ class BaseTrainer(HookCaller):
 
         All ranks call it.
         """
-        # This is the exchange that the step has begun.
+        # The exchange that the step has begun ends first.
         self._agree_on_signal()
         self.stop_signal = maximum(signals.first_signal())
 

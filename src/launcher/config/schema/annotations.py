@@ -50,7 +50,7 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         statement = self.statements.get(name)
-        # This ends the evaluation of an alias that refers to itself.
+        # An alias that refers to itself is found to be Any.
         self[name] = Any
         if isinstance(statement, ast.Assign):
             self[name] = evaluate(statement.value, self.statements)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.containers import settings_of
-from launcher.config.messages import ConfigIssue, plural, show
+from launcher.config.messages import ConfigIssue, show
+from launcher.process.plural import plural
 from launcher.config.schema import deepspeed_file
 from launcher.config.schema.declared import declared, providing
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
@@ -85,7 +86,7 @@ def batch_issue(size: int, world_size: int, source: str | None = None) -> Config
     """Check that the samples of a step divide evenly over the ranks."""
     if size % world_size == 0:
         return None
-    ranks = f"{world_size} ranks{f' ({source})' if source else ''}"
+    ranks = f"{world_size} ranks ({source})" if source else f"{world_size} ranks"
     return ConfigIssue(
         "data.batch_size",
         str(size),
@@ -179,7 +180,7 @@ def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     steps, ratio = get(tree, "scheduler.warmup_steps"), get(tree, "scheduler.warmup_ratio")
     total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
     if get(tree, "trainer.max_epochs") is not None:
-        # It depends on the data.
+        # The number of steps in epochs depends on the data.
         total = None
     if type(steps) is int and (issue := warmup_issue(steps, ratio, total)):
         yield issue

@@ -44,7 +44,7 @@ def with_steps(config: Node, steps: float) -> Tree:
     """Return a resolved configuration with another `trainer.max_steps`, also in the schedule."""
     trainer, schedule = config["trainer"], config.get("scheduler") or {}
     nodes = {"trainer": {**trainer, "max_steps": steps}}
-    # It may have none, and the trainer's may be null, with trainer.max_epochs.
+    # A schedule may have no max_steps, and the trainer's is null with trainer.max_epochs.
     if schedule.get("max_steps", ...) == trainer["max_steps"]:
         nodes["scheduler"] = {**schedule, "max_steps": steps}
     return {**config, **nodes}

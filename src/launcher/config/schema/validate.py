@@ -247,7 +247,7 @@ def _sections(tree: dict[str, object], needs_optimizer: bool) -> Iterator[Config
             if name == "trainer" and isinstance(options := value.get("compile"), dict):
                 yield from _keys("trainer.compile", options, section(CompileSettings), False)
         elif name == "hpo" and name not in tree:
-            # This is a stored configuration, and a single run has no search.
+            # A stored configuration is of a single run, which has no search.
             continue
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
             names = ", ".join(section(keys).names)

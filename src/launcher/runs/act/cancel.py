@@ -127,7 +127,7 @@ def record_cancellation(run: StoredRun, job: str | None) -> bool:
 def stop(run: StoredRun) -> bool:
     """Send SIGTERM to the process on a run; return False if that failed, and was reported."""
     holder = find_local_holder(run.folder)
-    # It may have just ended.
+    # The process may have just ended.
     if holder is None:
         return True
     try:

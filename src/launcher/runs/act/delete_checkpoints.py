@@ -13,7 +13,8 @@ from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
 from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, LATEST, CheckpointStore
-from launcher.config.messages import hint, plural
+from launcher.config.messages import hint
+from launcher.process.plural import plural
 from launcher.errors import ConfigError
 from launcher.process.byte_sizes import size
 from launcher.process.text_table import TextTable
@@ -60,16 +61,19 @@ def parse_keep(text: str) -> list[str]:
 def delete(runs: StoredRuns, everything: StoredRuns, arguments: argparse.Namespace) -> int:
     """Print what would be deleted, or delete it; forks of `runs` are among `everything`."""
     sources = starting_points(everything, arguments.outputs)
-    rows = []
-    deleted = []
+    rows: list[list[str]] = []
+    deleted: list[FoundCheckpoint] = []
     reasons = Counter[str]()
     failed = False
     for run, seen in [(run, run.updated) for run in runs]:
         try:
             protect(run, arguments.older or 0.0, sources)
             found, paths = delete_of_run(run, seen, arguments.keep or LINK_NAMES, arguments.yes)
-            rows += [[*cells(each), ("keep", "delete")[each.path in paths]] for each in found]
-            deleted += [each for each in found if each.path in paths]
+            for each in found:
+                is_deleted = each.path in paths
+                rows.append([*cells(each), "delete" if is_deleted else "keep"])
+                if is_deleted:
+                    deleted.append(each)
         except Untouched as reason:
             reasons[str(reason)] += 1
         except (ConfigError, OSError) as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.checkpoint.find_checkpoint import checkpoint_path, damage_error, missing_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.store import BEST, CheckpointStore, read_best
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import name_abandoned

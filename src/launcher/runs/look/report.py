@@ -16,7 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from launcher.config.messages import plural, to_override_text
+from launcher.config.messages import to_override_text
+from launcher.process.plural import plural
 from launcher.config.schema.metric_direction import Mode, best_index, mode_of, sort_best_first
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument

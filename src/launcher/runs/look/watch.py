@@ -7,7 +7,7 @@ import sys
 import time
 from typing import NoReturn
 
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.printable import printable, raw
