@@ -24,13 +24,13 @@ from launcher.config.compose.grid import GRID
 from launcher.config.compose.hydra_job import as_hydra_job
 from launcher.config.construct import construct
 from launcher.config.explain import explain
-from launcher.process.plural import plural
 from launcher.config.options import own_folder
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.run_job import dispatch_run
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import deadline, signals
+from launcher.process.plural import plural
 from launcher.rundir.logs import without_launcher_logging
 from launcher.runs.stored_run import StoredRun
 

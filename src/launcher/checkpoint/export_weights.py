@@ -12,12 +12,12 @@ from launcher.checkpoint.shards import ShardReader, write_tensors
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import target_object
-from launcher.process.plural import plural
 from launcher.config.run_config import read_tree, resolve_node
 from launcher.errors import ConfigError
 from launcher.models.base import Model
 from launcher.optim.precision import DTYPES
 from launcher.process.files import fsync_file, fsync_folder, replace_file, replacing
+from launcher.process.plural import plural
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.signing import is_own_text, sign_text
 from launcher.strategies.base import Tensors

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from launcher.config.identity.record_entry import read_identity
-from launcher.process.plural import plural
 from launcher.config.tree import Node
 from launcher.dispatch.jobs import Job
+from launcher.process.plural import plural
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.training_history import distinct_settings
 

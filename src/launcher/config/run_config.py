@@ -1,6 +1,7 @@
 """The configuration of one run, made once from the composition and passed on."""
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -28,6 +29,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import RecordData
 from launcher.rundir.run_on_disk import RunOnDisk
 
+logger = logging.getLogger(__name__)
 READ_BY_A_JOB = ("job.env_set", "callbacks")
 """Nodes of Hydra's that are read when a run starts."""
 
@@ -200,8 +202,16 @@ def _name(
         text = identity_text(own, hashed)
         OmegaConf.update(config, "run.identity", text, force_add=True)
         folder, is_own = Path(config.run.dir), config.run.id == own
-    # The rules say why it has no name.
-    except Exception:
+    # A configuration that breaks a rule may have no name, and the rule says why.
+    except (
+        ConfigError,
+        OmegaConfBaseException,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        logger.debug("The run has no name: %s", error, exc_info=True)
         return None
     if runs is None or not is_own:
         return None

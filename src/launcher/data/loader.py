@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from launcher.process.plural import plural
 from launcher.data.declared import (
     CollateState,
     State,
@@ -32,6 +31,7 @@ from launcher.data.mixture_order import MixtureOrder
 from launcher.data.sampler import Order, SampleOrder, mix
 from launcher.data.transfer import on_device
 from launcher.process.lanes import Lanes
+from launcher.process.plural import plural
 from launcher.rundir.data_files import check_fingerprint
 
 logger = logging.getLogger("launcher")

@@ -38,6 +38,7 @@ from launcher.data.workers import begin_pass
 from launcher.process.ranks import world_size
 from launcher.process.rng import call_isolated, host_state, host_tree, restore_rng
 
+logger = logging.getLogger(__name__)
 ORDERS = ("sampler", "batch_sampler")
 COMPARED_ITEMS = 64
 """Items of an order that are compared to find a state that is not stored."""
@@ -349,6 +350,7 @@ def has_hidden_state(loader: DataLoader[object]) -> bool:
         return call_isolated(lambda: _differs_after_resume(loader))
     # A sampler of the user may fail in any way.
     except Exception:
+        logger.debug("The order of a copy of the loader cannot be compared", exc_info=True)
         return False
 
 

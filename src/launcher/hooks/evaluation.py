@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.process.plural import plural
 from launcher.data.counted_batches import counted
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, State, TrainerView
@@ -18,6 +17,7 @@ from launcher.hooks.metrics import Metrics, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.hooks.sample_means import SizedBatches, measure_means
 from launcher.process import ranks, signals
+from launcher.process.plural import plural
 from launcher.rundir.folder import RunFolder
 from launcher.types import NonNegativeInt, PositiveInt
 

@@ -104,7 +104,9 @@ class LineFileHook(BaseHook):
 
     def sync(self, *paths: Path) -> None:
         """Make the lines durable, since a checkpoint must not outlive the lines before it."""
-        for path in paths if self._is_dirty else ():
+        if not self._is_dirty:
+            return
+        for path in paths:
             try:
                 fsync_file(path)
             except OSError as error:

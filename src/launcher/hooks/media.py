@@ -72,7 +72,9 @@ class MediaHook(LineFileHook):
             remove_steps_after(self._folder / self.image_folder, trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        for key, value in flatten(records).items() if ranks.rank() == 0 else ():
+        if ranks.rank() != 0:
+            return
+        for key, value in flatten(records).items():
             extension = self.image_format
             if not isinstance(extension, str):
                 extension = extension(key.rpartition("/")[2])
@@ -134,7 +136,9 @@ class MediaHook(LineFileHook):
 
 def remove_steps_after(folder: Path, step: int) -> None:
     """Remove the folders of later steps, which a resumed run writes again."""
-    for entry in folder.iterdir() if folder.is_dir() else ():
+    if not folder.is_dir():
+        return
+    for entry in folder.iterdir():
         if entry.name.isdecimal() and int(entry.name) > step:
             shutil.rmtree(entry, ignore_errors=True)
 

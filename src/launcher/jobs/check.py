@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from launcher.process.plural import plural
 from launcher.config.run_config import RunConfig
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
@@ -15,6 +14,7 @@ from launcher.hooks.memory import max_memory
 from launcher.jobs.dry_run import trial_trainer
 from launcher.models.base import IGNORED
 from launcher.process import ranks
+from launcher.process.plural import plural
 from launcher.rundir.logs import setup_logging
 from launcher.strategies.weights import unwrap
 from launcher.train.build import logger

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
-from launcher.process.plural import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
+from launcher.process.plural import plural
 from launcher.proof.segment import Replay, changes_in, replay
 from launcher.rundir.folder import checkpoint_steps
 from launcher.runs.act.repeat_command import add_trust, select_runs

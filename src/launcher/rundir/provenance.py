@@ -8,8 +8,10 @@ import sys
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from launcher.process.git import run_git
+from launcher.process.plural import plural
 from launcher.rundir.imported_sources import imported_files
 from launcher.rundir.repositories import other_repositories
 

@@ -111,8 +111,8 @@ def environment() -> str:
 
     requirements = set()
     for distribution in distributions():
-        # Asking a distribution for its `name` and `version` parses the whole file, twice: a third of
-        # the CPU time of a short run.
+        # A distribution's `name` and `version` parse the whole file, twice: a third of the CPU time
+        # of a short run.
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
         fields = dict(FIELD.findall(text.partition("\n\n")[0]))
         # The file direct_url.json says that a folder, a file or a repository was installed.

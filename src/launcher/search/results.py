@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from launcher.process.plural import plural
 from launcher.config.schema.metric_direction import sort_best_first
 from launcher.process.files import replace_file
+from launcher.process.plural import plural
 from launcher.process.text_table import TextTable
 from launcher.runs.format import number as short
 from launcher.runs.look.listing import shorten_keys

@@ -205,17 +205,19 @@ class Search:
         """Prune an interrupted trial that a killed search has stopped, or would have."""
         if self.settings.pruner != "median" or (step := self._find_rejection(trial)) is None:
             return False
-        self._decide(trial, pruned=step)
+        trial.pruned = step
+        self._decide(trial)
         self.say(f"trial {trial.number}: pruned at step {step}")
         return True
 
     def _promote(self, trial: Trial, target: int | None, why: str) -> Trial:
-        self._decide(trial, target=target)
+        trial.target = target
+        self._decide(trial)
         self.say(f"trial {trial.number}: {why}, resumes")
         return trial
 
-    def _decide(self, trial: Trial, **decisions: object) -> None:
-        vars(trial).update(decisions)
+    def _decide(self, trial: Trial) -> None:
+        """Record a trial that was changed, and tell the sampler."""
         self.record(trial)
         self.sampling.follow(trial)
 
@@ -314,7 +316,9 @@ class Search:
         elif status == "failed":
             text = f"failed: {trial.describe()}"
         elif code == CANCELLED:
-            self._decide(trial, pruned=trial.step, cancelled=True)
+            trial.pruned = trial.step
+            trial.cancelled = True
+            self._decide(trial)
             text = f"was cancelled at step {trial.step}; it counts as pruned"
         elif code > 128 or -code in signals.HANDLED:
             # The code is negative if the signal came before the trial could handle it.
@@ -324,13 +328,15 @@ class Search:
             # The trial is started again once the other process has ended.
             if ON_RUN in rejection:
                 return
-            self._decide(trial, rejection=rejection)
+            trial.rejection = rejection
+            self._decide(trial)
             text = f"is invalid: {rejection}"
         # A paused run is at an earlier rung, so it is started again.
         elif trial.state == "paused":
             return
         else:
-            self._decide(trial, failures=trial.failures + 1)
+            trial.failures += 1
+            self._decide(trial)
             again = "" if trial.status == "failed" else "; it is started again"
             text = f"failed: {self._why(trial, code)}{again}"
         self.say(f"trial {trial.number}: {text}")

@@ -197,7 +197,8 @@ class SlurmRunner(Runner):
     def _report_phase(self, number: int, run: StoredRun, job: QueuedJob) -> None:
         trial = self.submitted[number]
         was_preempted = run.record.get("state") == "preempted"
-        phase = "running" if not job.is_pending else "preempted" if was_preempted else "pending"
+        waiting = "preempted" if was_preempted else "pending"
+        phase = waiting if job.is_pending else "running"
         if phase == trial.phase:
             return
         trial.phase = phase
@@ -240,8 +241,7 @@ class SlurmRunner(Runner):
         if self.submitted:
             self.say(
                 f"Left in SLURM's queue: {format_trials(self.submitted)}. The same command"
-                f" continues the"
-                f" study; python -m launcher.runs cancel run.sweep={self.study}"
+                f" continues the study; python -m launcher.runs cancel run.sweep={self.study}"
                 f" --outputs={shlex.quote(str(self.outputs))} cancels them."
             )
 

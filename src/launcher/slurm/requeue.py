@@ -362,7 +362,7 @@ def _announce(code: int) -> None:
         until = time.monotonic() + 5
         while store.add(READ_KEY, 0) < others and time.monotonic() < until:
             time.sleep(0.02)
-    except Exception as error:
+    except RuntimeError as error:
         logger.debug("The other ranks did not get the exit code: %s", error)
 
 
@@ -383,5 +383,7 @@ def _await_decision() -> int | None:
         code = int(store.get(STOP_KEY))
         store.add(READ_KEY, 1)
         return code
-    except Exception:
+    # The store raises a RuntimeError once rank 0 is gone.
+    except RuntimeError as error:
+        logger.debug("Rank 0 has announced no exit code: %s", error)
         return None

@@ -1,5 +1,6 @@
 """A model's tensors by name, without its wrappers."""
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -13,6 +14,8 @@ from torch import nn
 from launcher.errors import TrainingError
 from launcher.strategies.base import Shape, TensorReader, Tensors
 from launcher.strategies.sharded import bits, local, read_into
+
+logger = logging.getLogger(__name__)
 
 MODEL = "model/"
 """Prefix of a model's tensors in a checkpoint."""
@@ -203,8 +206,9 @@ def find_lost_tensors(model: nn.Module, built: Mapping[str, Shape]) -> list[str]
         try:
             owner = module.get_submodule(path)
             restored = _restore(owner, {name.rpartition(".")[2]: built.get(name) for name in names})
+        # A module may fail in any way when it is copied, or in its own code.
         except Exception:
-            # The module cannot be copied, or its own code failed.
+            logger.debug("%s cannot be restored in a copy", path, exc_info=True)
             restored = {}
         lost += [n for n in names if restored.get(n.rpartition(".")[2]) != shapes.get(n)]
     return sorted(lost)

@@ -210,13 +210,16 @@ def list_unfinished(folder: RunFolder, follower: Follower) -> list[str]:
 
 def list_not_sent(trackers: Mapping[str, Tracker]) -> list[str]:
     """A message for each tracker whose service has rejected something."""
-    return [
-        f"Tracker {name}: not sent, since the service rejects it: "
-        + "; ".join(f"{key} ({why})" for key, why in list(tracker.not_sent.items())[:MAX_REJECTED])
-        + f"; {len(tracker.not_sent)} in all" * (len(tracker.not_sent) > MAX_REJECTED)
-        for name, tracker in trackers.items()
-        if tracker.not_sent
-    ]
+    messages = []
+    for name, tracker in trackers.items():
+        rejected = [f"{key} ({why})" for key, why in tracker.not_sent.items()]
+        shown = rejected[:MAX_REJECTED]
+        if len(rejected) > MAX_REJECTED:
+            shown.append(f"{len(rejected)} in all")
+        if rejected:
+            text = f"Tracker {name}: not sent, since the service rejects it: {'; '.join(shown)}"
+            messages.append(text)
+    return messages
 
 
 def set_up_logging(folder: RunFolder) -> None:

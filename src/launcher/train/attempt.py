@@ -6,12 +6,12 @@ from collections.abc import Mapping
 import torch
 from omegaconf import OmegaConf
 
-from launcher.process.plural import plural
 from launcher.config.run_config import RunConfig
 from launcher.hooks.run_record import RecordHook
 from launcher.process import signals
 from launcher.process.device import cpu_kernels, device_name
 from launcher.process.parent import early_kill
+from launcher.process.plural import plural
 from launcher.process.ranks import Ranks, on_main
 from launcher.remaining import data_that_counts
 from launcher.run_advice import is_done

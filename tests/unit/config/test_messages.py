@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 
 from launcher.config.compose.composer import compose
 from launcher.config.messages import ELSEWHERE, closest_name, hint, show
-from launcher.process.plural import plural
 from launcher.config.schema.value_types import fits
+from launcher.process.plural import plural
 from launcher.types import (
     Fraction,
     NonEmptyText,

@@ -44,7 +44,7 @@ class RunIndex:
     def equivalent(self, folder: Path, key: str) -> list[RunOnDisk]:
         """Return the runs in the folder of a name whose `identity_key` is this."""
         if folder not in self._by_key:
-            index = {}
+            index: dict[str, list[RunOnDisk]] = {}
             self._by_key[folder] = index
             for run in self.of(folder):
                 index.setdefault(identity_key(run.identity or {}), []).append(run)

@@ -15,7 +15,6 @@ from typing import Any
 
 from launcher.config.containers import settings_of
 from launcher.config.messages import ConfigIssue, show
-from launcher.process.plural import plural
 from launcher.config.schema import deepspeed_file
 from launcher.config.schema.declared import declared, providing
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
@@ -25,6 +24,7 @@ from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.settings import TrainerSettings
 from launcher.config.tree import Node, get, items
 from launcher.process.files import expand
+from launcher.process.plural import plural
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps, weights_source
 
 CHECKPOINTING = "checkpointing"

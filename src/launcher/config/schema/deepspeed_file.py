@@ -138,7 +138,9 @@ def _find_unsupported(file: Node) -> Iterator[str]:
 def _options(path: Path, strategy: Node) -> Iterator[ConfigIssue]:
     """Reject options that are set next to the file, which replaces them all."""
     spec = signature(strategy["_target_"])
-    for option in spec.parameters if spec else ():
+    if spec is None:
+        return
+    for option in spec.parameters:
         value = strategy.get(option.name, option.default)
         if option.name not in ("config_file", "timeout") and value != option.default:
             text = f"{KEY}={path} replaces this option; set it in the file."

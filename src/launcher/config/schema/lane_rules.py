@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from launcher.config.messages import ConfigIssue, show
-from launcher.process.plural import plural
 from launcher.config.settings import TrainerSettings
+from launcher.process.plural import plural
 
 
 def without_effect(lanes: object) -> set[str]:

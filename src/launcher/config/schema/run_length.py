@@ -31,7 +31,9 @@ def length_issues(tree: Tree, sources: Mapping[str, str]) -> Iterator[ConfigIssu
         yield ConfigIssue(
             "trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs."
         )
-    for key, source in sources.items() if steps is None and epochs is not None else ():
+    if steps is not None or epochs is None:
+        return
+    for key, source in sources.items():
         if source == "trainer.max_steps" and key != SCHEDULE_LENGTH:
             text = (
                 f"is not known before the data are read, since trainer.max_epochs={show(epochs)} is"

@@ -277,11 +277,13 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
         yield from _has_target(name, tree.get(name))
     for name in COLLECTIONS:
         parts = tree.get(name)
-        if isinstance(parts, dict) and "_target_" in parts:
+        if not isinstance(parts, dict):
+            continue
+        if "_target_" in parts:
             text = "its file should name the part, e.g. `my_part: {_target_: ...}`."
             yield ConfigIssue(f"{name}._target_", show(parts["_target_"]), text)
             continue
-        for part, value in parts.items() if isinstance(parts, dict) else ():
+        for part, value in parts.items():
             is_option = isinstance(value, dict) and part in options(
                 composition_folders(written), name
             )

@@ -14,9 +14,9 @@ from pathlib import Path
 from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
 from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, LATEST, CheckpointStore
 from launcher.config.messages import hint
-from launcher.process.plural import plural
 from launcher.errors import ConfigError
 from launcher.process.byte_sizes import size
+from launcher.process.plural import plural
 from launcher.process.text_table import TextTable
 from launcher.rundir.folder import checkpoint_of, find_folders, run_name
 from launcher.rundir.holder import is_held
@@ -130,11 +130,9 @@ def steps_to_keep(
     """Return the steps to keep, with at least one that verifies."""
     best = store.best()
     named = {LATEST: store.steps()[-1:], BEST: [] if best is None else [best]}
-    chosen = {
-        step
-        for name in keep
-        for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
-    }
+    chosen: set[int] = set()
+    for name in keep:
+        chosen.update(named[name] if name in named else [int(name.removeprefix("step-"))])
     chosen &= {*steps}
     for step in sorted(steps, key=lambda step: (step in chosen, step), reverse=True):
         if _verifies(store.path(step), reads):

@@ -17,11 +17,11 @@ from types import MappingProxyType
 from typing import Any
 
 from launcher.config.messages import to_override_text
-from launcher.process.plural import plural
 from launcher.config.schema.metric_direction import Mode, best_index, mode_of, sort_best_first
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import read_file, replace_file
+from launcher.process.plural import plural
 from launcher.rundir.history import read_rows
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.filters import FILTER_HELP, select_some
