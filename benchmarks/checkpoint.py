@@ -401,7 +401,9 @@ class Peak:
     """Peak resident memory over what it was before, sampled every 5 ms."""
 
     def __enter__(self) -> "Peak":
-        self._stop, self.extra, self._start = threading.Event(), 0, _resident()
+        self._stop = threading.Event()
+        self.extra = 0
+        self._start = _resident()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
         return self

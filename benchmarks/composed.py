@@ -26,7 +26,9 @@ def by_hand(quick: bool) -> float:
     from torch.nn.utils import clip_grad_norm_
 
     trainer, folder = gpt.composed(SETTINGS, WARM_UP + COUNTED + 1)
-    model, optimizer, scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler
+    model = trainer.model
+    optimizer = trainer.optimizer
+    scheduler = trainer.lr_scheduler
     batches = counting(trainer.data_loader)
     for _ in range(WARM_UP + COUNTED + 1):
         loss, _ = model(next(batches))

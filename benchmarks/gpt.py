@@ -66,11 +66,9 @@ class ByHand:
 
     def __init__(self, settings: list[str]):
         trainer, self.folder = composed(settings, 1)
-        self.model, self.optimizer, self.batches = (
-            trainer.model,
-            trainer.optimizer,
-            iter(trainer.data_loader),
-        )
+        self.model = trainer.model
+        self.optimizer = trainer.optimizer
+        self.batches = iter(trainer.data_loader)
         self.scheduler = trainer.lr_scheduler
 
     def step(self) -> None:
@@ -114,7 +112,9 @@ def logits(chunk: str, compiles: bool = False) -> Callable[[bool], Figure]:
         if compiles:
             loop.model.compile()
         loop.step()
-        before, steps, start = status("VmRSS") / 2**20, 1 if quick else 3, time.process_time()
+        before = status("VmRSS") / 2**20
+        steps = 1 if quick else 3
+        start = time.process_time()
         highest = peak(lambda: [loop.step() for _ in range(steps)])
         return {"MiB": highest - before, "CPU s": (time.process_time() - start) / steps}
 

@@ -184,7 +184,8 @@ class Run:
             *self.settings,
             *settings,
         )
-        trainer.data_loader = self.batches = Marked(trainer.data_loader, self.marks)
+        trainer.data_loader = Marked(trainer.data_loader, self.marks)
+        self.batches = trainer.data_loader
         self.parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         return trainer
 
@@ -296,7 +297,7 @@ def huggingface(run: Run) -> None:
         run.folder, max_steps=run.marks[-1], use_cpu=run.bench.device == "cpu", bf16=True,
         report_to=[], logging_steps=10, save_strategy="no", max_grad_norm=1.0, disable_tqdm=True,
         per_device_train_batch_size=1, lr_scheduler_type="constant",
-        # Its batches are on the device already.
+        # Batches are on the device already.
         dataloader_pin_memory=False,
     )  # fmt: skip
     Trainer(

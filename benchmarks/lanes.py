@@ -19,7 +19,9 @@ from benchmarks.gpt import composed, peak
 from benchmarks.measure import Benchmark, Figure
 from benchmarks.turns import Loader, Turns
 
-LANES, BATCH, RANKS = 8, 32, 2
+LANES = 8
+BATCH = 32
+RANKS = 2
 TODAY, WITH_LANES = f"{LANES} micro-batches", f"trainer.lanes={LANES}"
 SETTINGS = [f"data.batch_size={BATCH}", "data.seq_len=128"]
 CONTENDERS = {

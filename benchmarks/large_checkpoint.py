@@ -22,7 +22,9 @@ from torch import nn
 
 from launcher import BaseHook, BaseTrainer, CheckpointingHook
 
-PARTS, SAVED_AT, STEPS = 16, 2, 3
+PARTS = 16
+SAVED_AT = 2
+STEPS = 3
 
 
 class Weights(nn.Module):
@@ -39,12 +41,15 @@ class Weights(nn.Module):
 class Watch(BaseHook):
     """The most memory from the boundary at which the save begins to the end of training."""
 
-    before = peak = seconds = 0.0
+    before = 0.0
+    peak = 0.0
+    seconds = 0.0
 
     def on_step_boundary(self, trainer: Any) -> None:
         if trainer.step == SAVED_AT:
             trainer.optimizer.zero_grad(set_to_none=True)
-            self.before = self.peak = anonymous_memory()
+            self.before = anonymous_memory()
+            self.peak = self.before
             self._add_end, self._start = threading.Event(), time.perf_counter()
             self._thread = threading.Thread(target=self._look)
             self._thread.start()

@@ -12,7 +12,9 @@ from typing import Any
 from benchmarks.callgrind import Counter
 from benchmarks.measure import Benchmark
 
-WARM_UP, COUNTED, INTERVAL = 100, 50, 10
+WARM_UP = 100
+COUNTED = 50
+INTERVAL = 10
 CLIPS, NEVER_CLIPS = 1e-6, 1.0
 """Norms that every gradient of the model exceeds, and none. All loops but Launcher's clip in either
 case."""

@@ -26,13 +26,16 @@ import torch
 from launcher import BaseHook, BaseTrainer, CheckpointingHook
 from launcher.process import ranks, signals
 
-LAST_STEP, SIGNAL_AT, AGREEMENTS = 1000, 5, 50
+LAST_STEP = 1000
+SIGNAL_AT = 5
+AGREEMENTS = 50
 
 
 class Watch(BaseHook):
     """Sends the signal, and measures the save that follows."""
 
-    sent = started = 0.0
+    sent = 0.0
+    started = 0.0
 
     def on_before_optimizer_step(self, trainer: Any) -> None:
         if trainer.step == SIGNAL_AT:

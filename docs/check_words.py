@@ -10,18 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CODE, TESTS, PAGES = (
-    ("src", "benchmarks", "docs"),
-    "tests",
-    (
-        "docs/*.md",
-        "README.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "CHANGELOG.md",
-        "benchmarks/RESULTS.md",
-        "conf/**/*.yaml",
-    ),
+CODE = ("src", "benchmarks", "docs")
+TESTS = "tests"
+PAGES = (
+    "docs/*.md",
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "benchmarks/RESULTS.md",
+    "conf/**/*.yaml",
 )
 OPENERS = re.compile(
     r"(Of|As|For|Also|Late|What|Whether|Where|Those|That|How|None|Without|In|On|From)\b"

@@ -119,9 +119,15 @@ def steps_done(outputs: Path) -> int:
 
 
 WIDTH, HEIGHT = 1000, 500
-BACK, INK, DIM, LINE = "#0f172a", "#e2e8f0", "#94a3b8", "#334155"
+BACK = "#0f172a"
+INK = "#e2e8f0"
+DIM = "#94a3b8"
+LINE = "#334155"
 ATTEMPTS = ("#38bdf8", "#f59e0b", "#a78bfa", "#34d399")
-LEFT, RIGHT, TOP, BOTTOM = 56, 440, 96, 340
+LEFT = 56
+RIGHT = 440
+TOP = 96
+BOTTOM = 340
 """The borders of the chart."""
 
 
@@ -146,7 +152,9 @@ def chart(
     alone: list[dict[str, Any]], preempted: list[dict[str, Any]], attempts: list[dict[str, Any]]
 ) -> list[str]:
     losses = [line["train/loss"] for line in alone if "train/loss" in line]
-    last, low, high = alone[-1]["step"], min(losses), max(losses)
+    last = alone[-1]["step"]
+    low = min(losses)
+    high = max(losses)
 
     def point(step: float, loss: float) -> str:
         x = LEFT + (RIGHT - LEFT) * step / last

@@ -49,7 +49,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for name, made in PAGES.items():
         for before in (f"../{up}{name}", name):
             markdown = markdown.replace(f"]({before}", f"]({up}{made}")
-    return re.sub(rf"\[([^\]]+)\]\({re.escape(f'../{up}')}[^)]+\)", r"\1", markdown)
+    outside = re.escape(f"../{up}")
+    return re.sub(rf"\[([^\]]+)\]\({outside}[^)]+\)", r"\1", markdown)
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:

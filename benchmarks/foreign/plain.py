@@ -16,7 +16,8 @@ file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 torch.manual_seed(0)
 network = model()
 optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2)
-step = first = 0
+step = 0
+first = 0
 if file is not None and file.exists():
     saved = torch.load(file, weights_only=True)
     network.load_state_dict(saved["model"])

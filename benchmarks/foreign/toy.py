@@ -4,7 +4,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-EPOCHS, BATCH, SAMPLES, PAUSE = 3, 8, 80, 0.05
+EPOCHS = 3
+BATCH = 8
+SAMPLES = 80
+PAUSE = 0.05
 """Ten steps an epoch; each waits this many seconds, so that a signal meets it."""
 
 

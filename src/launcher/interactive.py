@@ -24,13 +24,13 @@ from launcher.config.compose.grid import GRID
 from launcher.config.compose.hydra_job import as_hydra_job
 from launcher.config.construct import construct
 from launcher.config.explain import explain
-from launcher.config.messages import plural
 from launcher.config.options import own_folder
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.run_job import dispatch_run
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import deadline, signals
+from launcher.process.plural import plural
 from launcher.rundir.logs import without_launcher_logging
 from launcher.runs.stored_run import StoredRun
 
@@ -52,7 +52,9 @@ class Run:
     """
 
     def __init__(self, overrides: Sequence[str], config_dir: str | Path | None, config: RunConfig):
-        self._overrides, self._config_dir, self._config = list(overrides), config_dir, config
+        self._overrides = list(overrides)
+        self._config_dir = config_dir
+        self._config = config
         self.config = config.plain
         """The configuration, checked and resolved, as dicts and lists."""
 
@@ -287,7 +289,7 @@ def _as_command() -> Iterator[None]:
     try:
         with without_launcher_logging():
             yield
-            # This signal came too late to stop anything.
+            # A signal may have come too late to stop anything.
             signals.check()
     except signals.SignalExit as stop:
         if stop.signum == signal.SIGINT:

@@ -114,7 +114,7 @@ def _why_done(config: Node, folder: RunFolder, run: RunOnDisk) -> Done | None:
     if mode(config) == "never":
         return None
     last, newest = config["trainer"]["max_steps"], folder.newest_step()
-    # Its checkpoints may have been deleted since.
+    # The run's checkpoints may have been deleted since.
     has_saved = run.record.get("checkpoint") is not None
     if run.recorded_state == "completed" and has_saved and not _asks_for_more(config, run):
         return Done("completed", run.step, last)

@@ -33,7 +33,9 @@ class ChunkWriter:
     """
 
     def __init__(self, fd: int, size: int):
-        self.fd, self.size, self.is_small = fd, size, size < MIN_DIRECT_BYTES
+        self.fd = fd
+        self.size = size
+        self.is_small = size < MIN_DIRECT_BYTES
         self._flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         self._full: SimpleQueue[tuple[mmap.mmap, int] | None] = SimpleQueue()
         self._empty: SimpleQueue[mmap.mmap] = SimpleQueue()

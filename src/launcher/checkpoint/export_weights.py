@@ -12,12 +12,12 @@ from launcher.checkpoint.shards import ShardReader, write_tensors
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import target_object
-from launcher.config.messages import plural
 from launcher.config.run_config import read_tree, resolve_node
 from launcher.errors import ConfigError
 from launcher.models.base import Model
 from launcher.optim.precision import DTYPES
 from launcher.process.files import fsync_file, fsync_folder, replace_file, replacing
+from launcher.process.plural import plural
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.signing import is_own_text, sign_text
 from launcher.strategies.base import Tensors
@@ -131,8 +131,8 @@ def write_model(
         settings = write(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
         names = _move(Path(temporary_folder), folder)
     for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
+        # Shards of an earlier export would be read with the new ones.
         if old.name not in names:
-            # These are shards of an earlier export.
             old.unlink()
     fsync_folder(folder)
     return target if target.exists() else folder, {"_target_": model["_target_"], **settings}

@@ -99,7 +99,9 @@ def _gather(tensor: torch.Tensor, group: Any, writing: Writing) -> list[torch.Te
 
 POLL = 1.0
 """Seconds between two checks of a writer while waiting for it."""
-DONE, ALIVE, HUNG = 0, 1, 2
+DONE = 0
+ALIVE = 1
+HUNG = 2
 
 
 class SaveFailed(Exception):
@@ -138,7 +140,10 @@ class Saver:
     def __init__(
         self, store: CheckpointStore, ranks: Ranks, retention: Retention, patience: float = 600.0
     ):
-        self.store, self.ranks, self.retention, self.patience = store, ranks, retention, patience
+        self.store = store
+        self.ranks = ranks
+        self.retention = retention
+        self.patience = patience
         self.must_wait = False
         """Set once a writer has hung: then training waits for each save, to know the result."""
         self._writing: Writing | None = None
@@ -163,12 +168,13 @@ class Saver:
             SaveFailed: it failed, and `wait` is true.
         """
         files = _Files(payload, self.ranks)
-        self._writing = writing = Writing()
+        writing = Writing()
+        self._writing = writing
         wait |= self.must_wait
         # If training waits, nothing changes the tensors, and no copy is needed.
         if not wait:
             files.tensors = self._buffers.copy(files.tensors)
-        # It is a daemon, since a hanging disk must not keep the process from exiting.
+        # The writer is a daemon, since a hanging disk must not keep the process from exiting.
         writing.thread = threading.Thread(
             target=self._run, args=(files, writing), name="checkpoint-writer", daemon=True
         )

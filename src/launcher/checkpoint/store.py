@@ -19,7 +19,10 @@ from launcher.rundir.folder import STEP, checkpoint_steps, step_name
 LATEST, BEST = "latest", "best"
 NOTES = "checkpointing"
 """The key of the checkpointing hook's state, within the states of all hooks."""
-TEMPORARY, REPLACED, CORRUPT, ABANDONED = ".tmp-", ".replaced-", "corrupt-", "abandoned-"
+TEMPORARY = ".tmp-"
+REPLACED = ".replaced-"
+CORRUPT = "corrupt-"
+ABANDONED = "abandoned-"
 
 
 class CheckpointStore:
@@ -43,7 +46,9 @@ class CheckpointStore:
         link: Path | None = None,
         names: Collection[str] = (),
     ):
-        self.root, self.link_path, self.names = root, link, names
+        self.root = root
+        self.link_path = link
+        self.names = names
         self.logger = logger or logging.getLogger("launcher.checkpoint")
         self.check_lock: Callable[[], None] = lambda: None
         """Called before each commit, since another process may have taken the run over."""
@@ -68,9 +73,9 @@ class CheckpointStore:
         its successor's folder.
         """
         if not self.root.is_dir():
-            # This stops a run whose whole folder was removed.
+            # A run whose whole folder was removed stops here.
             self.check_lock()
-            # This is the target of a link, even if it does not exist.
+            # The root may be a link, whose target need not exist.
             root = Path(os.path.realpath(self.root))
             root.mkdir(parents=True)
             fsync_folder(root.parent)
@@ -231,7 +236,7 @@ class CheckpointStore:
                     self._delete(link)
                 else:
                     os.rename(link, self.path(copied))
-                    # It may be the newest or the best one, so both links are chosen again.
+                    # The copy may be the newest or the best one, so both links are chosen again.
                     return self.relink()
             if step is not None and self.resolve_link(name) != step:
                 self.link(name, step_name(step))
@@ -257,7 +262,10 @@ class CheckpointStore:
                 else:
                     os.rename(entry, final)
             elif entry.name.startswith(TEMPORARY):
-                entry.unlink() if entry.is_symlink() else shutil.rmtree(entry, ignore_errors=True)
+                if entry.is_symlink():
+                    entry.unlink()
+                else:
+                    shutil.rmtree(entry, ignore_errors=True)
         self.relink()
 
     def newest_valid(
@@ -276,7 +284,7 @@ class CheckpointStore:
         problems: list[str] = []
         for _, folder in self._candidates():
             is_aside = folder.name.startswith(CORRUPT)
-            # This process set it aside, since it could not load it.
+            # A checkpoint that this process could not load was set aside by it.
             if folder.name in self._set_aside:
                 problems.append(f"{folder.name} is damaged")
                 continue

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from launcher.config.identity.record_entry import read_identity
-from launcher.config.messages import plural
 from launcher.config.tree import Node
 from launcher.dispatch.jobs import Job
+from launcher.process.plural import plural
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.training_history import distinct_settings
 
@@ -41,7 +41,7 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
         # Only runs of one name are looked at.
         named = {"name": job.config.run.name, **identity}
         identities.append(comparable(named, job.config.of_the_run, None))
-        # It may have been trained with other settings, by its id.
+        # A run found by its id may have been trained with other settings.
         trained = distinct_settings(RunOnDisk.read(job.config.folder).attempts)
         histories.append([{"name": job.config.run.name, **settings} for settings in trained])
     branches = plan(identities, histories)

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from launcher.cli.sweep import conclude
 from launcher.cli.sweep_queue import say
-from launcher.config.messages import plural
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.slurm.waiting import result_of
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.files import expand
+from launcher.process.plural import plural
 from launcher.rundir.holder import is_held
 from launcher.runs.find_runs import ask_ends, join_queue
 from launcher.runs.stored_run import StoredRun

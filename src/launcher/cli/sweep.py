@@ -4,6 +4,7 @@ A dispatch with a method `sweep(jobs) -> Sequence[JobResult]` gets the whole lis
 jobs on a cluster). Otherwise they run here, see `launcher.cli.sweep_queue`.
 """
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,19 +22,20 @@ from launcher.config.compose.resolve import resolve_part
 from launcher.config.construct import construct, target_object
 from launcher.config.containers import to_plain
 from launcher.config.identity.difference import diff
-from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.metric_direction import sort_best_first
 from launcher.config.schema.validate import check_hydra
 from launcher.config.tree import get
 from launcher.dispatch.jobs import Job, JobResult
 from launcher.errors import ConfigError
+from launcher.process.plural import plural
 from launcher.process.text_table import terminal_width
 from launcher.runs.filters import number
 from launcher.runs.look.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
 
+logger = logging.getLogger(__name__)
 OF_ONE_JOB = ("run", "sweep", "runtime", "overrides")
 """Nodes of Hydra's that each job of a sweep has for itself."""
 Mistaken = tuple[int, list[str]]
@@ -218,8 +220,9 @@ def _is_done(is_complete: Callable[[RunConfig], object], job: Job) -> bool:
         return False
     try:
         return bool(is_complete(job.config))
+    # The error is raised again when the job starts, and a dispatch of the user may raise any.
     except Exception:
-        # It is reported when the job starts.
+        logger.debug("%s: is not known to be done", job.config.folder.path, exc_info=True)
         return False
 
 

@@ -91,7 +91,9 @@ class SweepQueue:
     """
 
     def __init__(self, jobs: Sequence[Job], slots: int, is_done: Callable[[Job], bool]):
-        self.jobs, self.slots, self.is_done = jobs, slots, is_done
+        self.jobs = jobs
+        self.slots = slots
+        self.is_done = is_done
         self.waiting = deque(range(len(jobs)))
         self.results: dict[int, JobResult] = {}
         self.pool: Processes | None = None

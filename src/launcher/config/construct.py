@@ -6,6 +6,7 @@ Every `_target_` of a configuration is imported and called. A stored configurati
 from somebody else is checked before (see `launcher.config.foreign`).
 """
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +18,8 @@ from omegaconf import OmegaConf
 from launcher.config.secrets import escape
 from launcher.config.tree import Node, map_leaves, nest
 from launcher.config.typed_arguments import with_types
+
+logger = logging.getLogger(__name__)
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 """A setting of Hydra since 1.4: its own list of allowed targets is not used, since
@@ -62,8 +65,9 @@ def _typed(node: Any, path: str) -> Any:
     if isinstance(target := node.get("_target_"), str):
         try:
             function = get_object(target)
-        # Hydra reports it.
-        except Exception:
+        # Hydra looks the target up again, and reports the error.
+        except Exception as error:
+            logger.debug("%s: %s has no types: %s", path, target, error)
             return typed
         if (converting := with_types(function, path)) is not function:
             typed = {**typed, "_target_": converting}

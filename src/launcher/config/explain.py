@@ -130,7 +130,7 @@ def user_traceback(error: BaseException) -> str:
     if not any_own and not log:
         return whole
     place = f"The whole traceback is in {log}.\n" if log else ""
-    # This process has only passed on the error of another one.
+    # The error of another process is only passed on here.
     elsewhere: str | None = getattr(error.__cause__, "of_other_process", None)
     if elsewhere is not None and not stack.stack:
         return f"{place}{elsewhere}"

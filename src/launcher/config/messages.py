@@ -69,12 +69,6 @@ def _format(value: object, text: Callable[[str], str]) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def plural(count: int, noun: str) -> str:
-    """Format a count: "1 run", "2,000 runs", "2 batches"."""
-    end = "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{'' if count == 1 else end}"
-
-
 def describe_type(value: object) -> str:
     """Describe the type of a value for a message: "a Tensor"."""
     if value is None:

@@ -1,6 +1,7 @@
 """The configuration of one run, made once from the composition and passed on."""
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -28,6 +29,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import RecordData
 from launcher.rundir.run_on_disk import RunOnDisk
 
+logger = logging.getLogger(__name__)
 READ_BY_A_JOB = ("job.env_set", "callbacks")
 """Nodes of Hydra's that are read when a run starts."""
 
@@ -114,7 +116,8 @@ class RunConfig:
         """The line that names the run which it continues, if it is of another configuration."""
         if self.continued is None:
             return None
-        return f"Continues {self.run.id}{f': {self.news}' if self.news else ', by `runs adopt`'}."
+        how = f": {self.news}" if self.news else ", by `runs adopt`"
+        return f"Continues {self.run.id}{how}."
 
     @property
     def record(self) -> RecordData:
@@ -199,8 +202,16 @@ def _name(
         text = identity_text(own, hashed)
         OmegaConf.update(config, "run.identity", text, force_add=True)
         folder, is_own = Path(config.run.dir), config.run.id == own
-    # The rules say why it has no name.
-    except Exception:
+    # A configuration that breaks a rule may have no name, and the rule says why.
+    except (
+        ConfigError,
+        OmegaConfBaseException,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        logger.debug("The run has no name: %s", error, exc_info=True)
         return None
     if runs is None or not is_own:
         return None

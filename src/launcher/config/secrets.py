@@ -29,8 +29,19 @@ MIN_SECRET_LENGTH = 8
 """Minimum length of a secret for which other values are searched."""
 UNRESOLVED_GROUPS = ("tracker", "dispatch")
 RESOLVED_KEYS = (
-    *("hydra", "paths", "trainer", "run.dir", "run.id", "run.identity", "run.name", "run.tag"),
-    *("run.resume", "run.init_from", "run.fork_from", "run.fork_without", "run.identity_exclude"),
+    "hydra",
+    "paths",
+    "trainer",
+    "run.dir",
+    "run.id",
+    "run.identity",
+    "run.name",
+    "run.tag",
+    "run.resume",
+    "run.init_from",
+    "run.fork_from",
+    "run.fork_without",
+    "run.identity_exclude",
 )
 """Keys that are stored resolved all the same: which run it is, where it is stored, and the lengths
 that listings read."""

@@ -50,13 +50,11 @@ def value_at(tree: Any, keys: Iterable[Any]) -> Any:
 
 def walk(tree: object, path: str = "", lists: bool = False) -> Iterator[tuple[str, object]]:
     """Yield every value with its dotted path, outer ones first; items of lists on request."""
-    items = (
-        tree.items()
-        if isinstance(tree, dict)
-        else enumerate(tree)
-        if lists and isinstance(tree, list)
-        else ()
-    )
+    items: Iterable[tuple[Any, object]] = ()
+    if isinstance(tree, dict):
+        items = tree.items()
+    elif lists and isinstance(tree, list):
+        items = enumerate(tree)
     for key, value in items:
         here = join(path, key)
         yield here, value

@@ -60,7 +60,7 @@ class CountedBatches:
 def _pairs_of(batches: Any) -> Callable[[], Pairs]:
     """Return a function that makes one pass. It keeps workers that persist between passes."""
     if is_plain(batches):
-        # These are the indices of each batch.
+        # The batch sampler, or the sampler, yields the indices of each batch.
         sizes = NotedSizes(inner_order(batches), batches.batch_sampler is not None)
         ordered = with_order(batches, sizes)
         return lambda: ((sizes.take(), batch) for batch in begin_pass(ordered))

@@ -43,7 +43,9 @@ class Labelled(BatchDataset):
     """Samples in memory: inputs float32 [N, ...] and their targets int64 [N]."""
 
     def __init__(self, inputs: np.ndarray, targets: np.ndarray):
-        self.inputs, self.targets, self.size = inputs, targets, len(inputs)
+        self.inputs = inputs
+        self.targets = targets
+        self.size = len(inputs)
 
     def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
         import torch

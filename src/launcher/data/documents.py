@@ -10,7 +10,6 @@ from pathlib import Path
 
 import xxhash
 
-from launcher.config.messages import plural
 from launcher.data.base import DataSource
 from launcher.data.encoding import Document, Encoder, Fields, no_tokenizer, tokenizer_digest
 from launcher.data.file_patterns import check_files, find_files
@@ -20,6 +19,7 @@ from launcher.data.token_store import TokenStore, make_once, write_store
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.files import expand
+from launcher.process.plural import plural
 from launcher.types import NonEmptyText, Patterns, PositiveInt, UnitInterval
 
 logger = logging.getLogger("launcher")

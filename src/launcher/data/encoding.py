@@ -76,7 +76,9 @@ class Encoder:
                 f"data.messages_field={fields.messages}: the tokenizer of {folder} has no chat"
                 " template; use the tokenizer of a chat model."
             )
-        self.fields, self.num_classes, self.has_labels = fields, num_classes, has_labels
+        self.fields = fields
+        self.num_classes = num_classes
+        self.has_labels = has_labels
         self.end: int | None = self.tokenizer.eos_token_id
 
     @property
@@ -135,7 +137,7 @@ class Encoder:
                 for i, message in enumerate(messages)
                 if message["role"] == "assistant"
             ]
-        # These are errors of jinja, errors that the template itself raises, and missing roles.
+        # Errors may be jinja's, raised by the template itself, or missing roles.
         except Exception as error:
             raise ConfigError(
                 f"data.messages_field: {where}: the chat template rejects it ({error}); a message"

@@ -48,7 +48,9 @@ class EvaluationLoader:
         max_samples: int | None = None,
     ):
         self.dataset, self.collate = dataset, collate_fn or default_collate
-        self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
+        self.batch_size = batch_size
+        self.rank = rank
+        self.world_size = world_size
         self.num_workers, self.device = num_workers, torch.device(device or CPU)
         self.seed_samples, self.max_samples = seed_samples, max_samples
         self.batch_samples = 0
@@ -104,7 +106,8 @@ class EvaluationLoader:
     def first_batch(self) -> Any | None:
         """Return the first batch of all ranks, or None for an empty stream."""
         of_main = copy(self)
-        of_main.rank = of_main.num_workers = 0
+        of_main.rank = 0
+        of_main.num_workers = 0
         return next(iter(of_main), None)
 
 

@@ -98,7 +98,9 @@ class StreamSamples:
         position: int = 0,
         state: State | None = None,
     ):
-        self.dataset, self.seed, self.size = dataset, seed, length(dataset)
+        self.dataset = dataset
+        self.seed = seed
+        self.size = length(dataset)
         if self.size == 0:
             raise ConfigError(_empty(dataset, 0))
         self._iterator: Iterator[Any] | None = None
@@ -106,7 +108,9 @@ class StreamSamples:
         if state is None:
             self._epoch, self._skip = divmod(position, self.size) if self.size else (0, position)
             return
-        self._epoch, self._count, self._skip = state["epoch"], state["count"], 0
+        self._epoch = state["epoch"]
+        self._count = state["count"]
+        self._skip = 0
         self._set_epoch()
         dataset.load_state_dict(state["dataset"])
         self._iterator = iter(dataset)
@@ -144,7 +148,9 @@ class StreamSamples:
                 " its place; make them agree or define no __len__."
             )
         self._skip = max(0, self._skip - self._count)
-        self._epoch, self._count, self._iterator = self._epoch + 1, 0, None
+        self._epoch += 1
+        self._count = 0
+        self._iterator = None
 
 
 def _empty(dataset: object, epoch: int) -> str:

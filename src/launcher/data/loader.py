@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from launcher.config.messages import plural
 from launcher.data.declared import (
     CollateState,
     State,
@@ -32,6 +31,7 @@ from launcher.data.mixture_order import MixtureOrder
 from launcher.data.sampler import Order, SampleOrder, mix
 from launcher.data.transfer import on_device
 from launcher.process.lanes import Lanes
+from launcher.process.plural import plural
 from launcher.rundir.data_files import check_fingerprint
 
 logger = logging.getLogger("launcher")
@@ -75,10 +75,14 @@ class ResumableLoader:
         samples: int = 0,
         lanes: Lanes | None = None,
     ):
-        self.dataset, self.seed, self.seed_samples = dataset, seed, seed_samples
+        self.dataset = dataset
+        self.seed = seed
+        self.seed_samples = seed_samples
         self.share = Share([rank], world_size) if lanes is None else Share(lanes.local, lanes.count)
         self.micro_batch_size, self.samples = micro_batch_size, samples
-        self.rank, self.world_size, self.num_workers = rank, world_size, num_workers
+        self.rank = rank
+        self.world_size = world_size
+        self.num_workers = num_workers
         self.collate, self.device = collate_fn or default_collate, torch.device(device or CPU)
         self.order = None if is_stream(dataset) else order_of(dataset, seed, shuffle)
         self._fetch: Fetch | None = None
@@ -176,8 +180,9 @@ class ResumableLoader:
                 self._state_here(),
             )
             return load(stream, None, self.num_workers, self.device)
-        # It remembers the epoch that the dataset was told.
-        self._fetch = fetch = Fetch(self.dataset, self.collate)
+        # The fetch remembers the epoch that was passed to the dataset.
+        fetch = Fetch(self.dataset, self.collate)
+        self._fetch = fetch
         requests = self._requests(self.order)
         if not self.keeps_state:
             return load(fetch, requests, self.num_workers, self.device)

@@ -18,7 +18,9 @@ class Mixture:
     def __init__(
         self, datasets: Mapping[str, Any], schedule: Sequence[tuple[int, Weights]], policy: Policy
     ):
-        self.datasets, self.schedule, self.policy = dict(datasets), schedule, policy
+        self.datasets = dict(datasets)
+        self.schedule = schedule
+        self.policy = policy
         for name, dataset in self.datasets.items():
             if not hasattr(dataset, "__getitem__") or not length(dataset):
                 raise ConfigError(

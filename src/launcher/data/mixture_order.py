@@ -56,7 +56,8 @@ class MixtureOrder(Order):
         self.names, self.sizes = list(sizes), np.array(list(sizes.values()), dtype=np.int64)
         self.size = int(self.sizes.sum())
         self.policy, self.seed = policy, seed
-        self.schedule = self._configured = [(int(at), dict(weights)) for at, weights in schedule]
+        self.schedule = [(int(at), dict(weights)) for at, weights in schedule]
+        self._configured = self.schedule
         self.offsets = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         self._orders = [
             SampleOrder(size, int(mix(seed, crc32(name.encode()))[0]), shuffle)

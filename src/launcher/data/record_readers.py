@@ -26,7 +26,7 @@ def read_jsonl(path: Path, fields: list[str], key: str) -> Iterator[Record]:
             where = f"{path}, line {number}"
             try:
                 record = parse_json(line)
-            # This includes text that is not UTF-8.
+            # Text that is not UTF-8 is a ValueError too.
             except ValueError as error:
                 raise ConfigError(f"{key}: {where}: is not JSON ({error}).") from error
             if not isinstance(record, dict):

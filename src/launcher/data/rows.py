@@ -69,7 +69,9 @@ class PackedDataset(BatchDataset):
         labels, positions = np.full_like(ids, IGNORED), np.zeros_like(ids)
         for row, (start, stop) in enumerate(rows):
             count = stop - start
-            ids[row, :count] = labels[row, :count] = store.tokens[start:stop]
+            tokens = store.tokens[start:stop]
+            ids[row, :count] = tokens
+            labels[row, :count] = tokens
             if store.targets is not None:
                 labels[row, :count][store.targets[start:stop] == 0] = IGNORED
             positions[row, :count] = self._positions(start, stop)

@@ -33,7 +33,7 @@ def collate_samples(
         reason = _reason(type(dataset).__name__, indices, samples, error)
         if collate is default_collate:
             raise ConfigError(reason) from error
-        # Its frames are the user's own.
+        # The error of a user's function keeps its frames.
         error.add_note(reason)
         raise
 

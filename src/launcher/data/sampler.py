@@ -86,7 +86,9 @@ class SampleOrder(Order):
     def __init__(self, size: int, seed: int, shuffle: bool = True):
         if size < 1:
             raise ValueError(f"an order needs at least one sample, got size={size}")
-        self.size, self.seed, self.shuffle = size, seed, shuffle
+        self.size = size
+        self.seed = seed
+        self.shuffle = shuffle
         self._epoch = -1
         self._permutation = np.empty(0, dtype=np.int64)
 

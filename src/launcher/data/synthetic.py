@@ -46,7 +46,9 @@ class SyntheticTokens(TokenSamples):
     """The samples from `first` on of the endless sequence of `seed`."""
 
     def __init__(self, size: int, seq_len: int, vocab_size: int, seed: int, first: int = 0):
-        self.size, self.seq_len, self.vocab_size = size, seq_len, vocab_size
+        self.size = size
+        self.seq_len = seq_len
+        self.vocab_size = vocab_size
         self.seed, self.first = seed, first
         self.fingerprint = (
             f"{size} synthetic samples of {seq_len} tokens below {vocab_size}, seed {seed}"

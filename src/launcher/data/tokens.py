@@ -66,7 +66,9 @@ class MappedWindows(TokenWindows):
         sequences = [map_tokens(path, dtype, key) for path in files]
         super().__init__(sequences, seq_len, _fingerprint(sequences))
         self.arguments = (files, seq_len, vocab_size, dtype, key)
-        self.files, self.key, self.vocab_size = files, key, vocab_size
+        self.files = files
+        self.key = key
+        self.vocab_size = vocab_size
 
     def __reduce__(self) -> Any:
         return MappedWindows, self.arguments

@@ -38,6 +38,7 @@ from launcher.data.workers import begin_pass
 from launcher.process.ranks import world_size
 from launcher.process.rng import call_isolated, host_state, host_tree, restore_rng
 
+logger = logging.getLogger(__name__)
 ORDERS = ("sampler", "batch_sampler")
 COMPARED_ITEMS = 64
 """Items of an order that are compared to find a state that is not stored."""
@@ -62,7 +63,9 @@ class PlainLoader:
     """
 
     def __init__(self, loader: DataLoader[object], logger: logging.Logger):
-        self.loader, self.logger, self.consumed = loader, logger, 0
+        self.loader = loader
+        self.logger = logger
+        self.consumed = 0
         self.batch_samples: int | None = None
         """The samples of the batch that was yielded last, or None if that is not known."""
         self._order = ResumableSampler(loader, self._report_change)
@@ -153,7 +156,8 @@ class PlainLoader:
     def _check_samples(self) -> None:
         before, now = (self._order.state or {}).get("samples"), length(self.dataset)
         if self._order.position is not None and before != now:
-            self._order.position = self._dataset_state = None
+            self._order.position = None
+            self._dataset_state = None
             self._report_change("samples", before, now)
 
     def _report_change(self, name: str, before: object, now: object) -> None:
@@ -346,6 +350,7 @@ def has_hidden_state(loader: DataLoader[object]) -> bool:
         return call_isolated(lambda: _differs_after_resume(loader))
     # A sampler of the user may fail in any way.
     except Exception:
+        logger.debug("The order of a copy of the loader cannot be compared", exc_info=True)
         return False
 
 
@@ -355,7 +360,7 @@ def _differs_after_resume(loader: DataLoader[object]) -> bool:
     expected = list(islice(straight, COMPARED_ITEMS))
     assert straight.state is not None
     if straight.state["is_lazy"]:
-        # Its order depends on what else draws.
+        # A lazy order depends on what else draws random numbers.
         return False
     resumed.begin_at(straight.state, 0)
     return pickle.dumps(list(islice(resumed, COMPARED_ITEMS))) != pickle.dumps(expected)
@@ -363,7 +368,7 @@ def _differs_after_resume(loader: DataLoader[object]) -> bool:
 
 def _copy_order(loader: DataLoader[object]) -> ResumableSampler:
     parts = {name: getattr(loader, name) for name in (*ORDERS, "generator")}
-    # They share the dataset.
+    # The copy and the loader share the dataset.
     copies: Any = SimpleNamespace(**deepcopy(parts, {id(loader.dataset): loader.dataset}))
     return ResumableSampler(copies)
 

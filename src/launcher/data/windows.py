@@ -48,7 +48,9 @@ class TokenWindows(TokenSamples):
         fingerprint: str,
         max_windows: int | None = None,
     ):
-        self.sequences, self.seq_len, self.fingerprint = sequences, seq_len, fingerprint
+        self.sequences = sequences
+        self.seq_len = seq_len
+        self.fingerprint = fingerprint
         # Number of windows up to the end of each sequence.
         self.ends = np.cumsum([max(0, (len(sequence) - 1) // seq_len) for sequence in sequences])
         self.count = int(self.ends[-1]) if len(self.ends) else 0

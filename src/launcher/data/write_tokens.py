@@ -36,7 +36,9 @@ class TokenWriter:
     """
 
     def __init__(self, path: Path, dtype: type[np.unsignedinteger[Any]]):
-        self.path, self.dtype, self.count = path, np.dtype(dtype), 0
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.count = 0
 
     def __enter__(self) -> "TokenWriter":
         self._file = open(self.path, "wb")

@@ -47,7 +47,9 @@ class LocalDispatch:
         grace: Seconds | None = 120.0,
         parallel: PositiveInt | Literal["auto"] = 1,
     ):
-        self.nproc, self.grace, self.parallel = nproc, grace, parallel
+        self.nproc = nproc
+        self.grace = grace
+        self.parallel = parallel
 
     def slots(self) -> int:
         """Return the number of runs of a sweep at a time."""

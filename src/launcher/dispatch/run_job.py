@@ -48,7 +48,7 @@ def dispatch_run(run: RunConfig) -> object:
 def execute_job(config: RunConfig) -> object:
     """Run the job of a configuration in this process, and return its value."""
     deadline.progress(IMPORTS)
-    # These import torch.
+    # Modules from here on import torch.
     importlib.import_module("launcher.train.build")
     from launcher.process import ranks
 

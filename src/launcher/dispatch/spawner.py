@@ -51,7 +51,7 @@ class Rank:
     def failed(self) -> bool:
         if self.ended is None or self.terminated_by_us:
             return False
-        # It is None if the rank was killed, or ended by os._exit.
+        # The kind is None if the rank was killed, or ended by os._exit.
         return self.report.get("kind") in ("failed", "rejected", None)
 
     @property
@@ -71,7 +71,9 @@ class Spawner:
     """
 
     def __init__(self, command: Sequence[str], count: int, folder: Path):
-        self.command, self.count, self.folder = command, count, folder
+        self.command = command
+        self.count = count
+        self.folder = folder
         self.ranks: list[Rank] = []
         self._kill_at: float | None = None
         self._is_passed_on = False
@@ -141,7 +143,7 @@ class Spawner:
         # The next run of a sweep must not start.
         signals.note(signum)
         for rank in self.ranks:
-            # This has no effect on a process that has ended.
+            # A signal has no effect on a process that has ended.
             rank.process.send_signal(signum)
 
     def _look(self) -> None:
@@ -194,7 +196,7 @@ def _read(path: Path) -> dict[str, object]:
     try:
         report: dict[str, object] = json.loads(path.read_text())
         return report
-    # It was killed before or while it wrote.
+    # The rank was killed before or while it wrote.
     except (OSError, ValueError):
         return {}
 

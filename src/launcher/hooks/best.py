@@ -32,7 +32,10 @@ class Best:
                 f"{keys[0]}={metric}: the name does not show whether less or more is better; set"
                 f" {keys[1]}=min or {keys[1]}=max."
             )
-        self.metric, self.min_delta, self.mode, self._key = metric, min_delta, chosen, keys[0]
+        self.metric = metric
+        self.min_delta = min_delta
+        self.mode = chosen
+        self._key = keys[0]
         self.value: float | None = None
         self.step = 0
         self.latest: float | None = None

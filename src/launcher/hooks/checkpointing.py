@@ -115,9 +115,13 @@ class CheckpointingHook(BaseHook):
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self._handlers: dict[int, object] = {}
         self._built: dict[str, tuple[int, ...]] = {}
-        self.saved_at = self._observed_at = -1
+        self.saved_at = -1
+        self._observed_at = -1
         """Steps of the newest save and of the newest value of the best metric."""
-        self._improved = self._is_postponed = self._is_checked = self._is_stale = False
+        self._improved = False
+        self._is_postponed = False
+        self._is_checked = False
+        self._is_stale = False
         self._best_saved: tuple[float | None, int] = (None, 0)
         """Value and step of the best checkpoint that is durable."""
         self._best_in_flight: tuple[float | None, int] | None = None

@@ -4,12 +4,12 @@ import copy
 from collections.abc import Iterable
 from typing import ClassVar, Literal
 
-from launcher.config.messages import plural
 from launcher.config.schema.matters_from import ALL_STEPS, Pair, before_last_line
 from launcher.config.tree import Node
 from launcher.hooks.base import Records, State, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.metric_schedule import SteeredByMetric
+from launcher.process.plural import plural
 from launcher.types import NonNegativeFloat, PositiveInt
 
 KEYS = "hooks.early_stopping.metric", "hooks.early_stopping.mode"
@@ -104,8 +104,8 @@ class EarlyStoppingHook(SteeredByMetric):
     def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         state_dict.update(self._state())
         if trainer.state.stop_reason == self._reason:
-            # This is decided again in `on_ready`, since the next launch may have another patience,
-            # or no early stopping.
+            # The stop is decided again in `on_ready`, since the next launch may have another
+            # patience, or no early stopping.
             state_dict["training_state"]["stop_reason"] = None
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:

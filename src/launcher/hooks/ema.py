@@ -87,10 +87,13 @@ class EmaHook(BaseHook):
                 f"hooks.ema.name={name}: must be a word other than model and optimizer; e.g. ema."
             )
         self.use_buffers, self.name = use_buffers, name
-        self.interval, self.warmup, self.start = interval, warmup, start
+        self.interval = interval
+        self.warmup = warmup
+        self.start = start
         self.device = parse_device(device) if device is not None else None
         self.evaluate = evaluate
-        self._updates = self._updated_at = 0
+        self._updates = 0
+        self._updated_at = 0
         self._model: torch.nn.Module
         self._weights: Tensors = {}
         self._averages: dict[float, list[torch.Tensor]] = {}
@@ -157,7 +160,7 @@ class EmaHook(BaseHook):
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         if not self.evaluate:
             return
-        # This hook may come after the hook that evaluates.
+        # The hook that evaluates may come before this one.
         self.on_after_step(trainer)
         self._kept = [weight.clone() for weight in self._shards()]
         _copy(self._shards(), self._averages[self.decays[0]])

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.config.messages import plural
 from launcher.data.counted_batches import counted
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, State, TrainerView
@@ -18,6 +17,7 @@ from launcher.hooks.metrics import Metrics, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.hooks.sample_means import SizedBatches, measure_means
 from launcher.process import ranks, signals
+from launcher.process.plural import plural
 from launcher.rundir.folder import RunFolder
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -77,7 +77,9 @@ class EvaluationHook(BaseHook):
             raise ValueError(
                 "max_samples limits the run's own validation set; limit your loader instead."
             )
-        self.interval, self.loader, self.max_samples = interval, loader, max_samples
+        self.interval = interval
+        self.loader = loader
+        self.max_samples = max_samples
         self.at_start, self.test = at_start, test
         self._interval = Interval(interval, "hooks.evaluation.interval")
         self.metrics = Metrics(metrics or {})
@@ -119,7 +121,7 @@ class EvaluationHook(BaseHook):
         is_due = trainer.state.is_at_end() or self._interval.is_due(trainer, trainer.step)
         missed = trainer.step > 0 and is_due and self._done_at != trainer.step
         if missed or (trainer.step == 0 and self.at_start):
-            # This step may have no checkpoint of this run.
+            # The step may have no checkpoint of this run.
             was_at_end = trainer.state.is_at_end()
             self._evaluate(trainer)
             trainer.step_has_changed = missed and self._done_at == trainer.step

@@ -26,7 +26,7 @@ def in_evaluation(model: torch.nn.Module, needs_outputs: bool = True) -> Iterato
     modes, inner = modes_of(model), unwrap(model)
     model.eval()
     leaves_out = isinstance(inner, Model) and not needs_outputs
-    # It is set if the instance has its own.
+    # An instance may have a value of its own, which is restored.
     own = vars(inner).get("needs_outputs")
     if leaves_out:
         inner.needs_outputs = False  # type: ignore[assignment]

@@ -45,7 +45,7 @@ def forward_flops(trainer: TrainerView, batch: object) -> int:
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    # These are missing in torch's own table.
+    # Torch's own table misses the attention of the CPU.
     on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
     with (
         evaluating(trainer, needs_outputs=False),

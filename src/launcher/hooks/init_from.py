@@ -24,7 +24,9 @@ class InitFromHook(BaseHook):
     """
 
     def __init__(self, source: Path, outputs: Path = Path("outputs"), strict: bool = True):
-        self.source, self.outputs, self.strict = source, outputs, strict
+        self.source = source
+        self.outputs = outputs
+        self.strict = strict
 
     def on_start(self, trainer: TrainerView) -> None:
         store = CheckpointStore((trainer.workspace or Path()) / "checkpoints")

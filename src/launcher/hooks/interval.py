@@ -65,7 +65,7 @@ class IntervalHook(BaseHook):
 
 def steps_per_epoch(trainer: Any) -> Fraction | None:
     """Return the optimizer steps in a pass over training data with a length, a fraction."""
-    # It knows how many batches the current epoch has.
+    # Launcher's own loaders know how many batches the current epoch has.
     loader = getattr(trainer, "source", trainer.data_loader)
     own = hasattr(loader, "batches_per_epoch")
     batches = loader.batches_per_epoch if own else length(loader)

@@ -44,7 +44,9 @@ class MediaHook(LineFileHook):
 
     changes_numbers = False
 
-    key, name, once = "media", "media.jsonl", False
+    key = "media"
+    name = "media.jsonl"
+    once = False
     image_folder = "images"
 
     def __init__(
@@ -70,7 +72,9 @@ class MediaHook(LineFileHook):
             remove_steps_after(self._folder / self.image_folder, trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        for key, value in flatten(records).items() if ranks.rank() == 0 else ():
+        if ranks.rank() != 0:
+            return
+        for key, value in flatten(records).items():
             extension = self.image_format
             if not isinstance(extension, str):
                 extension = extension(key.rpartition("/")[2])
@@ -132,7 +136,9 @@ class MediaHook(LineFileHook):
 
 def remove_steps_after(folder: Path, step: int) -> None:
     """Remove the folders of later steps, which a resumed run writes again."""
-    for entry in folder.iterdir() if folder.is_dir() else ():
+    if not folder.is_dir():
+        return
+    for entry in folder.iterdir():
         if entry.name.isdecimal() and int(entry.name) > step:
             shutil.rmtree(entry, ignore_errors=True)
 
@@ -178,7 +184,9 @@ def to_image(key: str, value: object) -> Any:
 
 def encode_image(key: str, value: Any, extension: str) -> bytes:
     """Return the content of an image file. JPEG stores no transparency, so it is dropped."""
-    image, format, content = to_image(key, value), pillow_format(extension), BytesIO()
+    image = to_image(key, value)
+    format = pillow_format(extension)
+    content = BytesIO()
     if format == "JPEG" and image.mode not in ("L", "RGB", "CMYK"):
         image = image.convert("RGB")
     image.save(content, format)

@@ -47,7 +47,9 @@ class Metrics:
                 " `targets` in evaluation; add these two tensors to the records of its forward."
             )
         predictions, targets = scores(records["logits"], records["targets"])
-        for name, metric in self.metrics.items() if targets.numel() else ():
+        if not targets.numel():
+            return
+        for name, metric in self.metrics.items():
             try:
                 metric.update(predictions, targets)
             except (ValueError, RuntimeError, TypeError, IndexError) as error:

@@ -43,7 +43,7 @@ class TrackerHook(BaseHook):
 
     def __init__(self, config: Mapping[str, object] | None = None, **options: object):
         self.config, self.options = dict(config or {}), options
-        # This rejects options that it does not have.
+        # Options that the tracker does not have are rejected by making one.
         self.tracker(**options)
         self._all: list[TrackerHook] = []
         """The hooks for which this one does the work."""
@@ -75,11 +75,11 @@ class TrackerHook(BaseHook):
                 added = hook_class()
                 trainer.hooks.append(added)
                 added.on_start(trainer)
-        # Its end comes last, since the other hooks still write when they close.
+        # This hook ends last, since the other hooks still write when they close.
         trainer.hooks.remove(self)
         trainer.hooks.append(self)
         if rank() == 0:
-            # Its parent's name is the run's.
+            # The name of the run is that of the parent folder, which a relative path may not have.
             self._lock = RunLock(Workspace(trainer.workspace.absolute()))
         on_main(self._acquire)
 
@@ -143,7 +143,7 @@ class TrackerHook(BaseHook):
         try:
             record.end_attempt(outcome, end_step=trainer.step, **end)
         except OSError:
-            # This must not hide why training has failed.
+            # An error of writing must not hide why training has failed.
             if outcome != "failed":
                 raise
 

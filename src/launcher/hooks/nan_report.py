@@ -100,7 +100,7 @@ class NanReportHook(BaseHook):
                     with strategy.forward_context():
                         loss, _ = trainer.forward(batch)
                     if loss is not None:
-                        # This is done without a loss scale.
+                        # The backward pass is repeated without a loss scale.
                         loss.backward()
         grads = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
         bad = [name for name, grad in grads if not local(grad).isfinite().all()]
@@ -179,7 +179,9 @@ def _tensors(values: object) -> list[torch.Tensor]:
 
 def describe_not_finite(values: object) -> str | None:
     """Describe how many values are not finite, or return None if all are finite."""
-    nans = infinite = total = 0
+    nans = 0
+    infinite = 0
+    total = 0
     for tensor in _tensors(values):
         nans, infinite = nans + int(tensor.isnan().sum()), infinite + int(tensor.isinf().sum())
         total += tensor.numel()

@@ -35,7 +35,9 @@ class ProfilerHook(BaseHook):
         ranks: list[NonNegativeInt] | None = None,
         with_stack: bool = False,
     ):
-        self.start, self.steps, self.ranks = start, steps, ranks or [0]
+        self.start = start
+        self.steps = steps
+        self.ranks = ranks or [0]
         self.with_stack = with_stack
         self._profile: Any = None
 

@@ -59,7 +59,9 @@ class ProgressHook(StatsHook):
     ):
         super().__init__(interval, sync)
         self.with_records, self.eta_warmup = with_records, eta_warmup
-        self.show_units, self.live, self._clock = show_units, live, clock
+        self.show_units = show_units
+        self.live = live
+        self._clock = clock
         self._of_rank = ""
         self._bar: _Bar | None = None
 
@@ -172,10 +174,12 @@ class _Bar:
     """A line that is redrawn in place. Log records print above it; closing erases it."""
 
     def __init__(self, step: int, total: int, clock: Callable[[], float]):
-        # This takes 0.1 s, and only a terminal needs it.
+        # Importing rich takes 0.1 s, and only a terminal needs it.
         from rich.live import Live
 
-        self._line, self._clock, self._drawn_at = (step, total, list[str]()), clock, -REFRESH
+        self._line = (step, total, list[str]())
+        self._clock = clock
+        self._drawn_at = -REFRESH
         self._live = Live(self, console=console(), auto_refresh=False, transient=True)
         self._live.start(refresh=True)
 

@@ -61,7 +61,7 @@ def to_numbers(records: Mapping[str, object]) -> dict[str, object]:
 
 
 def to_number(value: object) -> object:
-    # Most are, and the checks of the others cost more.
+    # A float is the usual case, and the checks of the others cost more.
     if type(value) is float:
         return value
     if isinstance(value, Mapping):

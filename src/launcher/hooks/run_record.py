@@ -34,9 +34,12 @@ class RecordHook(BaseHook):
     """When the work on the run began (see `launcher.process.times`), set before training."""
 
     def __init__(self, config: dict[str, Any], code: dict[str, Any], begin: Callable[[], None]):
-        self.config, self.code, self.begin = config, code, begin
+        self.config = config
+        self.code = code
+        self.begin = begin
         self._loss: Any = None
-        self._is_ready = self._is_noted = False
+        self._is_ready = False
+        self._is_noted = False
         self.launched = time.time()
 
     def on_ready(self, trainer: TrainerView) -> None:

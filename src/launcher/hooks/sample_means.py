@@ -154,7 +154,9 @@ def _in_step(batches: SizedBatches) -> Iterator[tuple[object, bool]]:
             last = batch
         elif last is None and isinstance(batches, EvaluationLoader):
             last = batches.first_batch()
-        status = _HAS_BATCH if batch is not None else _EMPTY if last is None else _DONE
+        status = _HAS_BATCH
+        if batch is None:
+            status = _EMPTY if last is None else _DONE
         highest = ranks.maximum(_SIGNAL if signals.first_signal() else status)
         if highest == _SIGNAL:
             raise signals.Interrupted

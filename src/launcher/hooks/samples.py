@@ -59,7 +59,9 @@ class SamplesHook(IntervalHook):
     ):
         # No prompt is rejected as an empty one is.
         self.prompts = [prompts] if isinstance(prompts, str) else list(prompts) or [""]
-        self.interval, self.max_new_tokens, self.seed = interval, max_new_tokens, seed
+        self.interval = interval
+        self.max_new_tokens = max_new_tokens
+        self.seed = seed
         self.temperature, self.top_k = temperature, top_k
         self.encode, self.decode = encode, decode
         self._vocabulary = 0
@@ -164,7 +166,7 @@ def calls_logits(model: nn.Module) -> Iterator[None]:
     logits = declared_method(module, "logits")
     if logits is None:
         raise AttributeError(f"{type(module).__name__} declares no such method")
-    # It is set if the instance has its own.
+    # An instance may have a `forward` of its own, which is restored.
     forward = vars(module).get("forward")
     module.forward = logits
     try:

@@ -55,7 +55,10 @@ class SkipSpikesHook(IntervalHook):
             raise ConfigError(
                 "hooks.skip_spikes.loss=false: nothing is judged; set loss or grad_norm to true."
             )
-        self.sigmas, self.window, self.warmup, self.max_in_row = sigmas, window, warmup, max_in_row
+        self.sigmas = sigmas
+        self.window = window
+        self.warmup = warmup
+        self.max_in_row = max_in_row
         self.interval = interval
         self._is_judged = torch.tensor([loss, grad_norm])
         self._is_attached = False

@@ -26,13 +26,15 @@ class SourcesHook(BaseHook):
 
     def __init__(self, interval: PositiveInt = 10):
         self.interval = interval
-        self._start = self._count = 0
+        self._start = 0
+        self._count = 0
         self._end: int | None = None
         self._sums: list[Sums] = []
         """One entry for each lane of this rank, or without lanes one for all micro-batches."""
 
     def on_ready(self, trainer: TrainerView) -> None:
-        self._end = end = self._order(trainer).end()
+        end = self._order(trainer).end()
+        self._end = end
         if end is not None and trainer.step == 0 and end < self._per_step(trainer):
             raise ConfigError(
                 f"data.exhausted=stop: a source has no more samples after {end} samples of the"
@@ -41,7 +43,9 @@ class SourcesHook(BaseHook):
             )
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        self._start, self._count, self._sums = trainer.data_loader.samples, 0, []
+        self._start = trainer.data_loader.samples
+        self._count = 0
+        self._sums = []
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         number, self._count = self._count, self._count + 1

@@ -62,7 +62,7 @@ def load_hook_states(
 
 def full_state(trainer: TrainerView, options: Any) -> State:
     """Return `model`, `training_state` and the hooks' entries, in memory, as full tensors."""
-    # These imports take 1 s, and only this call needs them.
+    # Importing torch.distributed.checkpoint takes 1 s, and only this call needs it.
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model, optimizer = get_state_dict(trainer.model, trainer.optimizer, options=options)
@@ -118,7 +118,9 @@ class InMemory:
     """Full tensors by name, as hooks read them from a checkpoint."""
 
     def __init__(self, tensors: Tensors):
-        self.path, self.meta, self._tensors = Path(), dict[str, Any](), tensors
+        self.path = Path()
+        self.meta = dict[str, Any]()
+        self._tensors = tensors
 
     def names(self) -> list[str]:
         return list(self._tensors)

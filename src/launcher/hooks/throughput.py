@@ -45,7 +45,9 @@ class ThroughputHook(IntervalHook):
         peak_tflops: PositiveFloat | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self.interval, self.flops, self.peak_tflops = interval, flops, peak_tflops
+        self.interval = interval
+        self.flops = flops
+        self.peak_tflops = peak_tflops
         self._clock = clock
         self._batch: object = None
         self._flops = 0.0
@@ -55,7 +57,8 @@ class ThroughputHook(IntervalHook):
         """Targets of this rank in the interval, or None if nobody counts them."""
         self._since: tuple[float, int, int | None] | None = None
         """Time, step and samples at the start of the interval."""
-        self._paused_at = self._paused = 0.0
+        self._paused_at = 0.0
+        self._paused = 0.0
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         if not self._has_measured and self._batch is None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
@@ -15,6 +14,7 @@ from launcher.hooks.memory import max_memory
 from launcher.jobs.dry_run import trial_trainer
 from launcher.models.base import IGNORED
 from launcher.process import ranks
+from launcher.process.plural import plural
 from launcher.rundir.logs import setup_logging
 from launcher.strategies.weights import unwrap
 from launcher.train.build import logger
@@ -37,7 +37,9 @@ class CheckJob:
         watch = _Watch(vocab_size, num_classes, scales=trainer.precision.needs_scaler)
         for line in model_lines(trainer.unwrapped_model, by_module=True):
             logger.info(line)
-        trainer.hooks, trainer.lr_scheduler, trainer.state = [watch], None, TrainState(1)
+        trainer.hooks = [watch]
+        trainer.lr_scheduler = None
+        trainer.state = TrainState(1)
         try:
             trainer.train()
         except Exception as error:
@@ -67,7 +69,9 @@ def _summary(issues: list[str]) -> str:
 
 class _Watch(BaseHook):
     def __init__(self, vocab_size: object, num_classes: object, scales: bool):
-        self.vocab_size, self.num_classes, self.scales = vocab_size, num_classes, scales
+        self.vocab_size = vocab_size
+        self.num_classes = num_classes
+        self.scales = scales
         self.issues: list[str] = []
         self._is_first = True
 

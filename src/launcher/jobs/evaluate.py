@@ -55,7 +55,10 @@ class EvaluateJob:
         split: Literal["val", "test"] = "val",
         follow: bool = False,
     ):
-        self.checkpoint, self.weights, self.trust, self.split = checkpoint, weights, trust, split
+        self.checkpoint = checkpoint
+        self.weights = weights
+        self.trust = trust
+        self.split = split
         self.follow = follow
         if follow and checkpoint != "latest":
             raise ConfigError(
@@ -214,7 +217,8 @@ def _load(model: StoredModel, path: Path, weights: str | None) -> str | None:
         model.trainer.strategy.load_weights(stored)
     except (CorruptCheckpoint, OSError) as error:
         return str(error)
-    model.step = model.trainer.state.step = stored.manifest.step
+    model.step = stored.manifest.step
+    model.trainer.state.step = stored.manifest.step
     return None
 
 

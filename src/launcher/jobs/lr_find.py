@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.data.user_dataloader import keep_loader_state
 from launcher.errors import ConfigError, TrainingError
@@ -22,6 +21,7 @@ from launcher.jobs.dry_run import trial_trainer
 from launcher.optim.schedulers import set_rate
 from launcher.process import ranks
 from launcher.process.files import replace_file
+from launcher.process.plural import plural
 from launcher.process.rng import isolated_rng
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
@@ -152,7 +152,7 @@ def _keep_trainer(trainer: BaseTrainer) -> Iterator[None]:
     attributes = dict(vars(trainer))
     try:
         with isolated_rng(), keep_loader_state(data):
-            # Both may begin an epoch, and then draw random numbers.
+            # Reading a position or a batch may begin an epoch, which draws random numbers.
             position = data.state_dict() if hasattr(data, "state_dict") else None
             try:
                 yield

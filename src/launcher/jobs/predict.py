@@ -65,8 +65,12 @@ class PredictJob:
     ):
         if file is not None and Path(file).suffix != ENDING:
             raise ConfigError(f"job.file={file}: should end in {ENDING}.")
-        self.checkpoint, self.weights, self.trust = checkpoint, weights, trust
-        self.file, self.columns, self.batch_size = file, columns, batch_size
+        self.checkpoint = checkpoint
+        self.weights = weights
+        self.trust = trust
+        self.file = file
+        self.columns = columns
+        self.batch_size = batch_size
 
     def run(self, config: RunConfig) -> dict[str, object]:
         """Write the predictions, which appear once they are complete.
@@ -78,7 +82,7 @@ class PredictJob:
         model = open_model(config, self.checkpoint, self.weights, self.trust, has_loader=False)
         dataset, count = _new_samples(model.trainer)
         data, micro_batch_size = model.config.plain["data"], model.config.trainer.micro_batch_size
-        # Its checkpoint has a number in place of `auto`.
+        # The checkpoint's configuration has a number in place of `auto`.
         assert not isinstance(micro_batch_size, str)
         size = self.batch_size or micro_batch_size or data["batch_size"]
         target, log = self._target(model.config, folder), folder.path / LOG

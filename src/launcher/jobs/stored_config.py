@@ -27,7 +27,7 @@ def config_for(
     None: all.
     """
     file = checkpoint / "config.yaml"
-    # It was written by a trainer that was not composed.
+    # A trainer that was not composed writes no configuration.
     if not file.exists():
         return config
     stored = read_config(
@@ -42,7 +42,9 @@ def config_for(
     wrong = []
     for override in map(parse, config.overrides):
         key, value = override.key_or_group, override.value()
-        top, now, then = key.split(".")[0], get(composed, key), get(stored, key)
+        top = key.split(".")[0]
+        now = get(composed, key)
+        then = get(stored, key)
         is_auto = key == "trainer.micro_batch_size" and now == AUTO
         if override.is_delete() or top in (*COMMAND_LINE_KEYS, "hydra") or now == then or is_auto:
             continue

@@ -47,7 +47,7 @@ def open_model(
     )
     config = config_for(config, path, trust)
     if config.trainer.micro_batch_size == AUTO:
-        # It was written by a trainer that was not composed.
+        # A trainer that was not composed stores no size in place of `auto`.
         config = config.replace({"trainer.micro_batch_size": None})
     trainer = build_trainer(config, folder, to_train=False, has_loader=has_loader)
     stored = StoredCheckpoint(path)

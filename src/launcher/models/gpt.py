@@ -77,7 +77,9 @@ class GPT(Model):
         super().__init__()
         num_kv_heads = num_kv_heads or num_heads
         self._check_heads(dim, num_heads, num_kv_heads)
-        self.seq_len, self.num_layers, self.dropout = seq_len, num_layers, dropout
+        self.seq_len = seq_len
+        self.num_layers = num_layers
+        self.dropout = dropout
         self.head_dim, self.rope_theta = dim // num_heads, rope_theta
         if ffn_dim is None:
             ffn_dim = multiple_of * math.ceil(8 * dim / (3 * multiple_of))
@@ -270,7 +272,7 @@ def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tenso
     Frequency i of head_dim / 2 is theta^(-2i / head_dim) (Su et al. 2021, section 3.2.2). The first
     half of the sines is negated, for `rotate`.
     """
-    # They are computed in float64 and on the CPU, so that every device has the same tables.
+    # Tables are computed in float64 and on the CPU, so that every device has the same ones.
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim
     angle = torch.outer(torch.arange(seq_len, dtype=torch.float64, device="cpu"), theta**-exponent)
     cos, sin = angle.cos(), angle.sin()

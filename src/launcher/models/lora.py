@@ -29,7 +29,10 @@ class Lora:
         dropout: UnitInterval = 0.0,
         target_modules: str | list[str] | None = None,
     ):
-        self.r, self.alpha, self.dropout, self.target_modules = r, alpha, dropout, target_modules
+        self.r = r
+        self.alpha = alpha
+        self.dropout = dropout
+        self.target_modules = target_modules
 
     def apply(self, model: object) -> object:
         """Return the model with adapters, which are trained, as are the task's own layers."""

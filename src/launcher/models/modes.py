@@ -20,7 +20,7 @@ def set_modes(modes: Modes) -> None:
     for module, is_training in modes:
         if module.training != is_training:
             module.train(is_training)
-    # It may also keep a mode, and a module that two others share has been set by both.
+    # A module may keep a mode of its own, and one that two others share has been set by both.
     for module, is_training in modes:
         if module.training != is_training:
             module.training = is_training

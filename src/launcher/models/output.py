@@ -27,9 +27,9 @@ def check_output(output: object, name: str) -> None:
     parts = list(output) if isinstance(output, tuple | list) else []
     if len(parts) != 2 or not isinstance(parts[1], Mapping):
         names = ", ".join(type(part).__name__ for part in parts)
+        returned = f"({names})" if is_sequence else describe_type(output)
         raise ConfigError(
-            f"{name} should return (loss, records) with a dict of records; it returned"
-            f" {f'({names})' if is_sequence else describe_type(output)}."
+            f"{name} should return (loss, records) with a dict of records; it returned {returned}."
         )
     loss, records = parts
     if loss is not None and (issue := _loss_fault(loss)):

@@ -105,7 +105,7 @@ def from_pretrained(task: str, name: str, changes: Tree, num_labels: int | None)
     automatic = getattr(library(), CLASSES[task])
     if num_labels is not None:
         changes = {"num_labels": num_labels, "ignore_mismatched_sizes": True, **changes}
-    # This applies inside a meta context too, since the weights are read, not initialized.
+    # The CPU is used inside a meta context too, since weights are read, not initialized.
     with torch.device("cpu"):
         model = _load(name, lambda path: automatic.from_pretrained(path, **changes))
     return model.float().train()

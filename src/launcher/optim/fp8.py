@@ -65,7 +65,9 @@ class Fp8(Precision):
 
 def _layers(model: nn.Module) -> Iterator[nn.Linear]:
     units_of = declared_method(model, "shard_units")
-    for unit in [] if units_of is None else units_of():
+    if units_of is None:
+        return
+    for unit in units_of():
         for layer in unit.modules():
             # A subclass has a `forward` of its own, or is not called, as in nn.MultiheadAttention.
             if type(layer) is nn.Linear and not any(size % MULTIPLE for size in layer.weight.shape):

@@ -1,9 +1,9 @@
 """The rates of a schedule, computed without training."""
 
 import json
+import logging
 import warnings
 from array import array
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from launcher.config.schema.matters_from import Pair, before_last_line
 from launcher.config.schema.metric_direction import direction, is_better, without_noise
 from launcher.config.tree import Node, walk
 
+logger = logging.getLogger(__name__)
 STEP_SCHEDULES = ("launcher.optim.schedulers.", "torch.optim.lr_scheduler.")
 """The schedules that depend on the step or a metric alone. Another one could be any code."""
 SCHEDULED_KEYS = ("lr", "momentum", "betas")
@@ -29,7 +30,6 @@ def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
     optimizer, limit = pair.one["optimizer"], pair.steps_before_an_end
     if one is None or other is None or not (_is_known(one) and _is_known(other)):
         return 0
-    # Either may be rejected.
     try:
         with warnings.catch_warnings():
             # Torch warns of a schedule that is stepped before the optimizer.
@@ -40,7 +40,9 @@ def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
                 _course(*map(json.dumps, (node, optimizer)), tree["trainer"]["max_steps"] - 1)
                 for node, tree in ((one, pair.one), (other, pair.other))
             ]
+    # A schedule may reject its arguments with any error.
     except Exception:
+        logger.debug("The rates of %s and %s are not compared", one, other, exc_info=True)
         return 0
     (constants, here), (others, there) = courses
     if constants != others or here.shape[1] != there.shape[1] or min(len(here), len(there)) < limit:
@@ -62,13 +64,15 @@ def _course(schedule: str, optimizer: str, steps: int) -> tuple[object, torch.Te
     # Rates follow from the factors, which need no step.
     factors = dict.fromkeys(scheduler.lr_lambdas) if isinstance(scheduler, LambdaLR) else None
     values, row = array("d"), list[float]()
-    # It may have no rate after its own last step.
-    with suppress(Exception):
+    try:
         for step in range(steps):
             if step and factors is None:
                 scheduler.step()
             row = _row(scheduler) if factors is None else [factor(step) for factor in factors]
             values.extend(row)
+    # A schedule may have no rate after its own last step.
+    except (ArithmeticError, LookupError, ValueError) as error:
+        logger.debug("%s has %d rates: %s", schedule, len(values) // max(1, len(row)), error)
     return (type(scheduler), constants), torch.frombuffer(values, dtype=torch.float64).view(
         -1, len(row)
     )

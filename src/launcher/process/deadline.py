@@ -67,7 +67,9 @@ def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = N
     if threading.current_thread() is not threading.main_thread():
         return
     _state.limits = _Limits(grace, seconds_left)
-    _state.signum, _state.since, _state.end = 0, 0.0, None
+    _state.signum = 0
+    _state.since = 0.0
+    _state.end = None
     if signals.first_signal():
         _note_signal(signals.first_signal())
     if _state.pipe is None:
@@ -77,7 +79,7 @@ def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = N
         os.register_at_fork(after_in_child=_leave_to_parent)
         threading.Thread(target=_watch, name="signal-deadline", daemon=True).start()
     else:
-        # This is not a signal: the watcher reads the new limits.
+        # A zero byte is no signal: it makes the watcher read the new limits.
         os.write(_state.pipe[1], b"\0")
     signal.set_wakeup_fd(_state.pipe[1], warn_on_full_buffer=False)
 
@@ -154,7 +156,7 @@ def _check() -> float | None:
         return None
     pause = None
     if limits.seconds_left is not None and _state.asks:
-        # This may take long, and `disarm` may be called meanwhile.
+        # Asking for the time left may take long, and `disarm` may be called meanwhile.
         left = limits.seconds_left()
         _state.asks = left is None
         if left is None:
@@ -185,7 +187,7 @@ def _exit(reason: str) -> NoReturn:
 
 def force_exit(reason: str) -> NoReturn:
     """Print the main thread's stack, run the callbacks and end this process, from any thread."""
-    # It is held until the process ends.
+    # The lock is held until the process ends.
     _state.lock.acquire()
     reporter = threading.Thread(target=_report, args=(reason,), daemon=True)
     reporter.start()

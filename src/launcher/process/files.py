@@ -77,7 +77,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = path.parent / f".{path.name}.tmp"
     if temporary.is_symlink():
-        # It is nobody's that writes here, and writing would follow it.
+        # A link here is not ours, and writing would follow it.
         temporary.unlink()
     try:
         yield temporary
@@ -87,7 +87,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()
         raise
-    # Some network file systems do not let a folder be synced, and sync renames by themselves.
+    # Network file systems may not let a folder be synced, and sync renames by themselves.
     with suppress(OSError):
         fsync_folder(path.parent)
 

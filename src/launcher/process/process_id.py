@@ -54,7 +54,7 @@ def has_open(pid: int, folder: Path) -> bool:
     except FileNotFoundError:
         raise ProcessLookupError(pid) from None
     for descriptor in descriptors:
-        # It may be closed in the meantime.
+        # The descriptor may be closed in the meantime.
         with suppress(OSError):
             if descriptor.samefile(folder):
                 return True

@@ -1,6 +1,7 @@
 """Ranks connect, exchange values, and agree on a number without delaying a step."""
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from launcher.process.child import PARENT
 from launcher.process.device import get_device
 from launcher.process.rendezvous_port import MEETING, port_of
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 STARTING = 120.0
 """Seconds for which a rank that has received a signal waits for ranks that are still starting."""
@@ -100,7 +102,7 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> object:
     if ranks.world_size == 1:
         return dist.HashStore()
     env, job = os.environ, os.environ.get(MEETING, "")
-    # It may be inherited from a job in which torchrun, say, has started these ranks.
+    # The meeting may be inherited from a job in which torchrun, say, has launched these ranks.
     has_derived_port = job != "" and env["MASTER_PORT"] == str(port_of(job))
     if PARENT not in env and not has_derived_port:
         from torch.distributed.rendezvous import rendezvous
@@ -144,7 +146,7 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     _meeting.groups += 1
     _meeting.timeout = timeout
     on_gpu = device.type == "cuda"
-    # It waits for ranks that are still importing torch.
+    # The process group waits for ranks that are still importing torch.
     deadline.progress(STARTING)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
@@ -296,8 +298,8 @@ def report_failure(error: BaseException) -> None:
             FAILURE, "", f"rank {ranks.rank}: {type(error).__name__}: {error}"
         )
     # Rank 0 is gone, and so is the store.
-    except Exception:
-        pass
+    except RuntimeError as failure:
+        logger.debug("The failure of rank %d is not published: %s", ranks.rank, failure)
 
 
 def read_failure() -> str | None:
@@ -306,7 +308,9 @@ def read_failure() -> str | None:
         return None
     try:
         return _meeting.store.get(FAILURE).decode() if _meeting.store.check([FAILURE]) else None
-    except Exception:
+    # Rank 0 is gone, and so is the store.
+    except RuntimeError as failure:
+        logger.debug("The first failure of the ranks is not known: %s", failure)
         return None
 
 

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.import_path import current_folder
+from launcher.process.plural import plural
 
 LOSS = r"loss['\"]?[=: ]+['\"]?(-?(?:[0-9.]+(?:e[+-]?\d+)?|inf)|nan)"
 STEP = r"step['\"]?[=: ]+['\"]?([0-9.]+)"

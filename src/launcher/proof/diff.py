@@ -20,8 +20,12 @@ from launcher.rundir.history import is_measured, read_rows
 ATTEMPT_SUFFIXES = ("max_steps", "stop_reason", "attempt")
 """Suffixes of the names of values that say how far to train, and do not change the numbers."""
 MAX_SHOWN_VALUES = 3
-RANDOM, SAMPLES, LOSS = "random state", "samples", "loss"
-GRADIENTS, WEIGHTS, USER_PARTS = "gradients", "weights", "parts"
+RANDOM = "random state"
+SAMPLES = "samples"
+LOSS = "loss"
+GRADIENTS = "gradients"
+WEIGHTS = "weights"
+USER_PARTS = "parts"
 CAUSES = {
     RANDOM: "something draws from the global random generators outside of the steps, or seeds them",
     SAMPLES: (
@@ -90,7 +94,8 @@ def line_differences(before: Lines, after: Lines, names: tuple[str, str]) -> Ite
     """Describe the differences by step. Two NaN are equal, and 0.0 is not equal to -0.0."""
     for step in sorted({*before, *after}):
         if step not in before or step not in after:
-            yield f"step {step}: only {names[step in after]} has a line of metrics.jsonl"
+            name = names[1] if step in after else names[0]
+            yield f"step {step}: only {name} has a line of metrics.jsonl"
             continue
         for key in {**before[step], **after[step]}:
             old, new = before[step].get(key), after[step].get(key)
@@ -185,7 +190,9 @@ class TraceComparison:
     """A training without a stop, and one that was resumed at a step (`at`)."""
 
     def __init__(self, straight: Traced, resumed: Traced, at: int, since: int = 0):
-        self.straight, self.resumed, self.at = straight, resumed, at
+        self.straight = straight
+        self.resumed = resumed
+        self.at = at
         names = "the straight training", "the resumed training"
         end = straight.folder.newest_step()
         self.diff = diff(straight.folder, resumed.folder, since, end, names)

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
-from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
+from launcher.process.plural import plural
 from launcher.proof.segment import Replay, changes_in, replay
 from launcher.rundir.folder import checkpoint_steps
 from launcher.runs.act.repeat_command import add_trust, select_runs
@@ -66,7 +66,9 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
         raise ConfigError(
             f"{run.label}: has no checkpoint in {root}{target}, so there is nothing to replay."
         )
-    bounds, start, end = [0, *steps], arguments.start, arguments.end
+    bounds = [0, *steps]
+    start = arguments.start
+    end = arguments.end
     for option, step, options in (("--from", start, bounds[:-1]), ("--to", end, steps)):
         if step is not None and step not in options:
             raise ConfigError(

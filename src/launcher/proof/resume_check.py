@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint
-from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import checkpointing
 from launcher.config.schema.declared import declared, parts
 from launcher.errors import ConfigError, TrainingError
+from launcher.process.plural import plural
 from launcher.process.ranks import Ranks
 from launcher.proof.diff import TraceComparison
 from launcher.proof.scratch_run import ScratchRun

@@ -64,7 +64,10 @@ class ScratchRun(Traced):
         is_traced: bool = False,
         save_at: int | None = None,
     ):
-        self.root, self.config, self.hydra, self.ranks = root, config, hydra, ranks
+        self.root = root
+        self.config = config
+        self.hydra = hydra
+        self.ranks = ranks
         self.label = label
         self.is_traced, self.save_at = is_traced, save_at
         self.outputs = root / "outputs"
@@ -135,7 +138,9 @@ class ScratchRun(Traced):
 
 def starts_of(config: Node) -> dict[str, str]:
     """Return the paths of what a run starts from, which the copy would not find by an id."""
-    outputs, run, paths = expand(config["paths"]["outputs"]), config["run"], dict[str, str]()
+    outputs = expand(config["paths"]["outputs"])
+    run = config["run"]
+    paths = dict[str, str]()
     fork, weights = run.get("fork_from"), run.get("init_from")
     if fork and (path := checkpoint_of(outputs, fork)) is not None:
         paths["run.fork_from"] = str(path.absolute())

@@ -91,7 +91,10 @@ class Segment:
     def __init__(self, run: StoredRun, start: int, end: int, root: Path, trust: bool):
         from omegaconf import OmegaConf
 
-        self.run, self.start, self.end, self.root = run, start, end, root
+        self.run = run
+        self.start = start
+        self.end = end
+        self.root = root
         self.checkpoint = run.folder.checkpoints / step_name(end)
         self.ranks = Manifest.read(self.checkpoint).world_size
         file = self.checkpoint / "config.yaml"
@@ -129,7 +132,9 @@ def compare(segment: Segment, copy: ScratchRun) -> Replay:
     """Compare a training of the segment with the run; if they differ, add what may explain it."""
     from launcher.proof.diff import diff  # late: torch
 
-    run, start, end = segment.run, segment.start, segment.end
+    run = segment.run
+    start = segment.start
+    end = segment.end
     difference = diff(run.folder, copy.folder, start, end, ("the run", "the replay"))
     result = Replay(run.label, start, end, difference)
     if not difference.is_equal:

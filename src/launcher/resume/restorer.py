@@ -63,7 +63,10 @@ class CheckpointRestorer:
         config: str | None,
         shared: SharedStart | None,
     ):
-        self.store, self.load, self.fork, self.shared = store, load, fork, shared
+        self.store = store
+        self.load = load
+        self.fork = fork
+        self.shared = shared
         self.config = config
         self.choice = ResumeChoice()
         # In messages: a setting that chooses a checkpoint, and a way to train another run.
@@ -80,7 +83,7 @@ class CheckpointRestorer:
             return None
         trainer.resumed_from = checkpoint
         if self.choice.is_shared:
-            # It is `<name>/<id>/checkpoints/step-...`.
+            # The checkpoint is `<name>/<id>/checkpoints/step-...`.
             run = checkpoint.parents[1].name
             trainer.logger.info("New run. Shares steps 0 to %d with %s.", trainer.step, run)
         else:
@@ -130,7 +133,8 @@ class CheckpointRestorer:
         If any rank finds damage, all ranks take the next older checkpoint, which overwrites
         everything that was loaded.
         """
-        problem = misfit = None
+        problem = None
+        misfit = None
         try:
             self._restore(trainer, StoredCheckpoint(path))
         except CorruptCheckpoint as error:
@@ -255,7 +259,8 @@ class CheckpointRestorer:
                 " under that strategy, or run job=export under it and start a new run with"
                 " run.init_from=<model.safetensors>."
             )
-        trainer.is_fork = is_fork = self.choice.is_fork
+        is_fork = self.choice.is_fork
+        trainer.is_fork = is_fork
         mine = stored.rank_state(trainer.strategy.ranks.rank)
         same_ranks = stored.manifest.world_size == trainer.strategy.ranks.world_size
         own = mine if same_ranks else None

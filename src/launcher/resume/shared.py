@@ -299,10 +299,11 @@ class SharedStart:
         manifest = Manifest.read(path)
         folder = store.begin(manifest.step)
         files = [write_file(folder / "config.yaml", [self.texts["config.yaml"].encode()])]
-        for file in path.glob("rank-*.json") if states else ():
-            tree = json.loads(file.read_bytes())
-            tree["hooks"] = with_states(tree["hooks"], states)
-            files.append(write_json(folder / file.name, tree))
+        if states:
+            for file in path.glob("rank-*.json"):
+                tree = json.loads(file.read_bytes())
+                tree["hooks"] = with_states(tree["hooks"], states)
+                files.append(write_json(folder / file.name, tree))
         own = [entry.name for entry in files]
         for entry in manifest.files:
             if entry.name in own:

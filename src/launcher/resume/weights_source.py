@@ -27,7 +27,7 @@ def fit_names(reader: ShardReader, names: Iterable[str]) -> ShardReader:
     """
     wanted, stored = set(names), reader.names()
     if any(name.startswith(MODEL) for name in stored):
-        # This is a checkpoint, which is read without its optimizer.
+        # A checkpoint is read without its optimizer.
         stored = [name for name in stored if name.startswith(MODEL)]
     plain = {name.removeprefix(MODEL): name for name in stored}
     ways = [

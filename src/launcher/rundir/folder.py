@@ -106,7 +106,7 @@ def is_copy(folder: Path, written_for: str | None) -> bool:
     """Return whether a file was copied here: the folder it was written for exists elsewhere."""
     try:
         return written_for is not None and not folder.samefile(written_for)
-    # It was moved, or is not visible from this machine.
+    # The folder was moved, or is not visible from this machine.
     except OSError:
         return False
 
@@ -247,4 +247,6 @@ class RunFolder:
 class Workspace(RunFolder):
     """The workspace of a Python program's trainer, which has no configuration to change."""
 
-    key, another, elsewhere = "workspace", "use another workspace", "use another workspace"
+    key = "workspace"
+    another = "use another workspace"
+    elsewhere = "use another workspace"

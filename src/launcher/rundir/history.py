@@ -48,7 +48,8 @@ class Curve:
             weight: weight of the average so far, from 0 (no change) to below 1.
             log: average the logarithms, for a logarithmic scale; leaves out values up to 0.
         """
-        mean = total = 0.0
+        mean = 0.0
+        total = 0.0
         result = Curve()
         for x, y in self.points():
             if math.isfinite(y) and (y > 0 or not log):
@@ -120,7 +121,9 @@ class History:
 
 
 def _elapse(rows: Sequence[Row], starts: Mapping[int, float]) -> Iterator[float]:
-    total, last, attempt = 0.0, None, None
+    total = 0.0
+    last = None
+    attempt = None
     for row in rows:
         now, number = as_number(row.get("time")), row.get("attempt")
         if now is not None:

@@ -34,7 +34,8 @@ def digest_imported_sources() -> dict[str, str]:
         if entry is None or entry[0] is not spec:
             if (digest := digest_of(path)) is None:
                 continue
-            entry = _imported[path] = (spec, digest)
+            entry = (spec, digest)
+            _imported[path] = entry
         sources[key] = entry[1]
     return dict(sorted(sources.items()))
 

@@ -70,8 +70,11 @@ class RunLock:
         on_lost: Callable[[str], None] | None = None,
     ):
         self.folder, self.path = folder, folder.lock_path
-        self.beat, self.silence, self.sleep, self.on_lost = beat, silence, sleep, on_lost
-        # This process, while it holds the lock.
+        self.beat = beat
+        self.silence = silence
+        self.sleep = sleep
+        self.on_lost = on_lost
+        # The holder is this process, or None while it does not hold the lock.
         self.holder: Holder | None = None
         self._attempts_before = 0
         self._has_record = False  # run.json was seen while this process held the lock
@@ -99,7 +102,7 @@ class RunLock:
             with self._lock_file(me) as temporary:
                 while not place(temporary, self.path) and not self._replace_dead(temporary):
                     pass
-            # It shows others that this process works on the run (see `signal_holder`).
+            # An open folder shows others that this process works on the run (see `signal_holder`).
             self._descriptor = os.open(self.folder.path, os.O_RDONLY)
         # Read after the lock is taken: any attempt that appears later is another process's.
         self._attempts_before = len(RunOnDisk.read(self.folder).attempts)
@@ -177,7 +180,7 @@ class RunLock:
 
     def _put_back(self, holder: Holder) -> bool:
         """Create a removed lock file again, unless another process has begun an attempt."""
-        # These began after this process acquired the lock.
+        # Attempts that began after this process acquired the lock come last.
         attempts = RunOnDisk.read(self.folder).attempts[self._attempts_before :]
         if any((each["host"], each["pid"]) != (holder.host, holder.pid) for each in attempts):
             return False
@@ -237,7 +240,7 @@ class RunLock:
         """Replace a dead holder's lock; return False if it must be examined again."""
         held = read_holder(self.path)
         if held is None and not os.path.lexists(self.path):
-            # It was released in the meantime.
+            # The lock was released in the meantime.
             return False
         if self._is_alive(held, temporary):
             raise ConfigError(rejection(self.folder, read_holder(self.path) or held))

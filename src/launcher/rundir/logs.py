@@ -102,7 +102,7 @@ def _is_broken(stream: TextIO, probe: str) -> bool:
         stream.flush()
         # Only errors are polled.
         poll.register(stream, 0)
-    # It is closed, or has no file, as in a notebook.
+    # The stream is closed, or has no file, as in a notebook.
     except ValueError:
         return False
     except OSError:
@@ -202,9 +202,10 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
         handler.setFormatter(logging.Formatter(text, "%H:%M:%S"))
         handler.of_launcher = True  # type: ignore[attr-defined]
         root.addHandler(handler)
-    for record in records if file is not None else ():
-        # This is the file's handler, even if the screen is diverted to it.
-        handlers[-1].handle(record)
+    if file is not None:
+        # The last handler is the file's, even if the screen is diverted to it.
+        for record in records:
+            handlers[-1].handle(record)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
 

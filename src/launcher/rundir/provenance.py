@@ -8,8 +8,10 @@ import sys
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from launcher.process.git import run_git
+from launcher.process.plural import plural
 from launcher.rundir.imported_sources import imported_files
 from launcher.rundir.repositories import other_repositories
 
@@ -153,11 +155,11 @@ def machine_state(
     return state | ({} if data is None else {"data": data})
 
 
-def describe_machine(machine: Mapping[str, object]) -> str:
+def describe_machine(machine: Mapping[str, Any]) -> str:
     """Format `machine_state` without the data. Equal lines should compute equal bits."""
     words = {
         **{key: str(value) for key, value in machine.items() if key != "data"},
-        "threads": f"{machine['threads']} thread{'s'[: machine['threads'] != 1]}",
+        "threads": plural(machine["threads"], "thread"),
     }
     return ", ".join(words.values())
 

@@ -75,7 +75,8 @@ class RunRecord:
         self.folder, self.path = folder, folder.record_path
         self.check_lock = check_lock
         self.clock, self.timer = clock, timer
-        self._began_at = self._began = 0.0
+        self._began_at = 0.0
+        self._began = 0.0
         self.interval = interval
         self.written_at: float | None = None
         self.data: RecordData = {
@@ -247,7 +248,7 @@ class RunRecord:
             attempt["outcome"], attempt["reason"] = outcome, reason[:500]
             if exit_code is not None:
                 attempt["exit_code"] = exit_code
-        # It failed before it began an attempt.
+        # The run failed before it began an attempt.
         elif outcome == "failed":
             self._add_closed(outcome, reason, exit_code)
         self.data["state"] = outcome
@@ -330,7 +331,7 @@ class RunRecord:
             }
         )
         self.data["state"] = "failed" if outcome == "killed" else outcome
-        # This is the last write, so no later one can replace it.
+        # The last write must succeed, as no later one replaces it.
         patiently(self._write)
 
     def name_by(self, identity: Mapping[str, object], configured_id: str) -> None:
@@ -401,10 +402,10 @@ class RunRecord:
         if attempt is None or attempt.get("outcome") is not None:
             return
         reason = "the process ended without recording why: killed, machine down, or disk full"
-        # Its last write may be older than its newest checkpoint.
+        # The record's last write may be older than the newest checkpoint.
         self.data["step"] = max(self.step, self.folder.newest_step())
         attempt.update({"outcome": "killed", "end_step": self.step, "reason": reason})
-        # This is the last known time of the attempt.
+        # The record's last write is the last known time of the attempt.
         attempt["ended"] = iso(self.path.stat().st_mtime)
 
     def _write(self) -> None:

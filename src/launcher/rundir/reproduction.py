@@ -70,7 +70,7 @@ def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] |
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=pipe, stdout=nothing, stderr=nothing)
     assert process.stdin is not None
-    # It may have ended, and then there is nobody to tell.
+    # The writer may have ended, and then nothing is written.
     with suppress(OSError), process.stdin as words:
         words.write(json.dumps([imported_files(), files_outside_snapshot()]).encode())
     atexit.register(process.wait)
@@ -111,11 +111,11 @@ def environment() -> str:
 
     requirements = set()
     for distribution in distributions():
-        # Its `name` and `version` parse the whole file, twice: a third of the CPU time of a short
-        # run.
+        # A distribution's `name` and `version` parse the whole file, twice: a third of the CPU time
+        # of a short run.
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
         fields = dict(FIELD.findall(text.partition("\n\n")[0]))
-        # It was installed from a folder, a file or a repository.
+        # The file direct_url.json says that a folder, a file or a repository was installed.
         is_local = distribution.read_text("direct_url.json") is not None
         if len(fields) == 2:
             mark = "  # not from an index" if is_local else ""
@@ -196,7 +196,9 @@ def _list_sources(root: Path, outputs: Path) -> list[str]:
 
 def _bound(diff: bytes) -> bytes:
     """Remove files that look like secrets or are too large from a difference."""
-    changes, comments, total = list[bytes](), list[bytes](), 0
+    changes = list[bytes]()
+    comments = list[bytes]()
+    total = 0
     for part in re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE):
         name = part.partition(b"\n")[0].rpartition(b" b/")[2].strip(b'"')
         total += len(part)

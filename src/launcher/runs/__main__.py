@@ -119,13 +119,15 @@ def suggest(word: str) -> str:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; options, runs, filters and overrides come in any order."""
     if words and words[0] in ("-h", "--help"):
-        # This ends the process.
+        # Help ends the process.
         build_parser().parse_args(words)
     outputs, (verb, *rest), after = split_words(words)
     if verb not in repeat_command.VERBS:
         rest, after = [*rest, *after], []
     parsed = verb_parser(verb).parse_intermixed_args(rest)
-    parsed.verb, parsed.after, parsed.outputs = verb, after, outputs
+    parsed.verb = verb
+    parsed.after = after
+    parsed.outputs = outputs
     # The default folder may be missing: its first run is still to come.
     if parsed.outputs != OUTPUTS and not parsed.outputs.is_dir():
         raise ConfigError(f"--outputs={parsed.outputs}: there is no such folder.")

@@ -154,7 +154,7 @@ def is_named(run: StoredRun, word: str) -> bool:
     """Return whether a word is part of a run's name, or begins its id, or is its folder."""
     if word in run.name or run.id.startswith(word):
         return True
-    # Neither a name nor an id has one.
+    # A slash is in no name and no id.
     is_folder = "/" in word and os.path.realpath(expand(word)) == os.path.realpath(run.path)
     return is_folder or word == run.label
 

@@ -19,8 +19,8 @@ from launcher.checkpoint.store import (
     TEMPORARY,
     CheckpointStore,
 )
-from launcher.config.messages import plural
 from launcher.process.byte_sizes import folder_size, size
+from launcher.process.plural import plural
 from launcher.process.text_table import TextTable
 from launcher.runs.format import duration
 from launcher.runs.stored_run import StoredRun
@@ -154,12 +154,15 @@ def cells(checkpoint: FoundCheckpoint, reads: bool = False) -> list[str]:
     if checkpoint.written is None:
         state = f"damaged, {checkpoint.path.name} leads nowhere"
         return [checkpoint.run.label, step, "-", "-", state]
-    is_whole = reads and not checkpoint.problem and not checkpoint.is_unfinished
-    first = ["damaged"] * checkpoint.is_damaged + ["whole"] * is_whole
+    marks = list(checkpoint.marks)
+    if reads and not checkpoint.problem and not checkpoint.is_unfinished:
+        marks.insert(0, "whole")
+    if checkpoint.is_damaged:
+        marks.insert(0, "damaged")
     return [
         checkpoint.run.label,
         step,
         size(checkpoint.size),
         duration(time.time() - checkpoint.written),
-        ", ".join([*first, *checkpoint.marks]) or "-",
+        ", ".join(marks) or "-",
     ]

@@ -4,9 +4,9 @@ import io
 from pathlib import Path
 from typing import Any
 
-from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.files import expand
+from launcher.process.plural import plural
 from launcher.runs.filters import select
 from launcher.runs.find_runs import ask_queue, find_runs
 from launcher.runs.look.differences import differences

@@ -79,7 +79,7 @@ class StoredRun(RunOnDisk):
         if state == "running" and not is_held(self.folder, silence):
             if self.job is None:
                 return "stale"
-            # It is suspended, or it starts again.
+            # The job is suspended, or it starts again.
             return "queued" if self.job.is_pending else "running"
         if state == "queued" and self.job is None and (self.queue_known or self.note is None):
             return "stale"

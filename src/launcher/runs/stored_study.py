@@ -136,7 +136,7 @@ class StoredStudy:
         states = ["COMPLETE" if math.isfinite(each) else "FAIL" for each in values]
         study = optuna.create_study(direction=self.goal.direction)
         self._add_trials(study, states, values)
-        # This hides the warning that there are few trials.
+        # The warning that there are few trials is hidden.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return optuna.importance.get_param_importances(study)

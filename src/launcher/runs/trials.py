@@ -7,7 +7,7 @@ run, so each of them has a file in the study's folder.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,11 +51,10 @@ class Goal:
 class Trial:
     """One point of the search space, and the run that trains it.
 
-    The fields from `number` to `failures` are in the record of the run, the later ones are read.
-    `sampled` has Optuna's values, which are not rounded; `attributes` are notes of its sampler. The
-    trial pauses at `target` until it is promoted. At `pruned` it was stopped because others were
-    better, and `cancelled` counts as that. Without a `run` the configuration is invalid
-    (`rejection`).
+    The record of the run has `RECORDED_FIELDS`. `sampled` has Optuna's values, which are not
+    rounded; `attributes` are notes of its sampler. The trial pauses at `target` until it is
+    promoted. At `pruned` it was stopped because others were better, and `cancelled` counts as that.
+    Without a `run` the configuration is invalid (`rejection`).
     """
 
     goal: Goal
@@ -166,8 +165,20 @@ class Trial:
         return value(self.curve, self.goal.value, self.goal.mode, step)
 
 
-RECORDED_FIELDS = [each.name for each in fields(Trial)]
-RECORDED_FIELDS = RECORDED_FIELDS[1 : RECORDED_FIELDS.index("run")]
+RECORDED_FIELDS = (
+    "number",
+    "sampled",
+    "distributions",
+    "attributes",
+    "origin",
+    "rejection",
+    "bracket",
+    "target",
+    "pruned",
+    "cancelled",
+    "failures",
+)
+"""Fields of a trial that are in the record of the run. The others are read."""
 
 
 def as_json(space: "Mapping[str, BaseDistribution]") -> dict[str, object]:
@@ -213,7 +224,7 @@ def _trials_of(file: Path, study: str) -> list[TrialData]:
     """Read the trials of a study in a record, or none if the file is damaged."""
     try:
         content = patiently(lambda: read_file(file))
-        # Most runs are of others, and parsing takes ten times longer than this.
+        # Runs of other studies are the usual case, and parsing takes ten times longer.
         if json.dumps(study).encode() not in content:
             return []
         return [one for one in parse_record(content).get("trials", ()) if one["study"] == study]

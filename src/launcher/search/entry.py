@@ -14,11 +14,11 @@ from launcher.cli.sweep_queue import say
 from launcher.config.compose.composer import Command
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
-from launcher.config.messages import plural
 from launcher.config.tree import Node, get
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process.files import expand, remove_empty
+from launcher.process.plural import plural
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
 from launcher.runs.trials import STUDIES, as_json
@@ -113,9 +113,8 @@ def make_search(
 ) -> Search:
     """Make the search of a command."""
     rungs = rungs_of(settings, probe.plain)
-    name = words.sweep = (
-        f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
-    )
+    name = f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
+    words.sweep = name
     outputs = expand(probe.plain["paths"]["outputs"])
     folder = outputs / STUDIES / name
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from launcher.config.messages import plural
 from launcher.config.schema.metric_direction import sort_best_first
 from launcher.process.files import replace_file
+from launcher.process.plural import plural
 from launcher.process.text_table import TextTable
 from launcher.runs.format import number as short
 from launcher.runs.look.listing import shorten_keys
@@ -31,19 +31,18 @@ def conclude(search: Search) -> None:
     """Print and write the results, or raise a SystemExit if no trial has completed."""
     counts = Counter(trial.status for trial in search.trials)
     trial_table(search).print()
-    more = len(search.trials) - MAX_ROWS
-    print(
-        f"{f'and {more} more; ' if more > 0 else ''}{search.folder}:"
-        f" {plural(len(search.trials), 'trial')}, "
-        f"{', '.join(f'{count} {status}' for status, count in counts.items())}"
-    )
+    hidden = len(search.trials) - MAX_ROWS
+    more = f"and {hidden} more; " if hidden > 0 else ""
+    states = ", ".join(f"{count} {status}" for status, count in counts.items())
+    print(f"{more}{search.folder}: {plural(len(search.trials), 'trial')}, {states}")
     best = best_of(search.trials, search.settings)
     if best is None:
         print("No trial has completed.", file=sys.stderr, flush=True)
         raise SystemExit(1)
     write_results(search, best)
     print(f"Best: trial {best.number}, {best.describe()}, run {best.run}")
-    print(f"  {shlex.join(f'{key}={value}' for key, value in best.params.items())}", flush=True)
+    params = shlex.join(f"{key}={value}" for key, value in best.params.items())
+    print(f"  {params}", flush=True)
 
 
 def trial_table(search: Search) -> TextTable:

@@ -57,8 +57,14 @@ class Search:
         rungs: list[int],
         say: Callable[[str], None],
     ):
-        self.folder, self.outputs, self.settings, self.space = folder, outputs, settings, space
-        self.fixed, self.compose, self.runner, self.rungs = fixed, compose, runner, rungs
+        self.folder = folder
+        self.outputs = outputs
+        self.settings = settings
+        self.space = space
+        self.fixed = fixed
+        self.compose = compose
+        self.runner = runner
+        self.rungs = rungs
         self.say = say
         self.enqueue = [check_enqueued(params, space) for params in settings.enqueue]
         self.trials: list[Trial] = []
@@ -199,17 +205,19 @@ class Search:
         """Prune an interrupted trial that a killed search has stopped, or would have."""
         if self.settings.pruner != "median" or (step := self._find_rejection(trial)) is None:
             return False
-        self._decide(trial, pruned=step)
+        trial.pruned = step
+        self._decide(trial)
         self.say(f"trial {trial.number}: pruned at step {step}")
         return True
 
     def _promote(self, trial: Trial, target: int | None, why: str) -> Trial:
-        self._decide(trial, target=target)
+        trial.target = target
+        self._decide(trial)
         self.say(f"trial {trial.number}: {why}, resumes")
         return trial
 
-    def _decide(self, trial: Trial, **decisions: object) -> None:
-        vars(trial).update(decisions)
+    def _decide(self, trial: Trial) -> None:
+        """Record a trial that was changed, and tell the sampler."""
         self.record(trial)
         self.sampling.follow(trial)
 
@@ -227,7 +235,9 @@ class Search:
             trial.run = job.run
             twin = next((other for other in self.trials if other.run == trial.run), None)
         if twin is not None:
-            trial.target, trial.pruned, trial.failures = twin.target, twin.pruned, twin.failures
+            trial.target = twin.target
+            trial.pruned = twin.pruned
+            trial.failures = twin.failures
         self.record(trial, job)
         self.trials.append(trial)
         trial.look(self.outputs)
@@ -274,7 +284,7 @@ class Search:
         for trial in self.trials:
             if trial.run in seen:
                 trial.look(self.outputs)
-                # This holds whatever the state in run.json is, since its process has not ended yet.
+                # A busy trial is running whatever run.json says, since its process has not ended.
                 if trial.run in busy_runs:
                     trial.state = "running"
                 self._check_objective(trial)
@@ -306,23 +316,27 @@ class Search:
         elif status == "failed":
             text = f"failed: {trial.describe()}"
         elif code == CANCELLED:
-            self._decide(trial, pruned=trial.step, cancelled=True)
+            trial.pruned = trial.step
+            trial.cancelled = True
+            self._decide(trial)
             text = f"was cancelled at step {trial.step}; it counts as pruned"
         elif code > 128 or -code in signals.HANDLED:
-            # It is negative if the signal came before the trial could handle it.
+            # The code is negative if the signal came before the trial could handle it.
             text = f"was stopped by a signal at step {trial.step}"
         elif code == 2:
             rejection = self.runner.why(trial.number, code)
-            # It is started again once the other process has ended.
+            # The trial is started again once the other process has ended.
             if ON_RUN in rejection:
                 return
-            self._decide(trial, rejection=rejection)
+            trial.rejection = rejection
+            self._decide(trial)
             text = f"is invalid: {rejection}"
-        # It is at an earlier rung, so it is started again.
+        # A paused run is at an earlier rung, so it is started again.
         elif trial.state == "paused":
             return
         else:
-            self._decide(trial, failures=trial.failures + 1)
+            trial.failures += 1
+            self._decide(trial)
             again = "" if trial.status == "failed" else "; it is started again"
             text = f"failed: {self._why(trial, code)}{again}"
         self.say(f"trial {trial.number}: {text}")

@@ -67,7 +67,10 @@ class SlurmRunner(Runner):
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.outputs, self.study, self.say, self.clock = outputs, study, say, clock
+        self.outputs = outputs
+        self.study = study
+        self.say = say
+        self.clock = clock
         self.due: dict[int, Job] = {}
         """Trials that SLURM does not have yet."""
         self.submitted: dict[int, Submitted] = {}
@@ -76,7 +79,8 @@ class SlurmRunner(Runner):
         self.missing: dict[str, int] = {}
         self.code: Path | None = None
         self.retry_at = 0.0
-        self.is_rejected = self.is_silent = False
+        self.is_rejected = False
+        self.is_silent = False
 
     # -------------------------------------------------------------------------------- what is begun
     def adopt(self, runs: Mapping[int, str]) -> None:
@@ -97,7 +101,7 @@ class SlurmRunner(Runner):
         self.due[number] = Job(config)
 
     def describe_start(self, step: int) -> str:
-        return f"is being submitted{f' to resume at step {step}' if step else ''}"
+        return f"is being submitted to resume at step {step}" if step else "is being submitted"
 
     def flush(self) -> None:
         """Submit the trials that were started, several as one array."""
@@ -139,7 +143,8 @@ class SlurmRunner(Runner):
         self.is_rejected = True
 
     def _register(self, number: int, trial: Submitted) -> None:
-        self.submitted[number] = self.latest[number] = trial
+        self.submitted[number] = trial
+        self.latest[number] = trial
 
     # ---------------------------------------------------------------------------- what has happened
     def running(self) -> set[int]:
@@ -187,15 +192,15 @@ class SlurmRunner(Runner):
     def why(self, number: int, code: int) -> str:
         """Explain why a trial failed, if its run has no reason."""
         trial = self.latest[number]
+        text = f"SLURM job {trial.job_id} left the queue without a reason"
         says = last_line(trial.log)
-        return (
-            f"SLURM job {trial.job_id} left the queue without a reason{f': {says}' if says else ''}"
-        )
+        return f"{text}: {says}" if says else text
 
     def _report_phase(self, number: int, run: StoredRun, job: QueuedJob) -> None:
         trial = self.submitted[number]
         was_preempted = run.record.get("state") == "preempted"
-        phase = "running" if not job.is_pending else "preempted" if was_preempted else "pending"
+        waiting = "preempted" if was_preempted else "pending"
+        phase = waiting if job.is_pending else "running"
         if phase == trial.phase:
             return
         trial.phase = phase
@@ -238,8 +243,7 @@ class SlurmRunner(Runner):
         if self.submitted:
             self.say(
                 f"Left in SLURM's queue: {format_trials(self.submitted)}. The same command"
-                f" continues the"
-                f" study; python -m launcher.runs cancel run.sweep={self.study}"
+                f" continues the study; python -m launcher.runs cancel run.sweep={self.study}"
                 f" --outputs={shlex.quote(str(self.outputs))} cancels them."
             )
 

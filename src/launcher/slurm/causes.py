@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from launcher.config.messages import plural
+from launcher.process.plural import plural
 from launcher.slurm.scheduler import CANCELLED, ENDING, JobInfo
 
 Cause = Literal[

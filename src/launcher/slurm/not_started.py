@@ -54,7 +54,9 @@ def silent_end(code: int) -> str:
 
 def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     """Record an end in the middle of the run, and return whether there was one."""
-    record, job, reason = own_record(folder), slurm_job_id(), silent_end(code)
+    record = own_record(folder)
+    job = slurm_job_id()
+    reason = silent_end(code)
     attempt = None if record is None else record.attempt
     if (
         record is None
@@ -65,7 +67,7 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     ):
         return False
     print(f"SLURM job {job}: failed: {reason}", flush=True)
-    # It also removes the lock of the process, which would look alive from other nodes for a while.
+    # Taking the lock also removes the process's, which looks alive from other nodes for a while.
     with RunLock(folder):
         record.revise("failed", exit_code=1, reason=reason, slurm_job_id=job)
     return True

@@ -57,7 +57,7 @@ def run_guarded(
     if job is None or "SLURM_JOB_NODELIST" not in os.environ:
         return work()
     policy = Requeue(folder, job, budget, runs=runs)
-    # This is a trial of a search, or a run of a sweep. Their parent, in the same job, stops them
+    # The parent of a search's trial, or of a sweep's run, is in the same job. It stops them
     # and requeues.
     if "LAUNCHER_PARENT" in os.environ:
         return policy.without_requeue(work)
@@ -96,7 +96,10 @@ class Requeue:
         sleep: Callable[[float], None] = time.sleep,
         runs: Sequence[RunFolder] = (),
     ):
-        self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
+        self.folder = folder
+        self.job = job
+        self.budget = budget
+        self.sleep = sleep
         self.runs = runs if folder is None else [folder]
         self.restarts = restart_count()
         self.requested: Cause | None = None
@@ -259,8 +262,8 @@ class Requeue:
             cause = cause_of(info, stop.signum, self.restarts)
         received_at = time.time() - (time.monotonic() - stop.received_at)
         if cause == "preempted" and was_ended_at(info, received_at):
-            # It was cancelled in the second in which it was preempted, since at the end of a grace
-            # period, SLURM would have requeued it.
+            # The job was cancelled in the second in which it was preempted, since at the end of a
+            # grace period, SLURM would have requeued it.
             with_grace = scheduler.preempts_by_requeue(
                 os.environ.get("SLURM_JOB_PARTITION"), with_grace=True
             )
@@ -341,7 +344,7 @@ class Requeue:
         if run is None or not run.record_path.exists():
             return
         holder = find_local_holder(run)
-        # This is a forced exit.
+        # A forced exit leaves the run held by this process.
         is_ours = holder is not None and holder.pid == os.getpid()
         if is_held_in_job(run) and not is_ours:
             return
@@ -371,7 +374,7 @@ def _announce(code: int) -> None:
         until = time.monotonic() + 5
         while store.add(READ_KEY, 0) < others and time.monotonic() < until:
             time.sleep(0.02)
-    except Exception as error:
+    except RuntimeError as error:
         logger.debug("The other ranks did not get the exit code: %s", error)
 
 
@@ -392,5 +395,7 @@ def _await_decision() -> int | None:
         code = int(store.get(STOP_KEY))
         store.add(READ_KEY, 1)
         return code
-    except Exception:
+    # The store raises a RuntimeError once rank 0 is gone.
+    except RuntimeError as error:
+        logger.debug("Rank 0 has announced no exit code: %s", error)
         return None

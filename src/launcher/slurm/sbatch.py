@@ -135,10 +135,10 @@ class Script:
         flags.setdefault("error", flags["output"])
         if count is not None:
             flags["array"] = f"0-{count - 1}" + (f"%{parallelism}" if parallelism else "")
-        lines = [
-            f"#SBATCH --{key}{'' if value is True else f'={shlex.quote(str(value))}'}"
-            for key, value in sorted(flags.items())
-        ]
+        lines = []
+        for key, value in sorted(flags.items()):
+            setting = "" if value is True else f"={shlex.quote(str(value))}"
+            lines.append(f"#SBATCH --{key}{setting}")
         return "\n".join(["#!/bin/bash", "", *lines, "", self.command(path), ""])
 
 

@@ -151,9 +151,10 @@ def call(command: Sequence[str], timeout: float = TIMEOUT, input: str = "") -> s
         raise NoAnswer(f"{command[0]} did not answer within {timeout:g} s") from None
     if done.returncode != 0:
         message = " ".join((done.stderr or done.stdout).split())
+        problem = message or f"exit code {done.returncode}"
         is_busy = any(words in message.lower() for words in UNREACHABLE)
         cls = NoAnswer if is_busy else SchedulerError
-        raise cls(f"{' '.join(command[:2])} failed: {message or f'exit code {done.returncode}'}")
+        raise cls(f"{' '.join(command[:2])} failed: {problem}")
     return done.stdout
 
 
@@ -324,7 +325,7 @@ def cancel(jobs: Sequence[str]) -> dict[str, str]:
         except NoAnswer:
             raise
         except SchedulerError as error:
-            # It has cancelled the others. Cancelling them again does nothing.
+            # The other jobs of the batch are cancelled by now. Cancelling them again does nothing.
             if len(batch) == 1:
                 rejected[batch[0]] = str(error)
             else:

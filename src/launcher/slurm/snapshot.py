@@ -29,7 +29,10 @@ def take(folder: Path) -> Path:
     untracked files and of the copied modules. `code.diff` has the uncommitted changes.
     """
     root = _repository()
-    diff, untracked, modules, commits = "", [], [], {}
+    diff = ""
+    untracked = []
+    modules = []
+    commits = {}
     for subfolder in ["", *list_submodules(root)]:
         tracked, generated = (
             list_files(root / subfolder, "ls-files", "-z"),

@@ -171,7 +171,7 @@ def freeze(
         **code,
     }
     saved["signature"] = record_signature(FROZEN, saved)
-    # This is written before run.json, since a run that is `queued` has a job.
+    # The frozen configuration is written before run.json, since a `queued` run has a job.
     replace_file(folder.path / FROZEN, json.dumps(saved, default=str).encode())
     RunRecord(folder).queue(command_record(config, hydra))
 

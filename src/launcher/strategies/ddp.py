@@ -55,7 +55,7 @@ class DdpStrategy(NativeStrategy):
         from torch.nn.parallel import DistributedDataParallel
 
         model = self.make_model(build_model)
-        # It gets the unwrapped model, whose names and methods it may use.
+        # The optimizer gets the unwrapped model, whose names and methods it may use.
         optimizer = build_optimizer(model)
         if self.lanes is not None:
             # DDP adds the ranks in an order of its own, so here `step` exchanges the gradients.
@@ -99,7 +99,7 @@ def settle_buckets(wrapped: Any) -> None:
     """
     parameters = [p for p in wrapped.parameters() if p.requires_grad]
     model: Any = wrapped.module
-    # It is set if the instance replaces its class's.
+    # An instance may have a `forward` of its own, which is restored.
     forward = vars(model).get("forward")
     # A loss is a real number.
     model.forward = lambda start: sum((p.sum().real for p in parameters), start)

@@ -44,7 +44,9 @@ class ExternalStrategy(NativeStrategy):
         state_dict_options: object,
     ):
         self.ranks = Ranks(rank(), world_size(), 0)
-        self.plan, self.precision, self.device = plan, precision, device
+        self.plan = plan
+        self.precision = precision
+        self.device = device
         self.attach(model, optimizer, scaler)
         wrapper: Any = None if plan.sync_every_micro_batch else model
         self._no_sync = wrapper.no_sync if exchanges_gradients(wrapper) else None
@@ -83,7 +85,7 @@ class ExternalStrategy(NativeStrategy):
             reject_misfits(problems)
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
-        # This is a model under fully_shard.
+        # A model under fully_shard has a switch, which is set when it changes.
         if self._set_sync is not None and enabled is not self._syncs:
             self._syncs = enabled
             self._set_sync(enabled)

@@ -36,7 +36,8 @@ def reject_changes(strategy: Strategy, is_compiled: bool) -> Iterator[None]:
     module = unwrap(strategy.model)
     sharded = {name for name, p in module.named_parameters() if is_sharded(p)}
     with ExitStack() as stack:
-        for name, part in module.named_modules() if sharded else ():
+        parts = list(module.named_modules()) if sharded else []
+        for name, part in parts:
             if is_compiled:
                 _check_max_norm(part, name)
             else:

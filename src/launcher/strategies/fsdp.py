@@ -185,7 +185,9 @@ class FsdpStrategy(NativeStrategy):
         fully_shard(model, reshard_after_forward=False, **options)
         self._prefetch(list(reversed(units)))
         self._shards = [module for module in model.modules() if is_fully_sharded(module)]
-        for module in self._shards if self.lanes is not None else ():
+        if self.lanes is None:
+            return
+        for module in self._shards:
             sharded: Any = module
             sharded.set_custom_reduce_scatter(TreeReduceScatter())
             # The loss is divided by the number of lanes, so exchanged values are only added.

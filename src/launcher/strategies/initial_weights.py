@@ -1,5 +1,6 @@
 """Initial weights, which are the same under every strategy and on any number of ranks."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,8 @@ from launcher.models.own_memory import give_own_memory
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import BuildModel
+
+logger = logging.getLogger(__name__)
 
 
 def build(build_model: BuildModel, device: torch.device) -> nn.Module:
@@ -42,8 +45,9 @@ def outline(build_model: BuildModel) -> nn.Module | None:
     try:
         with torch.device("meta"):
             model = build_model()
+    # An error that the meta device has not caused is raised again when the model is built.
     except Exception:
-        # Any other error is raised again when the model is built on a real device.
+        logger.debug("The model cannot be built without memory", exc_info=True)
         return None
     if constructor_makes_weights(model):
         return None

@@ -141,9 +141,9 @@ class NativeStrategy(Strategy):
             if self.plan.retry_non_finite and not math.isfinite(
                 (norm := self._norm(self._params)).item()
             ):
-                # This attempt is repeated.
+                # An attempt with a non-finite gradient is repeated.
                 return self._leave_out(norm)
-            # It may change the gradients, and so their norm.
+            # The call may change the gradients, and so their norm.
             self.before_clip()
         norm = self._norm(self._params)
         veto = self.veto(norm) if self.veto is not None else None
@@ -223,7 +223,7 @@ class NativeStrategy(Strategy):
     def full_weights(self) -> Tensors | None:
         weights = {}
         for name, tensor in model_tensors(self.model).items():
-            # They are gathered one at a time, since only rank 0 keeps them, in host memory.
+            # Weights are gathered one at a time, since only rank 0 keeps them, in host memory.
             full = whole(tensor)
             if self.ranks.is_main:
                 weights[name] = full.cpu()

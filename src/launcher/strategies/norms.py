@@ -56,7 +56,7 @@ def _all_rows(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     if not is_sharded(first) or (count := first.device_mesh.size()) == 1:
         return squares
     rows = [gradient.shape[0] for gradient in gradients]
-    # They are ordered by rank and gradient, as `torch.chunk` divides them.
+    # Shares are ordered by rank and gradient, as `torch.chunk` divides them.
     shares = [[_share(n, rank, count) for n in rows] for rank in range(count)]
     longest = max(map(sum, shares))
     padded = squares.new_zeros(longest)

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from launcher.config.messages import plural
 from launcher.errors import TrainingError
 from launcher.optim.arguments import has_own_state_dict
 from launcher.optim.combined import MuonAdamW
+from launcher.process.plural import plural
 from launcher.strategies.base import TensorReader, Tensors
 from launcher.strategies.sharded import read_into, zeros_like_shard
 from launcher.strategies.weights import unwrap

@@ -8,9 +8,9 @@ from functools import partial
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.models.declared import declared_method
+from launcher.process.plural import plural
 
 
 def recompute_units(model: nn.Module, every: int) -> None:

@@ -52,8 +52,8 @@ def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[n
         return left
     within = Counter(id(p) for m in module.modules() for _, p in own_parameters(m))
     if any(count < uses[key] for key, count in within.items()):
-        # It shares a parameter with an outer module, so only a unit that contains both can gather
-        # it.
+        # A parameter that is shared with an outer module can only be gathered by a unit that
+        # contains both.
         return left
     units.append(module)
     return 0

@@ -110,7 +110,9 @@ def copy_shard(target: torch.Tensor, source: torch.Tensor) -> None:
 
 def _offset(tensor: Any) -> Shape:
     """Return the start of this rank's shard of a DTensor, which is cut as by `torch.chunk`."""
-    offset, shape, mesh = [0] * tensor.ndim, list(tensor.shape), tensor.device_mesh
+    offset = [0] * tensor.ndim
+    shape = list(tensor.shape)
+    mesh = tensor.device_mesh
     for rank, ranks, placement in zip(
         mesh.get_coordinate(), mesh.shape, tensor.placements, strict=True
     ):

@@ -1,5 +1,6 @@
 """A model's tensors by name, without its wrappers."""
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -13,6 +14,8 @@ from torch import nn
 from launcher.errors import TrainingError
 from launcher.strategies.base import Shape, TensorReader, Tensors
 from launcher.strategies.sharded import bits, local, read_into
+
+logger = logging.getLogger(__name__)
 
 MODEL = "model/"
 """Prefix of a model's tensors in a checkpoint."""
@@ -146,9 +149,11 @@ def load_model_tensors(
                 continue
             if tensor is None or tuple(tensor.shape) != shape:
                 dtype = saved.dtype(prefix + name)
-                tensor = passed[name] = torch.empty(shape, dtype=dtype, device=device)
+                tensor = torch.empty(shape, dtype=dtype, device=device)
+                passed[name] = tensor
             elif name in own.copies:
-                tensor = passed[name] = torch.empty_like(tensor)
+                tensor = torch.empty_like(tensor)
+                passed[name] = tensor
             read_into(saved, prefix + name, tensor)
     # The model's own code may look for what the checkpoint does not have.
     for name in state.keys() - stored - extra.keys() - names_of_tied(model).keys():
@@ -201,8 +206,9 @@ def find_lost_tensors(model: nn.Module, built: Mapping[str, Shape]) -> list[str]
         try:
             owner = module.get_submodule(path)
             restored = _restore(owner, {name.rpartition(".")[2]: built.get(name) for name in names})
+        # A module may fail in any way when it is copied, or in its own code.
         except Exception:
-            # It cannot be copied, or its own code failed.
+            logger.debug("%s cannot be restored in a copy", path, exc_info=True)
             restored = {}
         lost += [n for n in names if restored.get(n.rpartition(".")[2]) != shapes.get(n)]
     return sorted(lost)
@@ -282,7 +288,7 @@ def misfits(
 ) -> list[str]:
     """Return a message, beginning with the name, for each stored tensor that does not fit."""
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
-    # These are further names of tied tensors.
+    # Tied tensors have further names.
     aliases = set(unwrap(model).state_dict().keys()) - set(shapes)
     problems = [f"{name}: the checkpoint does not have it" for name in shapes if name not in stored]
     problems += [

@@ -70,8 +70,13 @@ class Follower:
         patience: float = PATIENCE,
         hangs: float = CALL_TIMEOUT,
     ):
-        self.run, self.trackers, self.check, self.follow = run, trackers, check, follow
-        self.interval, self.patience, self.hangs = interval, patience, hangs
+        self.run = run
+        self.trackers = trackers
+        self.check = check
+        self.follow = follow
+        self.interval = interval
+        self.patience = patience
+        self.hangs = hangs
         self.attempt = run.attempt.get("number")
         self.unfinished = dict.fromkeys(trackers, "is still being sent to")
         """Reasons why trackers are not up to date, by name."""
@@ -110,7 +115,7 @@ class Follower:
         state = self._read_state()
         if state != RUNNING or is_held(self.run.folder):
             return state
-        # It may have ended in between.
+        # The run may have ended in between.
         state = self._read_state()
         return "killed" if state == RUNNING else state
 
@@ -151,9 +156,8 @@ class Follower:
             self._stop.wait(wait)
 
     def _report(self, name: str, error: BaseException, is_first: bool) -> None:
-        self.unfinished[name] = reason = (
-            f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-        )
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        self.unfinished[name] = reason
         logger.debug("%s", name, exc_info=True)
         if is_first:
             logger.warning("Tracker %s: %s. It is tried again; training continues.", name, reason)
@@ -206,13 +210,16 @@ def list_unfinished(folder: RunFolder, follower: Follower) -> list[str]:
 
 def list_not_sent(trackers: Mapping[str, Tracker]) -> list[str]:
     """A message for each tracker whose service has rejected something."""
-    return [
-        f"Tracker {name}: not sent, since the service rejects it: "
-        + "; ".join(f"{key} ({why})" for key, why in list(tracker.not_sent.items())[:MAX_REJECTED])
-        + f"; {len(tracker.not_sent)} in all" * (len(tracker.not_sent) > MAX_REJECTED)
-        for name, tracker in trackers.items()
-        if tracker.not_sent
-    ]
+    messages = []
+    for name, tracker in trackers.items():
+        rejected = [f"{key} ({why})" for key, why in tracker.not_sent.items()]
+        shown = rejected[:MAX_REJECTED]
+        if len(rejected) > MAX_REJECTED:
+            shown.append(f"{len(rejected)} in all")
+        if rejected:
+            text = f"Tracker {name}: not sent, since the service rejects it: {'; '.join(shown)}"
+            messages.append(text)
+    return messages
 
 
 def set_up_logging(folder: RunFolder) -> None:
@@ -232,7 +239,7 @@ def set_up_logging(folder: RunFolder) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     for signum in HANDLED:
-        # They are meant for the run, whose end ends this process.
+        # Signals are meant for the run, whose end ends this process.
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     path, *names = sys.argv[1:] if arguments is None else arguments

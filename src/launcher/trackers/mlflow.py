@@ -17,7 +17,9 @@ from launcher.errors import ConfigError
 from launcher.trackers.base import NOT_ENDED, Line, Names, Tracker, numbers
 
 DEFAULT_EXPERIMENT = "launcher"
-RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
+RUN_TAG = "launcher.run"
+STEP_TAG = "launcher.step"
+STATE_TAG = "launcher.state"
 MODEL_TAG = "launcher.model"
 MODEL_NAME = r"(?!\.\.?$)[^/:]{1,250}"
 """Pattern of the names that MLflow accepts."""
@@ -29,7 +31,10 @@ rows."""
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
 LOADER = "launcher.train.load"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
-METRICS, PARAMS, LENGTH, NAME_LENGTH = 1000, 100, 6000, 250
+METRICS = 1000
+PARAMS = 100
+LENGTH = 6000
+NAME_LENGTH = 250
 """MLflow's limits: metrics per batch, parameters per batch, characters of a parameter's value and
 of a name."""
 REJECTED = "INVALID_PARAMETER_VALUE"
@@ -56,7 +61,8 @@ class MlflowTracker(Tracker):
         model: the artifact that is registered, and the version's alias.
     """
 
-    library = extra = "mlflow"
+    library = "mlflow"
+    extra = "mlflow"
 
     def __init__(
         self,
@@ -68,7 +74,9 @@ class MlflowTracker(Tracker):
         registered_model_name: str | None = None,
         model: Literal["best", "last", "export"] = "best",
     ):
-        self.tracking_uri, self.experiment, self.name = tracking_uri, experiment, name
+        self.tracking_uri = tracking_uri
+        self.experiment = experiment
+        self.name = name
         self.tags = dict(tags or {})
         self.registered_model_name, self.model = registered_model_name, model
         registered = [model] if registered_model_name else []

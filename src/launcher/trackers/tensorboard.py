@@ -20,7 +20,8 @@ class TensorBoardTracker(Tracker):
         namespace_separator: text between the parts of a metric's name.
     """
 
-    library = extra = "tensorboard"
+    library = "tensorboard"
+    extra = "tensorboard"
 
     def __init__(self, namespace_separator: str = "/"):
         self.namespace_separator = namespace_separator

@@ -51,7 +51,8 @@ class WandbTracker(Tracker):
         settings: further arguments of wandb.Settings.
     """
 
-    library = extra = "wandb"
+    library = "wandb"
+    extra = "wandb"
 
     def __init__(
         self,
@@ -119,7 +120,8 @@ class WandbTracker(Tracker):
         stored = self.run.stored("wandb")
         if "project" not in stored:
             stored = self.run.store("wandb", **self._choose_names(stored["id"]))
-        self._wandb_run = run = wandb.init(**self._arguments(stored), settings=self._settings())
+        run = wandb.init(**self._arguments(stored), settings=self._settings())
+        self._wandb_run = run
         self.run.store("wandb", url=run.url)
         run.define_metric("step", hidden=True)
         run.define_metric("*", step_metric="step")
@@ -247,7 +249,7 @@ class WandbTracker(Tracker):
         try:
             wandb.teardown(exit_code=1)
         except (Exception, SystemExit) as error:
-            # It exits with the code of its own process, if that was killed.
+            # wandb exits with the code of its own process, if that was killed.
             logger.debug("wandb.teardown: %s", error)
 
     def _image(self, path: Path) -> object:
@@ -271,7 +273,7 @@ class WandbTracker(Tracker):
         name = re.sub(r"[^\w.-]", "-", f"{self.run.name}-{self.run.id}-{which}")
         metadata = {"run": self.run.label, "of": path.name}
         artifact = wandb.Artifact(name, type="model", metadata=metadata)
-        # It is sent from its place.
+        # The folder is sent from its place, not copied first.
         artifact.add_dir(str(path), policy="immutable")
         self._wandb_run.log_artifact(artifact, aliases=[*dict.fromkeys([which, path.name])])
 
@@ -291,7 +293,7 @@ def has_key(url: str) -> bool:
     """Return whether wandb will find an API key. Nothing is sent."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    # It is a dependency of wandb, and reads the same files.
+    # requests is a dependency of wandb, and reads the same files.
     from requests.utils import get_netrc_auth
 
     return get_netrc_auth(url) is not None

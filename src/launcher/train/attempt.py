@@ -6,12 +6,12 @@ from collections.abc import Mapping
 import torch
 from omegaconf import OmegaConf
 
-from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.hooks.run_record import RecordHook
 from launcher.process import signals
 from launcher.process.device import cpu_kernels, device_name
 from launcher.process.parent import early_kill
+from launcher.process.plural import plural
 from launcher.process.ranks import Ranks, on_main
 from launcher.remaining import data_that_counts
 from launcher.run_advice import is_done
@@ -45,7 +45,8 @@ def train_run(config: RunConfig) -> dict[str, object] | None:
     trainer: Trainer | None = None
     try:
         with log.record_end():
-            log.config = config = with_micro_batch_size(config, folder)
+            config = with_micro_batch_size(config, folder)
+            log.config = config
             recorder = RecordHook(config.of_the_run, code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)

@@ -55,13 +55,16 @@ class AttemptLog:
     """Keeps run.json up to date; `on_begin` is called on rank 0 once the attempt has begun."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, on_begin: Callable[[], None]):
-        self.config, self.folder, self.on_begin = config, folder, on_begin
+        self.config = config
+        self.folder = folder
+        self.on_begin = on_begin
         self.ranks = Ranks.from_env()
         self.lock = RunLock(folder, sleep=_sleep, on_lost=give_up) if self.ranks.is_main else None
         self.record: RunRecord | None = None
         """Record of the attempt, written by rank 0 while it holds the lock."""
         self.launched = launch_time()
-        self.has_begun = self._is_restored = False
+        self.has_begun = False
+        self._is_restored = False
         self.trainer: Trainer | None = None
         self.machine: str | None = None
         self.data_files: str | None = None
@@ -86,7 +89,8 @@ class AttemptLog:
     def begin(self) -> None:
         """Write that the attempt has begun. All ranks call it."""
         on_main(lambda: self._begin(self.trainer))
-        self.has_begun = self._is_restored = True
+        self.has_begun = True
+        self._is_restored = True
         setup_logging(self.folder.log_path(self.ranks.rank), self.ranks.rank)
         if self.ranks.is_main:
             is_new = self.trainer is None or self.trainer.step == 0
@@ -133,7 +137,7 @@ class AttemptLog:
                         **what_trains(trainer),
                     )
         except BaseException:
-            # They may have existed before, with content.
+            # The folders may have existed before, with content.
             remove_empty(self.folder.hydra, self.folder.logs)
             raise
 
@@ -171,7 +175,7 @@ class AttemptLog:
                 if outcome in ("completed", "paused"):
                     then = " and trains nothing" if self._saves else " and trains the run again"
                     raise TrainingError(f"{problem} The same command writes it,{then}.") from error
-                # This must not hide why the attempt ended.
+                # The failed write must not hide why the attempt ended.
                 logger.error("%s", problem)
 
     def _record_stop(self, stop: signals.SignalExit) -> None:
@@ -219,7 +223,7 @@ class AttemptLog:
             return
         try:
             self.record.add_failure("failed", reason=reason, exit_code=code)
-        # This must not hide why it was rejected.
+        # The failed write must not hide why the run was rejected.
         except OSError as error:
             logger.error("%s could not be written: %s.", self.record.path, error.strerror)
 
@@ -232,7 +236,7 @@ class AttemptLog:
                 self._acquire()
             self._begin(None)
             setup_logging(self.folder.log_path(), 0)
-        # This must not hide the first error.
+        # The failed write must not hide the first error.
         except Exception as error:
             logger.error("%s could not be written: %s", self.folder.record_path, error)
         return self.has_begun
@@ -259,7 +263,9 @@ def what_trains(trainer: Trainer | None) -> dict[str, Any]:
     """Return what decides the numbers of the attempt's steps, for `RunRecord.begin_attempt`."""
     if trainer is None or trainer.context.settings is None:
         return {}
-    context, source, changes = trainer.context, trainer.resumed_from, list[str]()
+    context = trainer.context
+    source = trainer.resumed_from
+    changes = list[str]()
     is_shared = context.shared is not None and context.shared.source is not None
     # A shared start has compared them, and the steps before a fork are another run's.
     if source is not None and not is_shared and not trainer.is_fork:

@@ -47,8 +47,12 @@ class Batches:
         device: torch.device,
         alone: bool,
     ):
-        self.loader, self.source, self._logger = loader, resumable(loader, logger), logger
-        self._num_targets, self._device, self._alone = num_targets, device, alone
+        self.loader = loader
+        self.source = resumable(loader, logger)
+        self._logger = logger
+        self._num_targets = num_targets
+        self._device = device
+        self._alone = alone
         self._plain = self.source if isinstance(self.source, PlainLoader) else None
         # Else the user's code may have drawn from the training's generators by then.
         self._is_interruptible = any(getattr(loader, k, 0) for k in ("num_workers", "seed_samples"))
@@ -180,7 +184,7 @@ class Batches:
 
     def close(self) -> None:
         if hasattr(self._iterator, "close"):
-            # It may own worker processes.
+            # The iterator may own worker processes.
             self._iterator.close()
 
     def position(self) -> Any:
@@ -191,7 +195,7 @@ class Batches:
         """Resume from a saved position, or log why the order starts from the beginning."""
         if position is not None and hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(position)
-            # This may be torchdata's StatefulDataLoader. A plain loader logs it itself.
+            # Torchdata's StatefulDataLoader is a DataLoader too. A plain loader logs it itself.
             if isinstance(self.source, DataLoader) and self.source.num_workers:
                 self._logger.info(WORKERS_DRAW_ANEW)
         elif state.step and not state.is_at_end():

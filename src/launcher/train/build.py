@@ -195,7 +195,9 @@ def compile_options(
 
 
 def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision]:
-    ranks, plain, settings = Ranks.from_env(), config.plain, config.trainer
+    ranks = Ranks.from_env()
+    plain = config.plain
+    settings = config.trainer
     precision: Precision = instantiate(plain["precision"], "precision")
     plan = step_plan(settings, plain["data"]["batch_size"], ranks.world_size, precision)
     plan = replace(plan, seed=config.seed, lanes=settings.lanes)
@@ -352,7 +354,7 @@ def _find_shared_start(
     if not config.run.share_prefix or config.run.fork_from is not None or settings is None:
         return None
     if "oc.env" in str(settings["hooks"]):
-        # It is stored as it is written, and may have had another value.
+        # A variable is stored as it is written, and may have had another value.
         return None
     return SharedStart(settings, texts)
 

@@ -77,7 +77,9 @@ class Trainer(BaseTrainer):
             pause_at=settings.pause_at,
         )
         self.precision, self.context = precision, context
-        self._strategy, self._loader, self._hooks = strategy, data_loader, hooks
+        self._strategy = strategy
+        self._loader = data_loader
+        self._hooks = hooks
         self._build_model, self._build_optimizer = build_model, build_optimizer
         self._build_scheduler = build_scheduler
         self._reuses_outputs = False

@@ -109,7 +109,7 @@ def _open(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
 
 
 def _build(file: Path, trust: bool) -> nn.Module:
-    # This is the checkpoint of a `BaseTrainer` without a configuration.
+    # The checkpoint of a `BaseTrainer` has no configuration.
     if not file.exists():
         raise ConfigError(
             f"{file}: does not exist; build the model yourself, and load the tensors into it."

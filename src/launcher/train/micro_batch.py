@@ -78,7 +78,7 @@ def first_error(config: RunConfig, folder: RunFolder, size: int) -> str:
             trainer.strategy.teardown()
             del trainer
     finally:
-        # Its cycles would keep the trainer's memory.
+        # Reference cycles would keep the trainer's memory.
         gc.collect()
         # Graphs of another size would make the compiler replace the size by a symbol.
         torch.compiler.reset()
@@ -91,7 +91,9 @@ def _steps(trainer: Trainer, is_last: bool) -> str:
     if strategy.ranks.is_distributed and not strategy.forward_is_collective:
         # The first pass then exchanges nothing, so a rank may run out of memory alone.
         trainer.gradient_accumulation_steps = max(2, count)
-    trainer.hooks, trainer.lr_scheduler, trainer.pause_at = [_Trial(count)], None, None
+    trainer.hooks = [_Trial(count)]
+    trainer.lr_scheduler = None
+    trainer.pause_at = None
     trainer.state = TrainState(STEPS + 1)
     try:
         trainer.train()

@@ -8,12 +8,13 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from torch import nn
 
-from launcher.config.messages import plural
 from launcher.config.run_config import RunConfig
 from launcher.data.iterable import length
 from launcher.hooks.records import show
 from launcher.process.device import device_name
+from launcher.process.plural import plural
 from launcher.process.printable import encodable
+from launcher.rundir.folder import step_name
 from launcher.rundir.history import read_rows, sparkline, values_of
 from launcher.rundir.record import RunRecord
 from launcher.strategies.weights import is_fully_sharded
@@ -47,7 +48,9 @@ def model_lines(model: nn.Module, by_module: bool = False) -> Iterator[str]:
     total, trainable = parameter_counts(model, set())
     yield f"Model: {class_name(model)}, {total:,} parameters{describe_trainable(total, trainable)}"
     seen: set[nn.Parameter] = set()
-    for name, child in model.named_children() if by_module else ():
+    if not by_module:
+        return
+    for name, child in model.named_children():
         count, own_trainable = parameter_counts(child, seen)
         yield f"  {name}: {class_name(child)}, {count:,}{describe_trainable(count, own_trainable)}"
 
@@ -101,7 +104,7 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
         shown = curve if encodable(curve, stream) else ""
         yield f"Loss: {show(losses[0], 4)} to {show(losses[-1], 4)}{shown}"
     if step := folder.newest_step():
-        yield f"Checkpoint: {folder.checkpoints / f'step-{step:08d}'}"
+        yield f"Checkpoint: {folder.checkpoints / step_name(step)}"
     attempt = record.attempt
     if is_in_sweep() or (attempt is not None and attempt.get("slurm_job_id") is not None):
         return

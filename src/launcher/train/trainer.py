@@ -122,7 +122,7 @@ class BaseTrainer(HookCaller):
             raise ValueError(
                 f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None."
             )
-        # This is not super(), which would be one of the names above.
+        # `super()` would be one of the names above.
         HookCaller.__init__(self, TrainState(max_steps), logger or logging.getLogger("trainer"))
         self.grad_clip, self.max_non_finite_grad_retries = grad_clip, max_non_finite_grad_retries
         self.gradient_accumulation_steps, self.no_sync_accumulate = (
@@ -137,7 +137,8 @@ class BaseTrainer(HookCaller):
         self.device = parse_device(device)
         self.context = RunContext()
         # `build` makes the parts.
-        self.is_built = self._follows_metric = False
+        self.is_built = False
+        self._follows_metric = False
         self.data_loader: object = None
         self.model: nn.Module
         self.optimizer: torch.optim.Optimizer
@@ -151,10 +152,12 @@ class BaseTrainer(HookCaller):
         # The hook that restores a checkpoint sets these.
         self.restored: State | None = None
         self.resumed_from: Path | None = None
-        self.is_fork = self.step_has_changed = False
+        self.is_fork = False
+        self.step_has_changed = False
         # The current step and its boundary.
         self.step_info: StepInfo = {}
-        self._has_checked_forward = self.is_paused = False
+        self._has_checked_forward = False
+        self.is_paused = False
         self.stop_signal, self._agreed_at = 0, -1
         self._unsettled: DeferredFlag | None = None
         self._last_loss: torch.Tensor | None = None
@@ -304,8 +307,11 @@ class BaseTrainer(HookCaller):
         if not self.is_built:
             self.build()
         rng = rng_state()
-        self.is_paused, self.stop_signal, self._agreed_at = False, 0, -1
-        has_ended = self.step_has_changed = False
+        self.is_paused = False
+        self.stop_signal = 0
+        self._agreed_at = -1
+        has_ended = False
+        self.step_has_changed = False
         try:
             self._modes.start(self.model)
             self.restore()
@@ -380,7 +386,8 @@ class BaseTrainer(HookCaller):
 
     # --------------------------------------------------------------------------------------- a step
     def _run_step(self) -> None:
-        self.state.step = step = self.state.step + 1
+        self.state.step += 1
+        step = self.state.step
         self._batches.mark()
         if self._agreement.alone and signals.first_signal():
             raise signals.Interrupted
@@ -432,7 +439,9 @@ class BaseTrainer(HookCaller):
 
     def _accumulate(self, micro_batches: MicroBatches) -> None:
         """Run forward and backward until each micro-batch of the step has had a loss."""
-        count, done, none_losses = self.gradient_accumulation_steps, 0, 0
+        count = self.gradient_accumulation_steps
+        done = 0
+        none_losses = 0
         lanes = self.strategy.lanes
         unchanged = (
             None if lanes is None or self._has_checked_forward else Unchanged(self.unwrapped_model)
@@ -498,10 +507,11 @@ class BaseTrainer(HookCaller):
                 self.lr_scheduler.step()
             return
         state.skipped_steps += 1
-        state.skipped_in_row = count = state.skipped_in_row + 1
-        # It is the 1st, 2nd, 4th, 8th ... in a row.
+        state.skipped_in_row += 1
+        count = state.skipped_in_row
+        # The 1st, 2nd, 4th, 8th ... skipped update in a row is logged.
         if count.bit_count() == 1:
-            # This is how a scaler finds its scale.
+            # A loss scaler finds its scale by skipping updates, so this is no reason to warn.
             level = logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING
             text = "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row)."
             self.logger.log(level, text, state.step, format_step(self.step_info), count)
@@ -541,7 +551,9 @@ class BaseTrainer(HookCaller):
 
     def _count_retry(self) -> None:
         """Count an attempt with a non-finite gradient. The next one uses new batches."""
-        info, step, bound = self.step_info, self.state.step, self.max_non_finite_grad_retries or 0
+        info = self.step_info
+        step = self.state.step
+        bound = self.max_non_finite_grad_retries or 0
         count = info["non_finite_grad_retry_count"]
         if count >= bound:
             raise TrainingError(
@@ -550,7 +562,9 @@ class BaseTrainer(HookCaller):
             )
         text = "Step %d: the gradient is not finite (%s); retry %d/%d with new batches."
         self.logger.warning(text, step, format_step(info), count + 1, bound)
-        info["loss"], info["records"], info["non_finite_grad_retry_count"] = [], [], count + 1
+        info["loss"] = []
+        info["records"] = []
+        info["non_finite_grad_retry_count"] = count + 1
 
     # -------------------------------------------------------------------------------- between steps
     def _boundary(self) -> None:
@@ -574,7 +588,7 @@ class BaseTrainer(HookCaller):
 
         All ranks call it.
         """
-        # This is the exchange that the step has begun.
+        # The exchange that the step has begun ends first.
         self._agree_on_signal()
         self.stop_signal = maximum(signals.first_signal())
 

@@ -7,8 +7,9 @@ from annotated_types import MinLen
 from omegaconf import OmegaConf
 
 from launcher.config.compose.composer import compose
-from launcher.config.messages import ELSEWHERE, closest_name, hint, plural, show
+from launcher.config.messages import ELSEWHERE, closest_name, hint, show
 from launcher.config.schema.value_types import fits
+from launcher.process.plural import plural
 from launcher.types import (
     Fraction,
     NonEmptyText,

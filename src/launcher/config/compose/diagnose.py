@@ -74,7 +74,8 @@ def _readable_form(key: str, value: str) -> str:
     form = '"' + value.replace('"', '\\"') + '"'
     if value.startswith(("[", "{", "(")) or not _is_readable(f"{key}={form}"):
         return "write [a,b] or {a: b}, and quotes around each text with special characters."
-    return f"quote a text with special characters: {quote(f'{key}={form}')}."
+    quoted = quote(f"{key}={form}")
+    return f"quote a text with special characters: {quoted}."
 
 
 def _is_readable(text: str) -> bool:
@@ -112,7 +113,8 @@ def unknown_option(override: Override) -> str | None:
             continue
         if option.lower() in NULL_NAMES and group in OPTIONAL:
             return f"no option {option}; to remove the group, write ~{group}."
-        listed = f"{f'{group}/{prefix}'.rstrip('/')} has {', '.join(options)}"
+        place = f"{group}/{prefix}".rstrip("/")
+        listed = f"{place} has {', '.join(options)}"
         text, near = _rewritten(override, group), closest_name(name.removesuffix(".yaml"), options)
         if near and option in text:
             meant = text.replace(option, prefix + near)
@@ -222,7 +224,8 @@ def _unknown_part(override: Override, path: str, part: str, config: DictConfig) 
         return "it is not set, so there is nothing to delete."
     if near := closest_name(part, keys) or closest_name(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")
-        return f"no key {path}.{part}; did you mean {_rewritten(override, f'{path}.{near}{rest}')}?"
+        meant = _rewritten(override, f"{path}.{near}{rest}")
+        return f"no key {path}.{part}; did you mean {meant}?"
     if not keys:
         return f"{path} has no keys yet; add one with +{override.input_line}."
     return f"no key {path}.{part}; {path} has {', '.join(keys)}."

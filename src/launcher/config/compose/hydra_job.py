@@ -97,5 +97,6 @@ def as_hydra_job(run: RunConfig, task: Task) -> object:
         if not (run.hydra or {}).get("callbacks"):
             return task(run)
         with Callbacks(to_hydra_config(run)).notify("job", run, task_function=task) as result:
-            result.return_value = value = task(run)
+            value = task(run)
+            result.return_value = value
         return value

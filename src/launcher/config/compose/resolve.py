@@ -117,7 +117,7 @@ class Resolver:
 
         whole = {key: map_leaves(node, value, (key,)) for key, node in nodes.items()}
         if "run" in self.tree:
-            # Its name has been set since.
+            # The run's name has been set since.
             run = self.config.run
             run = to_plain(run) if isinstance(run, DictConfig) else run
             whole["run"] = map_leaves(run, self.value, ("run",))

@@ -24,9 +24,9 @@ def courses(record: RecordData, ignored: Collection[str]) -> dict[str, Course]:
         return {}
     named = record.get("identity") or {}
     if get(named, "trainer.max_steps") is None and named:
-        # It follows from the data.
+        # Steps that follow from the data are not in the identity.
         named = with_steps(named, get(stretches[-1][1], "trainer.max_steps"))
-    # Hooks are no part of it.
+    # Hooks are no part of the identity.
     trees = [{**named, "hooks": stretches[-1][1].get("hooks")}, *(tree for _, tree in stretches)]
     differing = diff(*map(canonical, trees), ignored={*ignored, "hooks"})
     return {

@@ -82,8 +82,9 @@ class Locations:
         """Return whether a text in a resolved node has a place."""
         if isinstance(node, str):
             return PLACEHOLDER in node or _replace(node, self.relative) != node
-        items = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-        return any(map(self.contain, items))
+        if isinstance(node, dict):
+            return any(map(self.contain, node.values()))
+        return isinstance(node, list) and any(map(self.contain, node))
 
 
 def _current_folder() -> Iterator[str]:

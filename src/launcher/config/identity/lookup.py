@@ -44,7 +44,8 @@ class RunIndex:
     def equivalent(self, folder: Path, key: str) -> list[RunOnDisk]:
         """Return the runs in the folder of a name whose `identity_key` is this."""
         if folder not in self._by_key:
-            index = self._by_key[folder] = {}
+            index: dict[str, list[RunOnDisk]] = {}
+            self._by_key[folder] = index
             for run in self.of(folder):
                 index.setdefault(identity_key(run.identity or {}), []).append(run)
         return self._by_key[folder].get(key, [])
@@ -59,7 +60,7 @@ def _read_runs(folder: Path) -> Iterator[RunOnDisk]:
         run = RunOnDisk.read(folder / name)
         has_id = run.identity is not None and run.record.get("identity_id") is not None
         if has_id and not is_copy(folder / name, run.record.get("folder")):
-            # These are most of a record, and thousands of runs stay in memory.
+            # Configuration and trials are most of a record, and thousands of runs stay in memory.
             run.record.pop("config", None)
             run.record.pop("trials", None)
             forget_settings(run.attempts)
@@ -122,9 +123,10 @@ def describe_nearest_run(folder: Path, record: RecordData) -> str | None:
     best = run.record.get("best")
     value = "" if best is None else f", {best['metric']} {best['value']:.4g}"
     trained = describe_courses(RunOnDisk.read(run.path).record, ())
+    addition = f"; it was trained with {trained}" if trained else ""
     return (
         f"New run. The nearest is {run.folder.path.name} ({run.record.get('state')}{value});"
-        f" {in_a_line(changes)}{f'; it was trained with {trained}' if trained else ''}."
+        f" {in_a_line(changes)}{addition}."
     )
 
 

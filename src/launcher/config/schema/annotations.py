@@ -50,7 +50,7 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         statement = self.statements.get(name)
-        # This ends the evaluation of an alias that refers to itself.
+        # An alias that refers to itself is found to be Any.
         self[name] = Any
         if isinstance(statement, ast.Assign):
             self[name] = evaluate(statement.value, self.statements)
@@ -104,7 +104,9 @@ def _plain(hint: Any) -> Any:
         members = [member for member in map(_plain, arguments) if member is not Part]
         if str in members:
             members = [member for member in members if member != bounded.NonEmptyText]
-        return Any if Any in members else Union[tuple(members)] if members else Part  # noqa: UP007
+        if not members:
+            return Part
+        return Any if Any in members else Union[tuple(members)]  # noqa: UP007
     if origin in (list, tuple):
         items = {_plain(argument) for argument in arguments if argument is not Ellipsis}
         item = items.pop() if len(items) == 1 else Any

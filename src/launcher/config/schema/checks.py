@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.containers import settings_of
-from launcher.config.messages import ConfigIssue, plural, show
+from launcher.config.messages import ConfigIssue, show
 from launcher.config.schema import deepspeed_file
 from launcher.config.schema.declared import declared, providing
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
@@ -24,6 +24,7 @@ from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.settings import TrainerSettings
 from launcher.config.tree import Node, get, items
 from launcher.process.files import expand
+from launcher.process.plural import plural
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps, weights_source
 
 CHECKPOINTING = "checkpointing"
@@ -85,7 +86,7 @@ def batch_issue(size: int, world_size: int, source: str | None = None) -> Config
     """Check that the samples of a step divide evenly over the ranks."""
     if size % world_size == 0:
         return None
-    ranks = f"{world_size} ranks{f' ({source})' if source else ''}"
+    ranks = f"{world_size} ranks ({source})" if source else f"{world_size} ranks"
     return ConfigIssue(
         "data.batch_size",
         str(size),
@@ -114,7 +115,9 @@ def _tasks_per_node(tree: dict[str, object]) -> int:
 
 def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
     """Return the smallest number of ranks of an attempt (1 for `nproc=auto`), and its keys."""
-    nproc, nodes, tasks = _count(tree, "dispatch.nproc"), _node_range(tree), _tasks_per_node(tree)
+    nproc = _count(tree, "dispatch.nproc")
+    nodes = _node_range(tree)
+    tasks = _tasks_per_node(tree)
     source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
     source += f" x {nodes} nodes" if nodes.max > 1 else ""
     return (nproc or tasks) * nodes.min, source
@@ -177,7 +180,7 @@ def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     steps, ratio = get(tree, "scheduler.warmup_steps"), get(tree, "scheduler.warmup_ratio")
     total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
     if get(tree, "trainer.max_epochs") is not None:
-        # It depends on the data.
+        # The number of steps in epochs depends on the data.
         total = None
     if type(steps) is int and (issue := warmup_issue(steps, ratio, total)):
         yield issue

@@ -18,7 +18,9 @@ from launcher.process.files import expand
 
 MAPPING = "should hold an object of keys and values."
 KEY = "strategy.config_file"
-ZERO, FP16, BF16 = "zero_optimization", "fp16", "bf16"
+ZERO = "zero_optimization"
+FP16 = "fp16"
+BF16 = "bf16"
 SUPPORTED = frozenset({
     FP16, BF16, ZERO, "comms_logger", "communication_data_type", "dump_state",
     "flops_profiler", "gradient_predivide_factor", "memory_breakdown", "prescale_gradients",
@@ -136,7 +138,9 @@ def _find_unsupported(file: Node) -> Iterator[str]:
 def _options(path: Path, strategy: Node) -> Iterator[ConfigIssue]:
     """Reject options that are set next to the file, which replaces them all."""
     spec = signature(strategy["_target_"])
-    for option in spec.parameters if spec else ():
+    if spec is None:
+        return
+    for option in spec.parameters:
         value = strategy.get(option.name, option.default)
         if option.name not in ("config_file", "timeout") and value != option.default:
             text = f"{KEY}={path} replaces this option; set it in the file."

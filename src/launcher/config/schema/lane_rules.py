@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from launcher.config.messages import ConfigIssue, plural, show
+from launcher.config.messages import ConfigIssue, show
 from launcher.config.settings import TrainerSettings
+from launcher.process.plural import plural
 
 
 def without_effect(lanes: object) -> set[str]:
@@ -29,7 +30,7 @@ def lane_issues(
     if lanes % world_size:
         ways = (1 << (world_size.bit_length() - 1), 1 << world_size.bit_length())
         fits = " or ".join(str(n) for n in ways if n <= lanes) or str(lanes)
-        ranks = f"{world_size} ranks{f' ({source})' if source else ''}"
+        ranks = f"{world_size} ranks ({source})" if source else f"{world_size} ranks"
         yield _issue(lanes, f"is not divisible by {ranks}; use {fits} ranks.")
     lane, micro = (batch_size or 0) // lanes, settings.micro_batch_size
     if lane and micro is not None and micro != lane:

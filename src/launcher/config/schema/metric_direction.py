@@ -25,7 +25,9 @@ def direction(metric: str) -> Mode | None:
     *others, last = re.findall("[a-z0-9]+", metric.lower()) or [""]
     if NEGATIONS & set(others):
         return None
-    return "min" if last in LESS_IS_BETTER else "max" if last in MORE_IS_BETTER else None
+    if last in LESS_IS_BETTER:
+        return "min"
+    return "max" if last in MORE_IS_BETTER else None
 
 
 def mode_of(metric: str, named: object = None) -> Mode:

@@ -74,7 +74,9 @@ def top_keys(folder: Traversable) -> list[Key]:
 
 
 def _option(group: str, name: str, text: str) -> Option:
-    lines, root, content = text.splitlines(), yaml.compose(text), yaml.safe_load(text)
+    lines = text.splitlines()
+    root = yaml.compose(text)
+    content = yaml.safe_load(text)
     values = dict(_items(root))
     comment = " ".join(line for line in _comment_lines(lines) if not line.startswith("@package"))
     path, node = group, root
@@ -92,11 +94,9 @@ def _option(group: str, name: str, text: str) -> Option:
 def _includes(group: str, content: Node) -> tuple[str, ...]:
     """The entries of a defaults list as on the command line, without `_self_`."""
     entries = [entry for entry in content.get("defaults") or () if entry != "_self_"]
-    pairs = [
-        pair
-        for entry in entries
-        for pair in (entry.items() if isinstance(entry, dict) else [(group, entry)])
-    ]
+    pairs: list[tuple[str, object]] = []
+    for entry in entries:
+        pairs += entry.items() if isinstance(entry, dict) else [(group, entry)]
     return tuple(
         f"{key.removeprefix('override ').lstrip('/')}={_format_value(value)}"
         for key, value in pairs
@@ -118,7 +118,9 @@ def _keys(
             inner = dict(_items(value))["_target_"]
             keys.append(_key(join(path, f"{name}._target_"), inner, None, lines))
         keys += _keys(join(path, name), value, signature_of(target), lines)
-    for parameter in spec.parameters if spec is not None else ():
+    if spec is None:
+        return keys
+    for parameter in spec.parameters:
         is_known = parameter.default not in (REQUIRED, UNKNOWN) and _kind(parameter)
         if parameter.name not in values and is_known:
             name, default = join(path, parameter.name), _format_value(parameter.default)

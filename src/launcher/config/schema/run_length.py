@@ -31,7 +31,9 @@ def length_issues(tree: Tree, sources: Mapping[str, str]) -> Iterator[ConfigIssu
         yield ConfigIssue(
             "trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs."
         )
-    for key, source in sources.items() if steps is None and epochs is not None else ():
+    if steps is not None or epochs is None:
+        return
+    for key, source in sources.items():
         if source == "trainer.max_steps" and key != SCHEDULE_LENGTH:
             text = (
                 f"is not known before the data are read, since trainer.max_epochs={show(epochs)} is"
@@ -44,7 +46,7 @@ def with_steps(config: Node, steps: float) -> Tree:
     """Return a resolved configuration with another `trainer.max_steps`, also in the schedule."""
     trainer, schedule = config["trainer"], config.get("scheduler") or {}
     nodes = {"trainer": {**trainer, "max_steps": steps}}
-    # It may have none, and the trainer's may be null, with trainer.max_epochs.
+    # A schedule may have no max_steps, and the trainer's is null with trainer.max_epochs.
     if schedule.get("max_steps", ...) == trainer["max_steps"]:
         nodes["scheduler"] = {**schedule, "max_steps": steps}
     return {**config, **nodes}

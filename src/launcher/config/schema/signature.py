@@ -197,7 +197,9 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
     for base in _bases(definition):
         if base is not None:
             fields |= _fields(base)
-    for statement in definition.node.body if _is_dataclass(definition.node) else ():
+    if not _is_dataclass(definition.node):
+        return fields
+    for statement in definition.node.body:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
         if "ClassVar" in ast.unparse(statement.annotation):

@@ -61,7 +61,9 @@ class NotFound(LookupError):
 
     def __init__(self, where: str, name: str, names: tuple[str, ...] = ()):
         super().__init__(f"{name} in {where}")
-        self.where, self.name, self.names = where, name, names
+        self.where = where
+        self.name = name
+        self.names = names
 
 
 class Unresolvable(LookupError):
@@ -171,7 +173,7 @@ def bindings(module: Module) -> tuple[dict[str, Binding], list[str]]:
     try:
         package = module.name if module.folders else module.name.rpartition(".")[0]
         return bind(tree(module.path).body, package)
-    # This is a relative import beyond the top-level package.
+    # A relative import may lead beyond the top-level package.
     except ImportError as error:
         raise Unresolvable(module.name) from error
 

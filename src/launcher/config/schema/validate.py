@@ -247,7 +247,7 @@ def _sections(tree: dict[str, object], needs_optimizer: bool) -> Iterator[Config
             if name == "trainer" and isinstance(options := value.get("compile"), dict):
                 yield from _keys("trainer.compile", options, section(CompileSettings), False)
         elif name == "hpo" and name not in tree:
-            # This is a stored configuration, and a single run has no search.
+            # A stored configuration is of a single run, which has no search.
             continue
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
             names = ", ".join(section(keys).names)
@@ -277,11 +277,13 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
         yield from _has_target(name, tree.get(name))
     for name in COLLECTIONS:
         parts = tree.get(name)
-        if isinstance(parts, dict) and "_target_" in parts:
+        if not isinstance(parts, dict):
+            continue
+        if "_target_" in parts:
             text = "its file should name the part, e.g. `my_part: {_target_: ...}`."
             yield ConfigIssue(f"{name}._target_", show(parts["_target_"]), text)
             continue
-        for part, value in parts.items() if isinstance(parts, dict) else ():
+        for part, value in parts.items():
             is_option = isinstance(value, dict) and part in options(
                 composition_folders(written), name
             )

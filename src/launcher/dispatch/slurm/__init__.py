@@ -117,7 +117,7 @@ class SlurmDispatch:
             if isinstance(value, list | dict):
                 key = f"dispatch.sbatch.{flag}"
                 raise ConfigError(f"{key}={show(value)}: should be text; e.g. '{key}=\"a,b\"'.")
-        # It raises for an invalid range of nodes.
+        # An invalid range of nodes makes `flags` raise.
         limit = self.flags()["time"]
         if limit is not None and limit is not False and not TIME.fullmatch(str(limit)):
             key = "dispatch.sbatch.time" if "time" in (self.sbatch or {}) else "dispatch.time"
@@ -160,8 +160,8 @@ class SlurmDispatch:
         return flags
 
     def srun_flags(self) -> list[str]:
-        # It is not inherited since SLURM 22.05. Where it is not set, a step has all cores of a node
-        # that the job has alone.
+        # The number of cores is not inherited since SLURM 22.05. Where it is not set, a step has
+        # all cores of a node that the job has alone.
         flags = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []
         return [*flags, *(self.srun or [])]
 
@@ -204,7 +204,7 @@ class SlurmDispatch:
         for folder in folders:
             config, hydra = submission.read_frozen(folder)
             config["dispatch"] = dict(dispatch)
-            # It held for the first submission, which may have saved.
+            # The setting `never` or `must` held for the first submission, which may have saved.
             config["run"]["resume"] = "auto"
             for hook in (config.get("hooks") or {}).values():
                 if isinstance(hook, dict) and hook.get("load") in ("never", "must"):

@@ -66,7 +66,9 @@ def compose_adopted(run: StoredRun, overrides: Sequence[str], config_dir: Path |
         if folder.resolve() == own:
             return config
         continued = words.run().continued
-    taken = folder if folder.exists() else None if continued is None else continued.folder.path
+    taken = None if continued is None else continued.folder.path
+    if folder.exists():
+        taken = folder
     if taken is not None and taken.resolve() != own:
         raise ConfigError(
             f"'{run.label}': {taken} is the run of this configuration already; move it away, or add"

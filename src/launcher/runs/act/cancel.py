@@ -141,7 +141,7 @@ def record_end(run: StoredRun, outcome: UnrecordedEnd, reason: str, job: str | N
 def stop(run: StoredRun) -> bool:
     """Send SIGTERM to the process on a run; return False if that failed, and was reported."""
     holder = find_local_holder(run.folder)
-    # It may have just ended.
+    # The process may have just ended.
     if holder is None:
         return True
     try:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
 from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, LATEST, CheckpointStore
-from launcher.config.messages import hint, plural
+from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.process.byte_sizes import size
+from launcher.process.plural import plural
 from launcher.process.text_table import TextTable
 from launcher.rundir.folder import checkpoint_of, find_folders, run_name
 from launcher.rundir.holder import is_held
@@ -60,13 +61,19 @@ def parse_keep(text: str) -> list[str]:
 def delete(runs: StoredRuns, everything: StoredRuns, arguments: argparse.Namespace) -> int:
     """Print what would be deleted, or delete it; forks of `runs` are among `everything`."""
     sources = starting_points(everything, arguments.outputs)
-    rows, deleted, reasons, failed = [], [], Counter[str](), False
+    rows: list[list[str]] = []
+    deleted: list[FoundCheckpoint] = []
+    reasons = Counter[str]()
+    failed = False
     for run, seen in [(run, run.updated) for run in runs]:
         try:
             protect(run, arguments.older or 0.0, sources)
             found, paths = delete_of_run(run, seen, arguments.keep or LINK_NAMES, arguments.yes)
-            rows += [[*cells(each), ("keep", "delete")[each.path in paths]] for each in found]
-            deleted += [each for each in found if each.path in paths]
+            for each in found:
+                is_deleted = each.path in paths
+                rows.append([*cells(each), "delete" if is_deleted else "keep"])
+                if is_deleted:
+                    deleted.append(each)
         except Untouched as reason:
             reasons[str(reason)] += 1
         except (ConfigError, OSError) as error:
@@ -123,11 +130,9 @@ def steps_to_keep(
     """Return the steps to keep, with at least one that verifies."""
     best = store.best()
     named = {LATEST: store.steps()[-1:], BEST: [] if best is None else [best]}
-    chosen = {
-        step
-        for name in keep
-        for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
-    }
+    chosen: set[int] = set()
+    for name in keep:
+        chosen.update(named[name] if name in named else [int(name.removeprefix("step-"))])
     chosen &= {*steps}
     for step in sorted(steps, key=lambda step: (step in chosen, step), reverse=True):
         if _verifies(store.path(step), reads):

@@ -11,10 +11,10 @@ from pathlib import Path
 from launcher.checkpoint.find_checkpoint import checkpoint_path, damage_error, missing_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.store import BEST, CheckpointStore, read_best
-from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import name_abandoned
+from launcher.process.plural import plural
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
@@ -174,7 +174,9 @@ def roll_back(
 
 
 def set_images_aside(images: Path, step: int) -> None:
-    for entry in [*images.iterdir()] if images.is_dir() else []:
+    if not images.is_dir():
+        return
+    for entry in [*images.iterdir()]:
         if entry.name.isdecimal() and int(entry.name) > step:
             os.rename(entry, name_abandoned(entry))
 

@@ -7,7 +7,9 @@ from launcher.config.identity.difference import diff, is_within
 from launcher.config.messages import to_override_text
 from launcher.runs.stored_run import StoredRun, StoredRuns
 
-TAG, TARGET, PRESET = "run.tag", "._target_", "experiment"
+TAG = "run.tag"
+TARGET = "._target_"
+PRESET = "experiment"
 Row = dict[str, str]
 """Values of a run by dotted keys, as typed on a command line."""
 

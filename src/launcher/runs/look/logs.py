@@ -70,7 +70,7 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
             f"{run.label}: has no log yet, since it waits in the queue; -f waits for it."
         )
     end = last_end(run).rstrip(".")
-    none = f"no logs{f': its last attempt {end}' if end else ''}"
+    none = f"no logs: its last attempt {end}" if end else "no logs"
     option = "--slurm" if slurm else f"--rank={rank}"
     raise ConfigError(f"{option}: {run.label} has no such log; it has {', '.join(names) or none}.")
 
@@ -122,10 +122,10 @@ def growth(
 ) -> Iterator[bytes]:
     """Yield the bytes after `position`, until nothing was appended after `has_ended()` is true."""
     while True:
-        # This is checked before reading, so that the last bytes are still read.
+        # The end is checked before reading, so that the last bytes are still read.
         ended, has_grown = has_ended(), False
         with suppress(FileNotFoundError), open_file(path) as file:
-            # It may have been rewritten.
+            # The file may have been rewritten.
             is_shorter = os.fstat(file.fileno()).st_size < position
             file.seek(0 if is_shorter else position)
             # In complete lines no character is divided.

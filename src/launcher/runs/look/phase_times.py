@@ -53,7 +53,7 @@ def time_of_attempt(run: StoredRun, attempt: AttemptData, now: float, restart: f
     steps = max(0, last - attempt["start_step"])
     noted = attempt.get("seconds") or {}
     seconds = {name: float(noted.get(name, 0.0)) for name in ("starting", "evaluating", "saving")}
-    # It has not reached its first step.
+    # An attempt without steps has only started.
     if "starting" not in noted and not steps:
         seconds["starting"] = max(0.0, total - sum(seconds.values()))
     training = max(0.0, total - sum(seconds.values()))

@@ -16,11 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from launcher.config.messages import plural, to_override_text
+from launcher.config.messages import to_override_text
 from launcher.config.schema.metric_direction import Mode, best_index, mode_of, sort_best_first
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import read_file, replace_file
+from launcher.process.plural import plural
 from launcher.rundir.history import read_rows
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.filters import FILTER_HELP, select_some
@@ -36,7 +37,9 @@ from launcher.runs.stored_run import StoredRun, StoredRuns
 from launcher.runs.stored_study import StoredStudy, find_study
 from launcher.runs.trials import Trial
 
-MAX_CURVE_POINTS, MIN_CURVE_POINTS, MAX_TOTAL_POINTS = 600, 150, 60_000
+MAX_CURVE_POINTS = 600
+MIN_CURVE_POINTS = 150
+MAX_TOTAL_POINTS = 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
 MAX_METRICS = 8
 MAX_RUNS_WITH_MEDIA = 24

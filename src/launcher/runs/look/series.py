@@ -10,7 +10,10 @@ from launcher.errors import ConfigError
 from launcher.rundir.history import Curve
 from launcher.runs.stored_run import StoredRuns
 
-LOSS, VALIDATION, TRAINING, EXACT = "train/loss", "val/", "train/", "train/lr/"
+LOSS = "train/loss"
+VALIDATION = "val/"
+TRAINING = "train/"
+EXACT = "train/lr/"
 
 
 def check_metrics(runs: StoredRuns, metrics: Sequence[str]) -> None:
@@ -67,7 +70,9 @@ def band(curves: Sequence[Curve], log: bool = False) -> Band:
     # A run without a value has no part in the mean.
     tables = [table for table in tables if table]
     result, back = Band(count=len(tables)), math.exp if log else float
-    for x in sorted(set.intersection(*map(set, tables))) if tables else []:
+    if not tables:
+        return result
+    for x in sorted(set.intersection(*map(set, tables))):
         values = [table[x] for table in tables]
         mean, sd = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
         result.x.append(x)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from launcher.config.identity.course import describe_courses
-from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
+from launcher.process.plural import plural
 from launcher.process.text_table import TextTable, headings_that_fit, terminal_width
 from launcher.rundir.record_format import AttemptData, RecordData
 from launcher.rundir.run_on_disk import RunOnDisk

@@ -192,7 +192,9 @@ def comparison(first: str, one: Values, second: str, other: Values) -> ArmCompar
     except ImportError as error:
         raise ConfigError("test needs scipy: pip install 'torch-launcher[statistics]'.") from error
 
-    x, y, is_paired = [*one.values()], [*other.values()], one.keys() == other.keys()
+    x = [*one.values()]
+    y = [*other.values()]
+    is_paired = one.keys() == other.keys()
     samples = [[one[seed] - other[seed] for seed in one]] if is_paired else [x, y]
     # Smaller differences come from the subtraction.
     rounding = 1e-12 * max(map(abs, x + y))

@@ -7,9 +7,9 @@ import sys
 import time
 from typing import NoReturn
 
-from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
+from launcher.process.plural import plural
 from launcher.process.printable import printable, raw
 from launcher.process.text_table import is_colored, is_live_terminal
 from launcher.runs.filters import no_runs, sort

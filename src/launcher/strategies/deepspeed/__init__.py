@@ -258,7 +258,7 @@ class DeepSpeedStrategy(NativeStrategy):
         return NULL
 
     def backward(self, loss: torch.Tensor) -> None:
-        # It divides by the accumulation steps.
+        # The engine divides by the accumulation steps.
         self.engine.backward(loss)
 
     def zero_grad(self) -> None:
@@ -272,8 +272,10 @@ class DeepSpeedStrategy(NativeStrategy):
             norm = get_total_norm(
                 [p.grad for p in self.engine.module.parameters() if p.grad is not None]
             )
-            is_finite = math.isfinite(norm.item())
-            self.engine.step() if is_finite else self.engine.zero_grad()
+            if math.isfinite(norm.item()):
+                self.engine.step()
+            else:
+                self.engine.zero_grad()
         # If the gradient is not finite, the engine drops it, and lowers fp16's scale.
         else:
             self.engine.step()

@@ -38,14 +38,14 @@ def require() -> None:
 
 def start(device: torch.device, local_rank: int, verbose: bool) -> None:
     """Import DeepSpeed, and let it use the existing process group."""
-    # This is required even for a single process.
+    # The local rank is required even for a single process.
     os.environ.setdefault("LOCAL_RANK", str(local_rank))
     # Otherwise it uses a GPU whenever there is one.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     import deepspeed.ops
     from deepspeed.utils import groups
 
-    # It belongs to an earlier run in this process, which no longer exists.
+    # The group of an earlier run in this process no longer exists.
     vars(groups)["_WORLD_GROUP"] = None
     if device.type == "cpu":
         # Otherwise it compiles collectives for minutes, behind a lock that a killed run leaves

@@ -41,7 +41,10 @@ class EngineState:
         first: Tensors,
     ):
         self.module: nn.Module = engine.module
-        self.optimizer, self.stage, self.members, self.shapes = optimizer, stage, members, shapes
+        self.optimizer = optimizer
+        self.stage = stage
+        self.members = members
+        self.shapes = shapes
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.slots = find_slots(engine, optimizer, stage, members, shapes)
         self.frozen = [
@@ -49,8 +52,10 @@ class EngineState:
         ]
         # At stage 0 DeepSpeed makes a step with gradients of 0.
         self.optimizer.state.clear()
-        for slot in self.slots if first else ():
-            slot.of(slot.flat).copy_(first[slot.name].view(-1).narrow(0, slot.start, slot.count))
+        if first:
+            for slot in self.slots:
+                values = first[slot.name].view(-1).narrow(0, slot.start, slot.count)
+                slot.of(slot.flat).copy_(values)
 
     def _parameters(self) -> dict[str, nn.Parameter]:
         return dict(self.module.named_parameters())
@@ -77,7 +82,9 @@ class EngineState:
                 tensors[name], parts[name] = values, ShardSpec(shape, (start,))
 
         groups = self._groups()
-        for slot in self.slots if self.stage or self.rank == 0 else ():
+        # At stage 0 all ranks have the same state.
+        slots = self.slots if self.stage or self.rank == 0 else ()
+        for slot in slots:
             put(MODEL + slot.name, slot.of(slot.flat), slot.shape, slot.start)
             for key, value in self.optimizer.state.get(slot.flat, {}).items():
                 full = f"{slot.name}/{key}"
