@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Literal
 
 from launcher.config.tree import flat
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
+from launcher.hooks.view import TrainerView
 from launcher.process.ranks import on_main, rank, world_size
 from launcher.rundir.folder import Workspace
 from launcher.rundir.lock import RunLock
