@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from launcher.dispatch.slurm_task import close
+from launcher.dispatch.slurm.task import close
 from launcher.process.child import TAIL_BYTES
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock_holder import Holder

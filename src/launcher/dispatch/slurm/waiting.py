@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from launcher.dispatch.jobs import Job, JobResult
-from launcher.dispatch.slurm_task import RESULT
+from launcher.dispatch.slurm.task import RESULT
 from launcher.process import signals
 from launcher.process.text_table import terminal_width
 from launcher.rundir.lock_holder import is_held
