@@ -20,7 +20,7 @@ from launcher.config.tree import Node, Tree, get, nest
 from launcher.errors import ConfigError
 from launcher.rundir.data_files import check_fingerprint, state_of_files
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder, is_held, read_holder
+from launcher.rundir.lock_holder import Holder, is_held, read_holder
 from launcher.rundir.provenance import is_restart
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm.scheduler import QueuedJob

@@ -16,8 +16,8 @@ from launcher.errors import ConfigError
 from launcher.remaining import Done, Held, counts_epochs, data_that_counts, remaining
 from launcher.rundir.data_files import describe_changed_files, state_of_files
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import rejection
 from launcher.rundir.imported_sources import digest_imported_sources
+from launcher.rundir.lock_holder import rejection
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import VERSIONED, code_state
 from launcher.rundir.run_on_disk import RunOnDisk

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.rundir.holder import read_holder
+from launcher.rundir.lock_holder import read_holder
 from support import python
 from support.mlflow_database import copy_database
 from support.processes import running

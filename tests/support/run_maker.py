@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.config.identity.record_entry import command_record
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder
+from launcher.rundir.lock_holder import Holder
 from launcher.rundir.record import RunRecord
 
 

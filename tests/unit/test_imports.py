@@ -179,7 +179,7 @@ def test_no_text_names_a_module_above():
 
 
 def test_one_module_builds_what_a_configuration_names():
-    """A stored configuration is checked before; see `launcher.config.foreign`."""
+    """A stored configuration is checked before; see `launcher.config.trust`."""
     names = {dotted(path): " ".join(names_in(path)) for path in modules()}
     assert [module for module in names if "hydra.utils" in names[module]] == [
         "launcher.config.construct"

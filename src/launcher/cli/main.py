@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def execute(arguments: Namespace) -> None:
     """Do what a command line requests."""
     if arguments.for_hydra and not arguments.info:
-        from launcher.cli.door import enter
+        from launcher.cli.hydra_main import enter
 
         return enter(arguments.overrides, arguments)
     mode = RunMode.MULTIRUN if arguments.multirun else None
@@ -59,7 +59,7 @@ def execute(arguments: Namespace) -> None:
         explicit = words.explicit()
         folder = submitit_folder(words.master) if jobs else None
         launcher = str(words.choice("hydra/launcher"))
-    from launcher.cli.door import enter
+    from launcher.cli.hydra_main import enter
 
     if not jobs or folder is None:
         return enter(explicit, arguments)

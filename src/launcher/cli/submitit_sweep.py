@@ -22,8 +22,8 @@ from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.files import expand
 from launcher.process.plural import plural
-from launcher.rundir.holder import is_held
-from launcher.runs.find_runs import ask_ends, join_queue
+from launcher.rundir.lock_holder import is_held
+from launcher.runs.slurm_jobs import ask_ends, join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
 from launcher.slurm.submission import sbatch_message

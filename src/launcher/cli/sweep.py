@@ -20,8 +20,8 @@ from launcher.config.compose.grid import GRID
 from launcher.config.compose.hydra_job import Callbacks
 from launcher.config.compose.resolve import resolve_part
 from launcher.config.construct import construct, target_object
-from launcher.config.containers import to_plain
 from launcher.config.identity.difference import diff
+from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.metric_direction import sort_best_first
 from launcher.config.schema.validate import check_hydra

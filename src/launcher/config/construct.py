@@ -3,7 +3,7 @@
 Only this module imports Hydra's own functions for it.
 
 Every `_target_` of a configuration is imported and called. A stored configuration that may come
-from somebody else is checked before (see `launcher.config.foreign`).
+from somebody else is checked before (see `launcher.config.trust`).
 """
 
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 """A setting of Hydra since 1.4: its own list of allowed targets is not used, since
-`launcher.config.foreign` has decided. None if this version of Hydra has no such list."""
+`launcher.config.trust` has decided. None if this version of Hydra has no such list."""
 
 
 def without_hydra_whitelist() -> AbstractContextManager[object]:

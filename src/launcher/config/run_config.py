@@ -13,12 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.compose.resolve import Resolver, as_yaml
-from launcher.config.containers import settings_of, to_plain
 from launcher.config.identity.job_number import find_job_numbers
 from launcher.config.identity.lookup import RunIndex, check_identity, describe_changes, equivalent
 from launcher.config.identity.record_entry import command_record
 from launcher.config.identity.run_id import DERIVED, digest, identity_text, identity_to_hash
 from launcher.config.messages import ConfigIssue
+from launcher.config.omegaconf_nodes import settings_of, to_plain
 from launcher.config.schema.declared import trains
 from launcher.config.schema.validate import check_hydra, check_tree
 from launcher.config.secrets import config_to_store

@@ -5,7 +5,7 @@
 - `job`: of a sweep, a search or a proof. PATH is a file that `RunConfig.save` has written, and
   RESULT gets the value that the job returns.
 - `rank`: one of several, see `launcher.dispatch.rank`. PATH is the folder of the job's file.
-- `task`: of a SLURM job, see `launcher.dispatch.slurm_task`. PATH is the folder of a submitted run.
+- `task`: of a SLURM job, see `launcher.dispatch.slurm.task`. PATH is the folder of a submitted run.
 
 If a command has launched it, it saves and ends when the command ends.
 """
@@ -44,7 +44,7 @@ def run_child(role: str, path: Path, result: Path | None = None) -> int:
 
         return run_rank(path)
     if role == "task":
-        from launcher.dispatch.slurm_task import run_task
+        from launcher.dispatch.slurm.task import run_task
 
         return run_task(path)
     from launcher.config.run_config import load_job

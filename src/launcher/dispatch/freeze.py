@@ -1,7 +1,7 @@
 """Freeze the configuration of a job that a script submitted.
 
 The command is `python -m launcher.dispatch.freeze FILE [OVERRIDE ...]`. It writes the run's folder
-into FILE, for `launcher.dispatch.slurm_task` to run, or nothing for a run that is complete.
+into FILE, for `launcher.dispatch.slurm.task` to run, or nothing for a run that is complete.
 """
 
 import sys

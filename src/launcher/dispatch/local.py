@@ -20,7 +20,7 @@ from launcher.process.child import describe_end, last_lines
 from launcher.process.gpus import count_gpus
 from launcher.run_advice import is_done
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import is_held
+from launcher.rundir.lock_holder import is_held
 from launcher.rundir.logs import announce_imports
 from launcher.rundir.record import RunRecord
 from launcher.types import PositiveInt, Seconds

@@ -18,11 +18,12 @@ from launcher.config.schema.checks import parse_signal, signal_issue
 from launcher.config.schema.matters_from import before_last_line, never
 from launcher.config.tree import Node
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, Records, State, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
 from launcher.hooks.records import show
 from launcher.hooks.state import hook_shards, hook_states
+from launcher.hooks.view import Records, State, TrainerView
 from launcher.process import deadline, signals
 from launcher.process.rng import rng_state
 from launcher.resume.restorer import CheckpointRestorer

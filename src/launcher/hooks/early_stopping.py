@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 from launcher.config.schema.matters_from import ALL_STEPS, Pair, before_last_line
 from launcher.config.tree import Node
-from launcher.hooks.base import Records, State, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.metric_schedule import SteeredByMetric
+from launcher.hooks.view import Records, State, TrainerView
 from launcher.process.plural import plural
 from launcher.types import NonNegativeFloat, PositiveInt
 

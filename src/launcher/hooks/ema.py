@@ -9,8 +9,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from launcher.config.schema.matters_from import Pair
 from launcher.config.tree import Node
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, State, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.state import reject_flat_buffers
+from launcher.hooks.view import State, TrainerView
 from launcher.process.device import parse_device
 from launcher.strategies.base import TensorReader, Tensors
 from launcher.strategies.sharded import ShardedLike, is_sharded, local

@@ -10,12 +10,13 @@ from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.data.counted_batches import counted
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, Records, RunContext, State, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.best import best_step, check_keeps_best
 from launcher.hooks.interval import Interval
 from launcher.hooks.metrics import Metrics, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.hooks.sample_means import SizedBatches, measure_means
+from launcher.hooks.view import Records, RunContext, State, TrainerView
 from launcher.process import ranks, signals
 from launcher.process.plural import plural
 from launcher.rundir.folder import RunFolder

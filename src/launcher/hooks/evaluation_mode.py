@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from launcher.hooks.base import TrainerView
+from launcher.hooks.view import TrainerView
 from launcher.models.base import Model
 from launcher.models.changes import Tensors
 from launcher.models.modes import modes_of, set_modes

@@ -4,10 +4,11 @@ import torch
 
 from launcher.checkpoint.stored import EVALUATION
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.ema import EmaHook
 from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.state import reject_flat_buffers
+from launcher.hooks.view import TrainerView
 from launcher.strategies.base import Tensors
 from launcher.strategies.sharded import ShardedLike, local
 from launcher.strategies.weights import model_tensors, unwrap

@@ -7,8 +7,9 @@ from launcher.checkpoint.export_weights import Export
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.config.schema.matters_from import never
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.best import best_step, check_keeps_best
+from launcher.hooks.view import TrainerView
 from launcher.process import ranks
 from launcher.rundir.folder import RunFolder
 

@@ -6,8 +6,8 @@ from math import prod
 
 import torch
 
-from launcher.hooks.base import TrainerView
 from launcher.hooks.evaluation_mode import evaluating, without_compilation
+from launcher.hooks.view import TrainerView
 
 PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "B200": (2250, 1100, 75),

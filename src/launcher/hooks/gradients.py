@@ -3,8 +3,9 @@
 import torch
 from torch import nn
 
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.state import reject_flat_buffers
+from launcher.hooks.view import TrainerView
 from launcher.strategies.weights import unwrap
 from launcher.types import PositiveInt
 

@@ -7,7 +7,8 @@ from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import digest_weights
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
+from launcher.hooks.view import TrainerView
 from launcher.process import ranks
 from launcher.resume.weights_source import differences, fit_names, open_weights
 from launcher.strategies.weights import model_tensors, names_of_tied, reject_misfits

@@ -6,7 +6,8 @@ from typing import Any
 from launcher.config.schema.run_length import number_of_epochs
 from launcher.data.iterable import length
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
+from launcher.hooks.view import TrainerView
 
 
 class Interval:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from launcher.config.messages import describe_type
 from launcher.errors import ConfigError
-from launcher.hooks.base import Records, State, TrainerView
 from launcher.hooks.line_file import LineFileHook, Row
 from launcher.hooks.records import flatten, to_number
+from launcher.hooks.view import Records, State, TrainerView
 from launcher.process import ranks
 from launcher.trackers.base import NO_METRICS
 

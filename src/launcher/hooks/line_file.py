@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import orjson
 
 from launcher.errors import TrainingError
-from launcher.hooks.base import BaseHook, State, TrainerView
+from launcher.hooks.base import BaseHook
+from launcher.hooks.view import State, TrainerView
 from launcher.process import ranks
 from launcher.process.files import fsync_file
 from launcher.rundir.step_lines import drop_lines_after

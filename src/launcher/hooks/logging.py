@@ -1,7 +1,7 @@
 """Logs means over each interval by `trainer.log`, which hands them to every tracker."""
 
-from launcher.hooks.base import State, TrainerView
-from launcher.hooks.stats import Stats, StatsHook
+from launcher.hooks.stats import StatsHook
+from launcher.hooks.view import State, Stats, TrainerView
 from launcher.types import PositiveInt
 
 

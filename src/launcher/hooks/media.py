@@ -14,9 +14,9 @@ import torch
 from annotated_types import Gt, Le
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import Records, State, TrainerView
 from launcher.hooks.line_file import LineFileHook, Row
 from launcher.hooks.records import flatten
+from launcher.hooks.view import Records, State, TrainerView
 from launcher.process import ranks
 from launcher.process.files import replace_file
 

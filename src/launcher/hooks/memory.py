@@ -5,8 +5,8 @@ import sys
 
 import torch
 
-from launcher.hooks.base import TrainerView
 from launcher.hooks.interval import IntervalHook
+from launcher.hooks.view import TrainerView
 from launcher.process import ranks
 from launcher.types import PositiveInt
 

@@ -3,8 +3,9 @@
 from typing import Any, ClassVar
 
 from launcher.config.schema.metric_direction import without_noise
-from launcher.hooks.base import BaseHook, Records, State, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.best import Best
+from launcher.hooks.view import Records, State, TrainerView
 
 
 class SteeredByMetric(BaseHook):

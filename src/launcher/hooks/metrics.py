@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import Records
+from launcher.hooks.view import Records
 from launcher.models.base import IGNORED
 from launcher.models.output import OUTPUTS, name_issue
 from launcher.process import ranks

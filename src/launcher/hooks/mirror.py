@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Literal
 
 from launcher.config.tree import flat
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
+from launcher.hooks.view import TrainerView
 from launcher.process.ranks import on_main, rank, world_size
 from launcher.rundir.folder import Workspace
 from launcher.rundir.lock import RunLock
@@ -75,11 +76,11 @@ class TrackerHook(BaseHook):
                 added = hook_class()
                 trainer.hooks.append(added)
                 added.on_start(trainer)
-        # This hook ends last, since the other hooks still write when they close.
+        # The mirror ends last, since the other hooks still write when they close.
         trainer.hooks.remove(self)
         trainer.hooks.append(self)
         if rank() == 0:
-            # The name of the run is that of the parent folder, which a relative path may not have.
+            # The run is named by the parent folder, which a relative path may not have.
             self._lock = RunLock(Workspace(trainer.workspace.absolute()))
         on_main(self._acquire)
 

@@ -10,10 +10,11 @@ import torch
 
 from launcher.config.schema.matters_from import never
 from launcher.errors import TrainingError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.evaluation_mode import without_compilation
 from launcher.hooks.records import map_nested_tensor
 from launcher.hooks.state import reject_flat_buffers
+from launcher.hooks.view import TrainerView
 from launcher.process import ranks
 from launcher.process.rng import isolated_rng
 from launcher.strategies.sharded import local

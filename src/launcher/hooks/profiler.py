@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import torch
 
 from launcher.config.schema.matters_from import never
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
+from launcher.hooks.view import TrainerView
 from launcher.process import ranks
 from launcher.types import NonNegativeInt, PositiveInt
 

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from launcher.config.schema.matters_from import never
-from launcher.hooks.base import TrainerView
 from launcher.hooks.records import format_records, show
-from launcher.hooks.stats import Stats, StatsHook
+from launcher.hooks.stats import StatsHook
+from launcher.hooks.view import Stats, TrainerView
 from launcher.process import ranks
 from launcher.process.text_table import is_live_terminal
 from launcher.rundir.logs import console, file_only

@@ -7,8 +7,9 @@ from typing import Any
 
 from launcher.checkpoint.drift import changes_since, read_fingerprint
 from launcher.checkpoint.manifest import Manifest
-from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.records import flatten
+from launcher.hooks.view import Records, TrainerView
 from launcher.rundir.data_files import describe_changed_files
 from launcher.rundir.imported_sources import digest_imported_sources
 from launcher.rundir.record import RunRecord

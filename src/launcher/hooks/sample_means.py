@@ -11,10 +11,10 @@ from launcher.data.counted_batches import CountedBatches
 from launcher.data.evaluation_loader import EvaluationLoader
 from launcher.data.workers import begin_pass
 from launcher.errors import TrainingError
-from launcher.hooks.base import Records, TrainerView
 from launcher.hooks.evaluation_mode import evaluating
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import flatten
+from launcher.hooks.view import Records, TrainerView
 from launcher.models.base import IGNORED
 from launcher.models.declared import is_language_model
 from launcher.models.output import OUTPUTS

@@ -10,9 +10,9 @@ from torch import nn
 
 from launcher.config.messages import reason
 from launcher.errors import ConfigError
-from launcher.hooks.base import TrainerView
 from launcher.hooks.evaluation_mode import evaluating, without_compilation
 from launcher.hooks.interval import IntervalHook
+from launcher.hooks.view import TrainerView
 from launcher.models.declared import declared_method
 from launcher.process import ranks
 from launcher.process.files import replace_file

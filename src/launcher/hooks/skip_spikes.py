@@ -5,9 +5,9 @@ from functools import partial
 import torch
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import State, TrainerView
 from launcher.hooks.interval import IntervalHook
 from launcher.hooks.state import reject_flat_buffers
+from launcher.hooks.view import State, TrainerView
 from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 

@@ -9,9 +9,10 @@ import torch
 
 from launcher.data.mixture_order import MixtureOrder
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
 from launcher.hooks.evaluation_mode import evaluating, without_compilation
 from launcher.hooks.sample_means import Sums, add_mean, combine, to_part
+from launcher.hooks.view import TrainerView
 from launcher.process import ranks
 from launcher.types import PositiveInt
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import State, TrainerView, overrides
+from launcher.hooks.base import overrides
+from launcher.hooks.view import State, TrainerView
 from launcher.resume.trainer import name_by_class
 from launcher.strategies.base import Shape, ShardSpec, Tensors
 from launcher.strategies.sharded import ShardedLike, shards_to_write

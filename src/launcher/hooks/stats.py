@@ -3,34 +3,19 @@
 import math
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from launcher.hooks.base import Records, State, StepInfo, TrainerView
 from launcher.hooks.interval import IntervalHook
 from launcher.hooks.records import key_average, to_numbers
+from launcher.hooks.view import Records, State, Stats, StepInfo, TrainerView
 from launcher.process import ranks
 from launcher.process.lanes import Lanes
 from launcher.types import PositiveInt
 
 SAME_WITH_LANES = "loss", "grad_norm"
 """The means that each rank has of all lanes."""
-
-
-class Stats(NamedTuple):
-    """Means over the steps since the last report."""
-
-    steps: int
-    numbers: dict[str, float]
-    """`loss`, `step_time` and `data_time` in seconds, `non_finite_grad_retry_count`, and, where
-    they are known, `grad_norm` and the largest `max_memory`."""
-    records: Records
-    learning_rates: dict[str, float]
-    """The rates of the last step, by group name or `group_<i>`."""
-    unexplained: int
-    """Steps on this rank whose loss was not finite although the gradient was, so none was
-    skipped."""
 
 
 class StatsHook(IntervalHook):

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from launcher.data.batch_samples import DECLARE
-from launcher.hooks.base import TrainerView
 from launcher.hooks.flops import forward_flops, peak_tflops
 from launcher.hooks.interval import IntervalHook
+from launcher.hooks.view import TrainerView
 from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 

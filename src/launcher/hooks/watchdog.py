@@ -8,7 +8,8 @@ from statistics import median
 from typing import ClassVar
 
 from launcher.config.schema.matters_from import never
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
+from launcher.hooks.view import TrainerView
 from launcher.process import deadline
 from launcher.types import PositiveFloat, PositiveInt, Seconds
 

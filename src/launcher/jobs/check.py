@@ -9,8 +9,9 @@ import torch
 
 from launcher.config.run_config import RunConfig
 from launcher.errors import TrainingError, config_error
-from launcher.hooks.base import BaseHook, TrainerView, TrainState
+from launcher.hooks.base import BaseHook
 from launcher.hooks.memory import max_memory
+from launcher.hooks.view import TrainerView, TrainState
 from launcher.jobs.dry_run import trial_trainer
 from launcher.models.base import IGNORED
 from launcher.process import ranks

@@ -25,7 +25,7 @@ from launcher.process.files import read_file
 from launcher.process.ranks import Ranks, all_gather, maximum, on_main
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
-from launcher.rundir.holder import is_held
+from launcher.rundir.lock_holder import is_held
 from launcher.rundir.logs import setup_logging
 
 logger = logging.getLogger("launcher")

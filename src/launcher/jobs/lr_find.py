@@ -16,7 +16,8 @@ from annotated_types import Ge
 from launcher.config.run_config import RunConfig
 from launcher.data.user_dataloader import keep_loader_state
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, TrainerView, TrainState
+from launcher.hooks.base import BaseHook
+from launcher.hooks.view import TrainerView, TrainState
 from launcher.jobs.dry_run import trial_trainer
 from launcher.optim.schedulers import set_rate
 from launcher.process import ranks

@@ -22,7 +22,7 @@ from launcher.config.run_config import RunConfig
 from launcher.data.declared import is_stream
 from launcher.data.iterable import length
 from launcher.errors import ConfigError
-from launcher.hooks.base import Records
+from launcher.hooks.view import Records
 from launcher.jobs.stored_model import open_model
 from launcher.process import deadline, signals
 from launcher.process.files import expand, replacing

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.config.compose.overrides import parse
-from launcher.config.foreign import read_config
 from launcher.config.messages import show
 from launcher.config.run_config import RunConfig, from_stored, replace_values
 from launcher.config.settings import AUTO
 from launcher.config.tree import get
+from launcher.config.trust import read_config
 from launcher.errors import ConfigError
 from launcher.rundir.run_on_disk import RunOnDisk
 

@@ -13,9 +13,9 @@ import yaml
 
 from launcher.checkpoint.drift import read_sources
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
-from launcher.config.foreign import read_config
 from launcher.config.identity.course import changes_between
 from launcher.config.identity.difference import Differences, describe, diff, in_a_line
+from launcher.config.trust import read_config
 from launcher.errors import ConfigError
 from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.folder import checkpoint_steps, step_name

@@ -4,7 +4,8 @@ import os
 import signal
 from typing import Any
 
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
+from launcher.hooks.view import TrainerView
 from launcher.types import PositiveInt
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.base import BaseHook
+from launcher.hooks.view import TrainerView
 from launcher.jobs.check import name_tensors
 from launcher.process.rng import rng_state
 from launcher.proof.diff import GRADIENTS, LOSS, RANDOM, SAMPLES, USER_PARTS, WEIGHTS

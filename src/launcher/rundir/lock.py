@@ -28,7 +28,7 @@ from pathlib import Path
 from launcher.errors import ConfigError
 from launcher.process.files import patiently
 from launcher.rundir.folder import RunFolder, is_copy
-from launcher.rundir.holder import (
+from launcher.rundir.lock_holder import (
     SILENCE,
     Holder,
     is_earlier_start,

@@ -8,12 +8,13 @@ from launcher.errors import ConfigError
 from launcher.process.files import expand
 from launcher.process.plural import plural
 from launcher.runs.filters import select
-from launcher.runs.find_runs import ask_queue, find_runs
+from launcher.runs.find_runs import find_runs
 from launcher.runs.look.differences import differences
 from launcher.runs.look.plot import draw
 from launcher.runs.look.run_groups import group_runs
 from launcher.runs.look.series import LOSS, check_metrics
 from launcher.runs.look.significance import TestOutcome, run_test
+from launcher.runs.slurm_jobs import ask_queue
 from launcher.runs.stored_run import StoredRun
 
 

@@ -13,7 +13,7 @@ from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.metric_direction import Mode, mode_of
 from launcher.config.tree import Tree, nest
 from launcher.rundir.history import History
-from launcher.rundir.holder import ENDED_SILENCE, SILENCE, is_held
+from launcher.rundir.lock_holder import ENDED_SILENCE, SILENCE, is_held
 from launcher.rundir.metrics_summary import LoggedValue, curve_and_newest
 from launcher.rundir.record_format import BestData
 from launcher.rundir.run_on_disk import RunOnDisk

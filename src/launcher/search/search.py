@@ -15,7 +15,7 @@ from launcher.process import signals
 from launcher.process.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import History
-from launcher.rundir.holder import ON_RUN, is_held
+from launcher.rundir.lock_holder import ON_RUN, is_held
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import FORMAT_VERSION
 from launcher.rundir.run_on_disk import RunOnDisk

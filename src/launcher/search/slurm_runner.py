@@ -18,9 +18,9 @@ from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.slurm.waiting import is_open
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import is_held
+from launcher.rundir.lock_holder import is_held
 from launcher.rundir.record import RunRecord
-from launcher.runs.find_runs import join_queue
+from launcher.runs.slurm_jobs import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.search.local_runner import CANCELLED, Runner
 from launcher.slurm import scheduler, snapshot, submission

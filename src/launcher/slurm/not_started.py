@@ -12,8 +12,8 @@ from typing import Literal
 
 from launcher.process.child import describe_end, last_lines
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import is_held_in_job
 from launcher.rundir.lock import RunLock
+from launcher.rundir.lock_holder import is_held_in_job
 from launcher.rundir.provenance import restart_count, slurm_job_id
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import find_local_holder, is_held_in_job
+from launcher.rundir.lock_holder import find_local_holder, is_held_in_job
 from launcher.rundir.provenance import restart_count, slurm_job_id
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm import scheduler

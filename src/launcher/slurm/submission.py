@@ -30,8 +30,8 @@ from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.files import read_file, remove_empty, replace_file
 from launcher.rundir.folder import RunFolder, is_copy
-from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
+from launcher.rundir.lock_holder import read_holder
 from launcher.rundir.record import RunRecord
 from launcher.rundir.signing import record_signature
 from launcher.slurm import scheduler

@@ -18,8 +18,8 @@ from launcher.errors import ConfigError
 from launcher.process.process_id import process_start
 from launcher.process.signals import HANDLED
 from launcher.rundir.folder import FOLLOWER_LOCK, RunFolder
-from launcher.rundir.holder import is_held
 from launcher.rundir.lock import LockLost, RunLock
+from launcher.rundir.lock_holder import is_held
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers
 from launcher.trackers.lines import MetricsReader
 

@@ -16,7 +16,7 @@ from annotated_types import MaxLen, MinLen
 
 from launcher.errors import ConfigError
 from launcher.process.files import expand
-from launcher.rundir.holder import find_local_holder, signal_holder
+from launcher.rundir.lock_holder import find_local_holder, signal_holder
 from launcher.trackers.base import NOT_ENDED, Line, Stored, Tracker, numbers
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"

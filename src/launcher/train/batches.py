@@ -19,7 +19,7 @@ from launcher.data.user_dataloader import (
 )
 from launcher.data.workers import begin_pass
 from launcher.errors import TrainingError
-from launcher.hooks.base import TrainState
+from launcher.hooks.view import TrainState
 from launcher.process import ranks, signals
 
 MicroBatches = Iterator[tuple[object, torch.Tensor | None]]

@@ -34,13 +34,14 @@ from launcher.data.declared import is_hugging_face_stream, names_of_states
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, RunContext
+from launcher.hooks.base import BaseHook
 from launcher.hooks.best import Best
 from launcher.hooks.init_from import InitFromHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.sources import SourcesHook
+from launcher.hooks.view import RunContext
 from launcher.models.declared import check_declared
 from launcher.models.output import check_parameters
 from launcher.optim.fused import kernels_for_any_shard

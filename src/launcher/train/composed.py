@@ -10,8 +10,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.config.settings import TrainerSettings
 from launcher.config.tree import Node
-from launcher.hooks.base import BaseHook, LossAndRecords, RunContext
+from launcher.hooks.base import BaseHook
 from launcher.hooks.records import map_nested_tensor
+from launcher.hooks.view import LossAndRecords, RunContext
 from launcher.models.declared import declared_method
 from launcher.optim.precision import Precision
 from launcher.strategies.base import BuildModel, BuildOptimizer, Strategy

@@ -8,8 +8,9 @@ from itertools import takewhile
 from launcher.config.messages import describe_type
 from launcher.config.schema.value_types import check_call
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import EVENTS, BaseHook, Records, TrainState, check_event, overrides
+from launcher.hooks.base import EVENTS, BaseHook, check_event, overrides
 from launcher.hooks.records import flatten
+from launcher.hooks.view import Records, TrainState
 
 Call = Callable[..., None]
 

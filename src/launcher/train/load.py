@@ -16,8 +16,8 @@ from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.construct import instantiate
 from launcher.config.explain import explain
-from launcher.config.foreign import read_config
 from launcher.config.run_config import resolve_node
+from launcher.config.trust import read_config
 from launcher.errors import ConfigError, TrainingError
 from launcher.models.declared import declared_method
 from launcher.models.own_memory import give_own_memory

@@ -12,7 +12,8 @@ from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import batch_issue
 from launcher.config.settings import AUTO
 from launcher.errors import ConfigError, TrainingError, is_out_of_memory
-from launcher.hooks.base import BaseHook, TrainerView, TrainState
+from launcher.hooks.base import BaseHook
+from launcher.hooks.view import TrainerView, TrainState
 from launcher.process.ranks import STARTING, TIMEOUT, Ranks, exchange, on_main
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.run_on_disk import RunOnDisk

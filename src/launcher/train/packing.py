@@ -8,8 +8,8 @@ from torch import Tensor
 from launcher.data.encoding import IGNORED
 from launcher.data.rows import PackedDataset
 from launcher.errors import ConfigError
-from launcher.hooks.base import LossAndRecords
 from launcher.hooks.evaluation_mode import evaluating
+from launcher.hooks.view import LossAndRecords
 from launcher.process.ranks import broadcast
 from launcher.train.composed import Trainer
 

@@ -20,11 +20,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from launcher.config.messages import describe_type
 from launcher.config.schema.value_types import check_bounds
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, LossAndRecords, RunContext, State, StepInfo, TrainState
+from launcher.hooks.base import BaseHook
 from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switches_weights
 from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import format_step
 from launcher.hooks.state import full_state, load_full_state, load_hook_states
+from launcher.hooks.view import LossAndRecords, RunContext, State, StepInfo, TrainState
 from launcher.models.modes import own_modes
 from launcher.models.output import check_output, check_parameters, is_part
 from launcher.models.own_memory import give_own_memory

@@ -10,8 +10,8 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.construct import construct, instantiate
-from launcher.config.containers import to_plain
 from launcher.config.identity.equivalence import canonical
+from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.run_config import resolve_node
 from launcher.config.secrets import config_to_store
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.config.containers import to_plain
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.identity.run_id import digest, identity_to_hash
+from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.run_config import read
 from launcher.config.secrets import config_to_store
 from launcher.rundir.record_format import IDENTITY_VERSION

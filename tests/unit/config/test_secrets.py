@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.config.containers import to_plain
 from launcher.config.messages import show
+from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.secrets import config_to_store, secret_issues, without_environment
 from launcher.rundir.secret_patterns import SECRET_TEXT, is_secret
 

@@ -13,9 +13,9 @@ import torch
 from launcher import EvaluationHook, FunctionHook
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.progress import ProgressHook
+from launcher.hooks.view import RunContext
 from launcher.process import signals
 from support.broken_disk import BrokenDisk
 from support.toy import BAD, GOOD, Toy, Values

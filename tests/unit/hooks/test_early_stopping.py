@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from launcher import CheckpointingHook, EarlyStoppingHook, FunctionHook
-from launcher.hooks.base import RunContext
+from launcher.hooks.view import RunContext
 from support.toy import Toy, Values
 
 LOSSES = {

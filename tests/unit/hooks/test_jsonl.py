@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from launcher import FunctionHook
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, RunContext
+from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.line_file import encode_line
 from launcher.hooks.logging import LoggingHook
 from launcher.hooks.media import MediaHook
+from launcher.hooks.view import RunContext
 from launcher.rundir.step_lines import drop_lines_after
 from support.toy import GOOD, Toy
 

@@ -15,8 +15,8 @@ import pytest
 from launcher.errors import ConfigError
 from launcher.process.files import read_file
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder, find_local_holder, is_held, read_holder
 from launcher.rundir.lock import LockLost, RunLock
+from launcher.rundir.lock_holder import Holder, find_local_holder, is_held, read_holder
 from support.run_maker import begin_run
 from support.waiting import wait_for
 
@@ -187,7 +187,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder
+from launcher.rundir.lock_holder import Holder
 from launcher.rundir.lock import RunLock
 folder, counter, times = RunFolder(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 dead = json.dumps(asdict(replace(Holder.current(), started="1")))
@@ -317,7 +317,7 @@ def test_an_error_at_a_look_at_the_lock_does_not_lose_it(tmp_path, failures, mon
             raise error
         return read_file(path)
 
-    monkeypatch.setattr("launcher.rundir.holder.read_file", read)
+    monkeypatch.setattr("launcher.rundir.lock_holder.read_file", read)
     if failures > 3:
         with pytest.raises(OSError, match="Stale"):
             lock.check()

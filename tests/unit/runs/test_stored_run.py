@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder
+from launcher.rundir.lock_holder import Holder
 from launcher.rundir.record import RunRecord
-from launcher.runs.find_runs import join_queue
+from launcher.runs.slurm_jobs import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import Submission, freeze

@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from launcher.dispatch.slurm_task import close
+from launcher.dispatch.slurm.task import close
 from launcher.process.child import TAIL_BYTES
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder
+from launcher.rundir.lock_holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
 from launcher.slurm.not_started import last_line, record_failure, record_silent_end

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from launcher.dispatch.slurm_task import close
+from launcher.dispatch.slurm.task import close
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord

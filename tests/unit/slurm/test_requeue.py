@@ -14,8 +14,8 @@ import torch
 
 from launcher.process import deadline, ranks, signals
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder
 from launcher.rundir.lock import RunLock
+from launcher.rundir.lock_holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.slurm import requeue, scheduler
 from launcher.slurm.causes import Budget

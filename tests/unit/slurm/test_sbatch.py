@@ -2,11 +2,8 @@
 
 import json
 import os
-import re
 import shlex
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -16,142 +13,16 @@ from hypothesis import strategies as st
 from launcher.config.compose.composer import compose
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import construct
-from launcher.config.options import own_target
-from launcher.config.run_config import RunConfig, from_stored, read_tree, resolve_node
+from launcher.config.run_config import from_stored, read_tree, resolve_node
 from launcher.config.secrets import escape
-from launcher.dispatch.jobs import Job
-from launcher.dispatch.slurm import SlurmDispatch
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
-from launcher.slurm.sbatch import GUARD, Script
+from launcher.slurm.sbatch import GUARD
 from launcher.slurm.submission import Submission, freeze, read_frozen
 from support.composition import validate
-from support.scripted_slurm import ScriptedQueue, ScriptedSlurm
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("setup", ["export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567"]),
-        ("setup", ["true", "curl https://me:pass1234@host"]),
-        ("srun", ["--export=HF_TOKEN=hf_" + "a" * 34]),
-        ("sbatch", {"comment": "ghp_" + "a" * 36}),
-    ],
-)
-def test_no_secret_is_in_the_script(key, value):
-    """Its values come from the environment, too."""
-    with pytest.raises(ConfigError, match=rf"dispatch\.{key}\.\w+: a secret would be .* script"):
-        SlurmDispatch(**{key: value})
-
-
-def test_variables_of_the_shell_are_no_secrets():
-    SlurmDispatch(setup=["export WANDB_API_KEY=$KEY", 'export HF_TOKEN="${TOKEN}"'])
-
-
-def run_of(tmp_path, lanes):
-    config = {
-        "run": {"name": "mlp", "dir": str(tmp_path), "resume": "auto"},
-        "paths": {"outputs": tmp_path},
-        "job": {"_target_": own_target("job", "train")},
-        "trainer": {"lanes": lanes, "max_steps": 9},
-        "hooks": {"checkpointing": {}},
-    }
-    return Job(RunConfig(config, config))
-
-
-@pytest.mark.parametrize(("lanes", "nodes"), [([None], 3), ([None, 16, 8], 2)])
-def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path, lanes, nodes):
-    settings = SlurmDispatch(nodes="1-4", gpus_per_node=2, cpus_per_task=3)
-    flags = settings.flags()
-    assert (flags["nodes"], flags["mincpus"]) == ("1-4", 6)
-    assert not {"ntasks-per-node", "cpus-per-task"} & flags.keys()
-    runs = [run_of(tmp_path, count) for count in lanes]
-    command = settings._script(runs, []).command(tmp_path / "job-0.sh").splitlines()[-1]
-    script = f"__launcher_run={tmp_path}; SLURM_JOB_NUM_NODES=3; source {GUARD}; trap - EXIT"
-    *said, words = run_bash(f"{script}\nguarded() {{ echo $@; }}; {command}").stdout.splitlines()
-    assert words.startswith(
-        f"srun --nodes={nodes} --ntasks={2 * nodes} --ntasks-per-node=2 --export=ALL"
-        " --kill-on-bad-exit=1 --cpus"
-    )
-    assert len(said) == (nodes != 3)
-
-
-@pytest.mark.parametrize("parallelism", [None, 1])
-@pytest.mark.parametrize("asked", ["all again", "the rest", "a cancelled one", "another"])
-def test_a_sweep_of_several_submissions_keeps_its_limit(tmp_path, monkeypatch, asked, parallelism):
-    """The command is repeated with more runs, has room for the rest, or submits a run again."""
-    slurm = ScriptedQueue(work=lambda folder, start: True).install(monkeypatch, tmp_path)
-    monkeypatch.setattr(Job, "outputs", tmp_path)
-    dispatch = SlurmDispatch(array_parallelism=parallelism)
-    first = [run_of(tmp_path / str(number), None) for number in range(2)]
-    third = run_of(tmp_path / "2", None)
-    assert dispatch.submit(first) is None
-    slurm.cancel("1_1")
-    again = {
-        "all again": [run_of(tmp_path / "0", None), third],
-        "the rest": [*first, third],
-        "a cancelled one": [run_of(tmp_path / "1", None)],
-        "another": [third],
-    }
-    assert dispatch.submit(again[asked]) is None
-    flag = "#SBATCH --dependency=afterany:1\n"
-    is_expected = parallelism is not None and asked != "another"
-    assert (flag in Path(slurm.jobs["3"].script).read_text()) == is_expected
-    assert list(slurm.jobs) == ["1_0", "3"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "key"),
-    [
-        ({"nodes": "4-1"}, "nodes='4-1'"),
-        *(
-            ({"sbatch": {flag: True}}, f"sbatch.{flag}")
-            for flag in ("array", "nodes", "ntasks", "signal", "test_only", "wait", "no-requeue")
-        ),
-        ({"sbatch": {"nodelist": ["n1", "n2"]}}, "sbatch.nodelist=['n1','n2']"),
-        *(({"time": text}, f"time='{text}'") for text in ("", "-5", "0", "0-0:0", "0:00:00", "1h")),
-        *(({"sbatch": {"time": number}}, f"sbatch.time={number}") for number in (-5, 0)),
-    ],
-)
-def test_settings_that_cannot_work_are_rejected(settings, key):
-    with pytest.raises(ConfigError, match=rf"^dispatch\.{re.escape(key)}: "):
-        SlurmDispatch(**settings)
-
-
-@pytest.mark.parametrize(
-    ("sbatch", "key", "lines"),
-    [
-        ({"exclusive": True}, "exclusive", ["exclusive"]),
-        ({"exclusive": False}, "exclusive", []),
-        ({"requeue": False}, "requeue", ["no-requeue"]),
-        ({"mem": "1G"}, "mem", ["mem=1G"]),
-        ({"mem": 0}, "mem", ["mem=0"]),
-        *(
-            ({"time": text}, "time", [f"time={text}"])
-            for text in (90, "1:30:05", "1-0", "UNLIMITED")
-        ),
-        ({"job_name": "mine"}, "job-name", ["job-name=mine"]),
-        ({"output": "/logs/%j"}, "/logs", ["error=/logs/%j", "output=/logs/%j"]),
-        ({}, "partition", ["partition=own"]),
-        ({"partition": "other"}, "partition", ["partition=other"]),
-        ({"partition": False}, "partition", []),
-        ({}, "output", ["output={folder}/50%%j/%A_%a.out"]),  # a folder's name is no pattern
-    ],
-)
-def test_flags_of_sbatch(tmp_path, monkeypatch, sbatch, key, lines):
-    monkeypatch.setenv("SBATCH_PARTITION", "own")
-    flags = SlurmDispatch(sbatch=sbatch).flags()
-    script = Script("gpt", flags, task=["-m", "task"])
-    text = script.text(tmp_path / "50%j" / "job-0.sh", 2, None).replace("'", "")
-    flags = [line for line in text.splitlines() if line.startswith("#SBATCH") and key in line]
-    assert sorted(flags) == [f"#SBATCH --{line.format(folder=tmp_path)}" for line in lines]
-
-
-def run_bash(script: str) -> subprocess.CompletedProcess[str]:
-    """Run a part of a job's script."""
-    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
-
+from support.job_scripts import run_bash
+from support.scripted_slurm import ScriptedSlurm
 
 KILLED = "exit 140"
 AT_THE_END_OF_THE_GRACE = "kill -TERM $PPID; sleep 0.5; exit 7"
@@ -331,12 +202,3 @@ def test_setup_lines_do_not_disturb_the_script(tmp_path):
     assert done.returncode == 7 and f"not_started {folder.path} 7 bash" in done.stdout, (
         done.stdout + done.stderr
     )
-
-
-def test_a_dry_run_needs_no_controller(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    runs = [run_of(tmp_path / "outputs", None)]
-    SlurmDispatch(dry_run=True)._submit(runs)
-    printed = capsys.readouterr().out
-    assert printed.startswith("# SLURM does not answer here") and "#SBATCH" in printed
-    assert not (tmp_path / "outputs").exists()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from launcher.config.run_config import from_stored
-from launcher.dispatch import slurm_task
-from launcher.dispatch.slurm_task import _is_submitted_again
+from launcher.dispatch.slurm import task
+from launcher.dispatch.slurm.task import _is_submitted_again
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
@@ -158,10 +158,10 @@ def test_a_submission_of_an_earlier_version_may_have_had_several_runs_in_its_job
         return
     with pytest.raises(ConfigError, match=r"dispatch\.runs_per_job=4, which is left out"):
         read_frozen(folder)
-    assert slurm_task.run_task(folder.path) == 2
+    assert task.run_task(folder.path) == 2
     assert "repeat its command without it" in capsys.readouterr().err
     (tmp_path / "runs.txt").write_text(f"{folder.path}\n")
-    assert slurm_task.run_task(tmp_path) == 2
+    assert task.run_task(tmp_path) == 2
     assert "several runs in a job are left out" in capsys.readouterr().err
 
 
@@ -169,14 +169,14 @@ def test_a_job_starts_only_in_the_folder_that_was_submitted(folder, tmp_path, mo
     """A submission is checked where it is made, so its job needs nobody. A copy of the folder was
     not submitted."""
     started: list[Path] = []
-    monkeypatch.setattr(slurm_task, "_work", lambda folder: started.append(folder.path))
+    monkeypatch.setattr(task, "_work", lambda folder: started.append(folder.path))
     (tmp_path / "link").symlink_to(tmp_path / "outputs")
     other_job = folder.path / ".jobs" / "evaluate-1"
     copy = tmp_path / "elsewhere" / "1a2b"
     shutil.copytree(folder.path, copy)
     shutil.copytree(folder.path, other_job)
     submitted = [folder.path, tmp_path / "link" / "gpt" / "1a2b", other_job]
-    assert [slurm_task.run_task(path) for path in (*submitted, copy)] == [0, 0, 0, 2]
+    assert [task.run_task(path) for path in (*submitted, copy)] == [0, 0, 0, 2]
     assert started == submitted
     assert f"is not {copy}, so this is no submission of it" in capsys.readouterr().err
 

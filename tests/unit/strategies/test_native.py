@@ -8,7 +8,7 @@ from torch import nn
 
 from launcher import BaseHook, LoggingHook
 from launcher.errors import TrainingError
-from launcher.hooks.base import TrainerView
+from launcher.hooks.view import TrainerView
 from support.toy import GOOD, Toy
 
 

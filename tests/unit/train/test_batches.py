@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from launcher import CheckpointingHook
-from launcher.hooks.base import TrainState
+from launcher.hooks.view import TrainState
 from launcher.process import signals
 from launcher.train.batches import Batches, weigh
 from support.toy import GOOD, Toy

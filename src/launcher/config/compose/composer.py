@@ -41,9 +41,9 @@ from launcher.config.compose.session import (
     loader,
     session,
 )
-from launcher.config.containers import to_plain
 from launcher.config.identity.lookup import RunIndex
 from launcher.config.messages import closest_name
+from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.options import COLLECTIONS
 from launcher.config.run_config import RunConfig, check
 from launcher.config.tree import Tree

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, ListConfig
 from launcher.config.compose.overrides import parameters, parse, select
 from launcher.config.compose.resolve import references
 from launcher.config.compose.session import first_line, loader
-from launcher.config.containers import to_plain
 from launcher.config.messages import closest_name, hint, key_for, reason, show
+from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.options import composition_folders, options_with
 from launcher.config.schema.validate import GROUPS
 

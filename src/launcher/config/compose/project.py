@@ -17,9 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from launcher.config import plain_yaml
-from launcher.config.containers import to_plain
 from launcher.config.identity.difference import is_within
 from launcher.config.messages import reason
+from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.options import (
     COLLECTIONS,
     IGNORED,

@@ -8,10 +8,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from launcher.config.containers import resolve_at, to_plain
 from launcher.config.identity.locations import PLACEHOLDER
 from launcher.config.identity.run_id import choices, without_id
 from launcher.config.messages import ConfigIssue, MissingValue, hint
+from launcher.config.omegaconf_nodes import resolve_at, to_plain
 from launcher.config.options import composition_folders, options_with
 from launcher.config.secrets import escape
 from launcher.config.tree import REFERENCE, Node, Tree, is_interpolation, join, map_leaves, walk

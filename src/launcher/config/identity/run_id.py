@@ -18,10 +18,10 @@ from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.containers import resolve_at, to_plain
 from launcher.config.identity.equivalence import left_out
 from launcher.config.identity.locations import PLACEHOLDER, PREFIXES, Locations
 from launcher.config.identity.record_entry import for_json
+from launcher.config.omegaconf_nodes import resolve_at, to_plain
 from launcher.config.schema.hook_dependencies import uncounted_keys
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.run_length import default_steps

@@ -13,8 +13,8 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from launcher.config.containers import settings_of
 from launcher.config.messages import ConfigIssue, show
+from launcher.config.omegaconf_nodes import settings_of
 from launcher.config.schema import deepspeed_file
 from launcher.config.schema.declared import declared, providing
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from launcher.dispatch.jobs import Job, JobResult
-from launcher.dispatch.slurm_task import RESULT
+from launcher.dispatch.slurm.task import RESULT
 from launcher.process import signals
 from launcher.process.text_table import terminal_width
-from launcher.rundir.holder import is_held
+from launcher.rundir.lock_holder import is_held
 from launcher.rundir.logs import console
-from launcher.runs.find_runs import ask_ends, join_queue
 from launcher.runs.look import listing
+from launcher.runs.slurm_jobs import ask_ends, join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
 from launcher.slurm.own_record import END_STATES

@@ -11,11 +11,12 @@ from contextlib import suppress
 
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
-from launcher.rundir.holder import find_local_holder, is_held, signal_holder
+from launcher.rundir.lock_holder import find_local_holder, is_held, signal_holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select_some
-from launcher.runs.find_runs import ask_queue, find_runs
+from launcher.runs.find_runs import find_runs
 from launcher.runs.format import join_names
+from launcher.runs.slurm_jobs import ask_queue
 from launcher.runs.stored_run import StoredRun, StoredRuns
 from launcher.slurm import scheduler
 from launcher.slurm.causes import UnrecordedEnd

@@ -8,8 +8,9 @@ from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.runs.act.delete_checkpoints import LINK_NAMES, delete, parse_keep, seconds_of_age
 from launcher.runs.filters import FILTER_HELP, select_some
-from launcher.runs.find_runs import ask_queue, find_runs
+from launcher.runs.find_runs import find_runs
 from launcher.runs.found_checkpoints import FoundCheckpoint, table, verify_checkpoints
+from launcher.runs.slurm_jobs import ask_queue
 
 
 def add_arguments(parser: Parser) -> None:

@@ -19,8 +19,8 @@ from launcher.process.byte_sizes import size
 from launcher.process.plural import plural
 from launcher.process.text_table import TextTable
 from launcher.rundir.folder import checkpoint_of, find_folders, run_name
-from launcher.rundir.holder import is_held
 from launcher.rundir.lock import RunLock
+from launcher.rundir.lock_holder import is_held
 from launcher.runs.format import duration
 from launcher.runs.found_checkpoints import (
     HEADINGS,

@@ -180,9 +180,9 @@ def check_overrides(run: StoredRun, overrides: Sequence[str]) -> None:
     """Check stored overrides of a run, before they are composed, unless they are signed."""
     if not run.is_own:
         # Hydra is imported late, since listing runs need not load it.
-        from launcher.config import foreign
+        from launcher.config.trust import check_overrides as check_stored
 
-        foreign.check_overrides(overrides, run.record.get("config_dir"), run.folder.record_path)
+        check_stored(overrides, run.record.get("config_dir"), run.folder.record_path)
 
 
 def applicable(inherited: list[str], overrides: Sequence[str], config_dir: str | None) -> list[str]:

@@ -13,11 +13,11 @@ from hydra.errors import HydraException
 
 from launcher.config.compose.overrides import parse
 from launcher.config.construct import construct
-from launcher.config.foreign import check_code, check_overrides, reject
 from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import resolve_node
 from launcher.config.schema.validate import check_dispatch
 from launcher.config.tree import Tree
+from launcher.config.trust import check_code, check_overrides, reject
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import read_file

@@ -20,7 +20,8 @@ from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import BestData
 from launcher.rundir.step_lines import set_lines_aside
-from launcher.runs.find_runs import RUN_HELP, ask_queue, find_run
+from launcher.runs.find_runs import RUN_HELP, find_run
+from launcher.runs.slurm_jobs import ask_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
 from launcher.slurm.job_mark import HOLD

@@ -16,12 +16,12 @@ from omegaconf import OmegaConf
 
 from launcher.config.compose.composer import compose
 from launcher.config.explain import unwrap_cause
-from launcher.config.foreign import check_code
 from launcher.config.messages import reason
 from launcher.config.tree import Node
+from launcher.config.trust import check_code
 from launcher.errors import ConfigError, config_error
 from launcher.process.argument_parser import Parser
-from launcher.rundir.holder import read_holder
+from launcher.rundir.lock_holder import read_holder
 from launcher.runs.act.repeat_command import add_trust, check_overrides, select_runs
 from launcher.runs.find_runs import RUN_HELP, find_runs
 from launcher.runs.stored_run import StoredRun

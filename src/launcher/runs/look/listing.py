@@ -18,10 +18,11 @@ from launcher.process.printable import encodable
 from launcher.process.text_table import TextTable, headings_that_fit, terminal_width
 from launcher.rundir.history import BARS
 from launcher.runs.filters import FILTER_HELP, check_keys, no_runs, select, sort, value_of
-from launcher.runs.find_runs import ask_queue, find_runs
+from launcher.runs.find_runs import find_runs
 from launcher.runs.format import duration, number, seconds_of
 from launcher.runs.look import run_groups
 from launcher.runs.look.differences import Row, differences, override_text
+from launcher.runs.slurm_jobs import ask_queue
 from launcher.runs.stored_run import StoredRun, StoredRuns
 
 COLORS = {

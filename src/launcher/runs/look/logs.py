@@ -13,8 +13,9 @@ from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import open_file
 from launcher.process.printable import printable
-from launcher.rundir.holder import is_held
-from launcher.runs.find_runs import RUN_HELP, find_run, join_queue
+from launcher.rundir.lock_holder import is_held
+from launcher.runs.find_runs import RUN_HELP, find_run
+from launcher.runs.slurm_jobs import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import ENDING, queue
 from launcher.slurm.submission import FROZEN

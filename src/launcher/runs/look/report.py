@@ -25,7 +25,7 @@ from launcher.process.plural import plural
 from launcher.rundir.history import read_rows
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.filters import FILTER_HELP, select_some
-from launcher.runs.find_runs import ask_queue, find_runs
+from launcher.runs.find_runs import find_runs
 from launcher.runs.format import seconds_of
 from launcher.runs.look.differences import differences
 from launcher.runs.look.phase_times import DEVICES, describe_time, time_of_run, total_time
@@ -33,6 +33,7 @@ from launcher.runs.look.run_groups import OVER_HELP, group_runs
 from launcher.runs.look.series import LOSS, unknown_metric
 from launcher.runs.look.show import fork_source, shares
 from launcher.runs.objective import curve_of as trained_curve
+from launcher.runs.slurm_jobs import ask_queue
 from launcher.runs.stored_run import StoredRun, StoredRuns
 from launcher.runs.stored_study import StoredStudy, find_study
 from launcher.runs.trials import Trial

@@ -16,13 +16,14 @@ from launcher.rundir.record_format import AttemptData, RecordData
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.user_note import UserNote
 from launcher.runs.act.repeat_command import select_runs
-from launcher.runs.find_runs import RUN_HELP, ask_queue
+from launcher.runs.find_runs import RUN_HELP
 from launcher.runs.format import best, duration, local_time, number, seconds_of
 from launcher.runs.found_checkpoints import cells, verify_checkpoints
 from launcher.runs.look.compare import commit
 from launcher.runs.look.differences import is_group
 from launcher.runs.look.listing import summary
 from launcher.runs.look.phase_times import describe_time, time_of_run
+from launcher.runs.slurm_jobs import ask_queue
 from launcher.runs.stored_run import StoredRun, StoredRuns
 
 LEFT_OUT = ("pid", "host", "ranks", "job", "took", "started")

@@ -6,10 +6,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from launcher.config.compose.composer import compose
-from launcher.config.containers import to_plain
 from launcher.config.identity.difference import diff
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.identity.run_id import digest, identity_to_hash
+from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.run_config import read
 from support.composition import composed, mistakes
 

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.process.process_id import process_start
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder
+from launcher.rundir.lock_holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record
 from launcher.runs.__main__ import main

@@ -17,7 +17,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.store import CheckpointStore
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import Holder
+from launcher.rundir.lock_holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.__main__ import main
 from launcher.runs.act import delete_checkpoints

@@ -19,8 +19,8 @@ from launcher.config import plain_yaml
 from launcher.config.compose.project import project_defaults, reject_stored
 from launcher.config.compose.session import MISSING_FOLDER, VERSION, first_line
 from launcher.config.construct import without_hydra_whitelist
-from launcher.config.containers import to_plain
 from launcher.config.identity.lookup import RunIndex
+from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.options import config_path
 from launcher.config.run_config import check
 from launcher.config.schema.validate import HYDRA_KEYS

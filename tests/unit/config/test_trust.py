@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.config.foreign import check_code, check_overrides, own_targets, read_config
+from launcher.config.trust import check_code, check_overrides, own_targets, read_config
 from launcher.errors import ConfigError
 from launcher.rundir import signing
 from support.projects import write_project

@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config import plain_yaml
 from launcher.config.compose.overrides import normalize, parse
-from launcher.config.containers import to_plain
 from launcher.config.messages import reason, show
+from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.options import main_folder, options, own_option
 from launcher.config.schema.declared import declared
 from launcher.config.schema.validate import GROUPS

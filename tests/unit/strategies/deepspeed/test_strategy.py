@@ -3,7 +3,7 @@
 from typing import Any
 
 from launcher.optim.precision import Precision
-from launcher.strategies.deepspeed import DeepSpeedStrategy, complete
+from launcher.strategies.deepspeed.strategy import DeepSpeedStrategy, complete
 from launcher.strategies.step import StepPlan
 
 PLAN = StepPlan(grad_accum_steps=2, max_grad_norm=1.0, micro_batch_size=4)

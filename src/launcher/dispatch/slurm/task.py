@@ -17,7 +17,7 @@ from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.files import replace_file
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import is_held_in_job
+from launcher.rundir.lock_holder import is_held_in_job
 from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
 from launcher.slurm.own_record import is_superseded, own_record
