@@ -56,7 +56,7 @@ class TrackerHook(BaseHook):
     def on_start(self, trainer: TrainerView) -> None:
         hooks = [hook for hook in trainer.hooks if isinstance(hook, TrackerHook)]
         if any(hook._all for hook in hooks if hook is not self):
-            # Another one works for all of them.
+            # The first such hook works for all of them.
             return
         self._all = hooks
         names = [hook.name for hook in hooks]
@@ -75,11 +75,11 @@ class TrackerHook(BaseHook):
                 added = hook_class()
                 trainer.hooks.append(added)
                 added.on_start(trainer)
-        # This hook ends last, since the other hooks still write when they close.
+        # The end of this hook comes last, since the other hooks still write when they close.
         trainer.hooks.remove(self)
         trainer.hooks.append(self)
         if rank() == 0:
-            # The name of the run is that of the parent folder, which a relative path may not have.
+            # The parent folder names the run, and a relative path may have none.
             self._lock = RunLock(Workspace(trainer.workspace.absolute()))
         on_main(self._acquire)
 

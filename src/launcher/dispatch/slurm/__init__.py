@@ -160,8 +160,8 @@ class SlurmDispatch:
         return flags
 
     def srun_flags(self) -> list[str]:
-        # The number of cores is not inherited since SLURM 22.05. Where it is not set, a step has
-        # all cores of a node that the job has alone.
+        # Since SLURM 22.05 a step does not inherit the number of cores. Where it is not set, a step
+        # has all cores of a node that the job has alone.
         flags = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []
         return [*flags, *(self.srun or [])]
 
@@ -383,7 +383,7 @@ class SlurmDispatch:
         return job_id
 
     def _script(self, runs: Sequence[Job], snapshot_lines: list[str]) -> Script:
-        # There is one script for all runs: a number that divides the fewest lanes, a power of two,
+        # The script is one for all runs. A number that divides the fewest lanes, a power of two,
         # divides all.
         lanes = [n for run in runs if (n := get(run.plain, "trainer.lanes")) is not None]
         script = Script(
