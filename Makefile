@@ -24,7 +24,7 @@ help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
 	@echo 'make check        lint, types, quick unit tests: two minutes (ARGS="-k lock" chooses tests)'
 	@echo 'make test         lint, types, all tests'
-	@echo 'make lint         lint, types, the words of docstrings and pages'
+	@echo 'make lint         lint, types, style, the words of docstrings and pages'
 	@echo 'make format       format the code, fix what ruff can fix'
 	@echo 'make reference    write docs/reference.md from conf/ and the signatures'
 	@echo 'make docs         build the documentation as a site, build/site/index.html (ARGS=serve: on localhost, live)'
@@ -48,6 +48,7 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/python docs/check_words.py
+	$(VENV)/bin/python docs/check_style.py
 	$(VENV)/bin/mypy
 
 # Some tests wait for a process or a timer: a third worker uses the cores meanwhile.

@@ -71,11 +71,11 @@ def main() -> None:
     if arguments.list:
         for benchmark in chosen:
             print(f"{benchmark.name:16s} {benchmark.title}: {', '.join(benchmark.contenders)}")
-        for script in () if arguments.names else SCRIPTS:
-            text = (
-                ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text()))
-                or ""
-            )
+        if arguments.names:
+            return
+        for script in SCRIPTS:
+            code = Path(__file__).with_name(f"{script}.py").read_text()
+            text = ast.get_docstring(ast.parse(code)) or ""
             summary = text.partition("\n\n")[0].split()
             print(f"{script:16s} {' '.join(summary)}")
         return

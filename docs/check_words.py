@@ -59,7 +59,9 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each docstring, of attributes too."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        for statement in body if isinstance(body, list) else ():
+        if not isinstance(body, list):
+            continue
+        for statement in body:
             match statement:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     yield statement.lineno, text.strip()

@@ -257,7 +257,7 @@ class ShardReader:
             filled = sum(self._read_overlap(shard, target, offset) for shard in shards)
             _expect(name, filled, target)
             return
-        # One is a box, the other a range of the flattened values.
+        # The shards may be boxes and the target a range of the flattened values, or the reverse.
         full, filled = torch.empty(shape, dtype=self.dtype(name)), 0
         for shard in shards:
             view = full if len(shard.offset) == len(shape) else full.view(-1)

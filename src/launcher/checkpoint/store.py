@@ -207,7 +207,7 @@ class CheckpointStore:
         try:
             match = STEP.match(os.readlink(link).rstrip("/").rpartition("/")[2])
             step = int(match.group(1)) if match else None
-        # There is no link.
+        # The link is missing, or is a folder.
         except OSError:
             step = _step_of_copy(link)
         return step if step is not None and self.path(step).is_dir() else None

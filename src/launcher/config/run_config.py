@@ -30,6 +30,8 @@ from launcher.rundir.record_format import RecordData
 from launcher.rundir.run_on_disk import RunOnDisk
 
 logger = logging.getLogger(__name__)
+UNNAMED = (ConfigError, OmegaConfBaseException, AttributeError, LookupError, TypeError, ValueError)
+"""Errors of reading a configuration that breaks a rule, such as a text in place of a node."""
 READ_BY_A_JOB = ("job.env_set", "callbacks")
 """Nodes of Hydra's that are read when a run starts."""
 
@@ -203,15 +205,8 @@ def _name(
         OmegaConf.update(config, "run.identity", text, force_add=True)
         folder, is_own = Path(config.run.dir), config.run.id == own
     # A configuration that breaks a rule may have no name, and the rule says why.
-    except (
-        ConfigError,
-        OmegaConfBaseException,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
-        logger.debug("The run has no name: %s", error, exc_info=True)
+    except UNNAMED:
+        logger.debug("The run has no name", exc_info=True)
         return None
     if runs is None or not is_own:
         return None

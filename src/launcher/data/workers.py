@@ -58,7 +58,7 @@ class Failure:
             self.error = pickle.dumps(other if isinstance(error, StopIteration) else error)
             pickle.loads(self.error)
         # An exception class may fail in any way when it is pickled.
-        except Exception:
+        except Exception:  # style: ok
             self.error = pickle.dumps(other)
 
 
@@ -110,7 +110,7 @@ class WorkerBatches:
             collate_fn=_as_it_is,
             pin_memory=pin_memory,
             worker_init_fn=_begin,
-            # Otherwise it would draw from the training's generator.
+            # Without a generator the loader would draw from the training's.
             generator=torch.Generator().manual_seed(0),
         )
         with signals.block():

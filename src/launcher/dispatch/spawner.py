@@ -91,7 +91,7 @@ class Spawner:
                 if signum in signals.HANDLED:
                     self._pass_on(signum)
                 elif (missed := signals.first_signal()) and not self._is_passed_on:
-                    # Another thread took it, which does not block it.
+                    # The signal was taken by another thread, which does not block it.
                     self._pass_on(missed)
                 elif reported := self._find_reported_signal():
                     self._pass_on(reported)

@@ -24,7 +24,7 @@ class EvaluationWeightsHook(BaseHook):
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._kept: Tensors = {}
-        # There is no state yet, so no weight changes.
+        # The optimizer has no state yet, so no weight changes.
         optimizer.train()  # type: ignore[attr-defined]
 
     def on_start(self, trainer: TrainerView) -> None:

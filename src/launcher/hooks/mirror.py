@@ -57,7 +57,7 @@ class TrackerHook(BaseHook):
     def on_start(self, trainer: TrainerView) -> None:
         hooks = [hook for hook in trainer.hooks if isinstance(hook, TrackerHook)]
         if any(hook._all for hook in hooks if hook is not self):
-            # Another one works for all of them.
+            # The first such hook works for all of them.
             return
         self._all = hooks
         names = [hook.name for hook in hooks]

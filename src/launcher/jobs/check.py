@@ -113,7 +113,7 @@ class _Watch(BaseHook):
         if not math.isfinite(loss):
             self.issues.append(f"The loss is {loss}.")
         elif norm is not None and not math.isfinite(norm) and not self.scales:
-            # That is how a scaler finds its scale.
+            # A loss scaler finds its scale by such norms, so only a run without one has an issue.
             self.issues.append(f"The loss is {loss:.5g}, and the gradient's norm {norm}.")
 
 

@@ -45,7 +45,7 @@ class ExportJob:
     def run(self, config: RunConfig) -> dict[str, object]:
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
-        # One process is enough.
+        # Rank 0 alone exports.
         if not ranks.is_main:
             return {}
         folder = config.folder

@@ -125,7 +125,7 @@ def on_signal(callback: SignalCallback) -> Iterator[None]:
 def _leave_to_parent() -> None:
     try:
         signal.set_wakeup_fd(-1)
-    # Another thread has forked it.
+    # A thread other than the main one has forked this process.
     except ValueError:
         pass
 

@@ -38,7 +38,7 @@ def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
-    # Otherwise the state of its generator would not be saved.
+    # Without this call the state of the device's generator would not be saved.
     torch.cuda.init()
     return device
 

@@ -183,7 +183,7 @@ class SharedStart:
     def _note_unlike(self, name: str, settings: Settings | None) -> None:
         """Note a run that differs only in keys of which a user may think that they do not count."""
         changes = obstacles(self.settings, settings or {}, 1)
-        # Another class says enough: its arguments are others too.
+        # A node of another class has other arguments, which need not be named.
         nodes = {key.removesuffix("._target_") for key in changes if key.endswith("._target_")}
         changes = {
             key: values

@@ -156,7 +156,7 @@ def _diff(root: Path, outputs: Path, prefix: str = "") -> bytes:
         return b""
     with tempfile.TemporaryDirectory(prefix="launcher-index-") as folder:
         copy = Path(folder) / "index"
-        # Nothing was ever added.
+        # A repository without a staged file has no index.
         with suppress(FileNotFoundError):
             # Keep the index's time: git uses it to find files that were changed within the second
             # in which the index was written.

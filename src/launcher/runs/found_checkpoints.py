@@ -126,7 +126,7 @@ def _verify(
             marks, problem = (UNSUPPORTED, *marks), error.problem
         except (CorruptCheckpoint, OSError) as error:
             problem = str(error).removeprefix(f"{path.name}: ")
-    # Otherwise a running process has just deleted it.
+    # A running process may have just deleted the checkpoint.
     with suppress(OSError):
         written, num_bytes = path.stat().st_mtime, folder_size(path)
         yield FoundCheckpoint(run, path, marks, problem, manifest, num_bytes, written, is_aside)

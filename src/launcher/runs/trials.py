@@ -214,7 +214,7 @@ def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredR
             for trial in trials:
                 result.setdefault(trial["number"], (trial, run))
     for path in (outputs / STUDIES / study / INVALID).glob("*.json"):
-        # One that cannot be read is asked for again.
+        # A trial that cannot be read is asked for again.
         for trial in _trials_of(path, study):
             result.setdefault(trial["number"], (trial, None))
     return dict(sorted(result.items()))

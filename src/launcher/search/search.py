@@ -84,7 +84,7 @@ class Search:
         self.trials = [Trial.of(data, run, self.settings) for data, run in records.values()]
         for trial in self.trials:
             if trial.run is not None and trial.rejection is not None:
-                # Another machine, or another command, may train it.
+                # A rejected configuration may be valid on this machine, or by this command.
                 trial.rejection = None
                 self.record(trial)
             self._follow_pruner(trial)

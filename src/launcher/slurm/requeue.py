@@ -53,12 +53,12 @@ def run_guarded(
         runs: folders of a sweep's runs.
     """
     job = slurm_job_id()
-    # Only the id may be left over.
+    # An inherited id alone is no job.
     if job is None or "SLURM_JOB_NODELIST" not in os.environ:
         return work()
     policy = Requeue(folder, job, budget, runs=runs)
-    # The parent of a search's trial, or of a sweep's run, is in the same job. It stops them
-    # and requeues.
+    # The parent of a search's trial, or of a run of a sweep, is in the same job. It stops them and
+    # requeues.
     if "LAUNCHER_PARENT" in os.environ:
         return policy.without_requeue(work)
     try:
@@ -71,7 +71,7 @@ def run_guarded(
                 policy.begin()
                 return work()
             except signals.SignalExit:
-                # Here or in a forced exit, this thread requeues the job and waits for SLURM.
+                # The deadline must not end this thread, which requeues the job and waits for SLURM.
                 deadline.disarm()
                 raise
     except signals.SignalExit as stop:

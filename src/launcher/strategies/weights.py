@@ -273,7 +273,7 @@ def load_weights(
     prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
     saved = _with_tied_names(saved, names_of_tied(model), prefix)
     problems = (load_tensors or partial(load_model_tensors, model))(saved, prefix, strict)
-    # Only a checkpoint has it, other files of weights do not.
+    # Extra state is in a checkpoint only, not in other files of weights.
     if EXTRA in saved.meta:
         problems += extra_misfits(model, saved.meta[EXTRA], strict)
     return problems

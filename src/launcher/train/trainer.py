@@ -358,7 +358,7 @@ class BaseTrainer(HookCaller):
         self._has_checked_forward = False
         self.strategy.zero_grad()
         at_start = self._events["on_epoch_start"] + self._events["on_before_step"]
-        # Another hook may draw random numbers there, or count.
+        # Hooks that are not Launcher's may draw random numbers there, or count.
         is_repeatable = all(call.__module__.startswith("launcher.") for call in at_start)
         self._batches.start(self.state, is_repeatable)
         try:

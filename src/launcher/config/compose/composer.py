@@ -111,7 +111,7 @@ class Composer:
                 self._composed.clear()
             try:
                 with warnings.catch_warnings():
-                    # Such a folder is an error, see `schema.validate.check_hydra`.
+                    # A missing folder is an error already, see `schema.validate.check_hydra`.
                     warnings.filterwarnings("ignore", MISSING_FOLDER, UserWarning)
                     config = hydra_compose(self.config_name, [*words], return_hydra_config=True)
                 groups = (*config.hydra.runtime.choices, *COLLECTIONS)

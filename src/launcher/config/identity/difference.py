@@ -33,7 +33,7 @@ def _differing(trees: Sequence[Mapping[Any, Any]], path: str) -> Iterator[tuple[
     for key in sorted(set().union(*trees), key=str):
         values = [tree.get(key, ABSENT) for tree in trees]
         first = values[0]
-        # One object as the value of most runs is the usual case, and needs no call.
+        # Values of many runs are usually one object, which needs no call.
         if others := [value for value in values if value is not first]:
             if _are_nodes(values):
                 nodes = [{} if value is ABSENT else value for value in values]

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.delete:
         return delete(runs, everything, arguments)
     if (at := arguments.at) is not None:
-        # Others have not saved it, or have deleted it.
+        # Runs may not have saved this step, or have deleted it.
         having = [run for run in runs if checkpoint_path(run.folder.checkpoints, at) is not None]
         if not having:
             raise missing_checkpoint(runs[0].folder.checkpoints, at, "--at")

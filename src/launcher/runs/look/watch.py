@@ -42,7 +42,7 @@ def _live(arguments: argparse.Namespace) -> NoReturn:
     from rich.live import Live
     from rich.text import Text
 
-    # So the terminal is restored.
+    # Leaving through `sys.exit` restores the terminal.
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     # The cells of the table are printable already.
     console = Console(file=raw(sys.stdout), highlight=False)

@@ -40,7 +40,7 @@ def start(device: torch.device, local_rank: int, verbose: bool) -> None:
     """Import DeepSpeed, and let it use the existing process group."""
     # The local rank is required even for a single process.
     os.environ.setdefault("LOCAL_RANK", str(local_rank))
-    # Otherwise it uses a GPU whenever there is one.
+    # Without the name DeepSpeed uses a GPU whenever there is one.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     import deepspeed.ops
     from deepspeed.utils import groups
@@ -48,7 +48,7 @@ def start(device: torch.device, local_rank: int, verbose: bool) -> None:
     # The group of an earlier run in this process no longer exists.
     vars(groups)["_WORLD_GROUP"] = None
     if device.type == "cpu":
-        # Otherwise it compiles collectives for minutes, behind a lock that a killed run leaves
+        # DeepSpeed would compile collectives for minutes, behind a lock that a killed run leaves
         # locked.
         vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
     redirect_log(verbose)
@@ -85,7 +85,7 @@ def check(config: dict[str, Any], source: str) -> None:
         )
     try:
         DeepSpeedConfig(dict(config))
-    # There are several kinds of errors, such as pydantic's.
+    # Errors are of several kinds, such as pydantic's.
     except Exception as error:
         raise ConfigError(
             f"{source}: DeepSpeed rejects it: {' '.join(str(error).split())}"

@@ -92,7 +92,7 @@ class EngineState:
                     groups[slot.group]["values"][full] = value
                 elif value.shape == slot.flat.shape:
                     put(OPTIMIZER + full, slot.of(value), slot.shape, slot.start)
-                # There is one value for the parameter, such as a step count.
+                # A value for the whole parameter, such as a step count, is stored once.
                 elif slot.start == 0:
                     tensors[OPTIMIZER + full] = value.detach()
         for name in self.frozen:
