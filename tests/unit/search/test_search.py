@@ -52,6 +52,20 @@ def test_trials_follow_a_pruner_that_changed(tmp_path, changed, rungs, steps):
     )
 
 
+def test_a_new_trial_is_composed_once(tmp_path):
+    study = search(tmp_path, ToyRunner(tmp_path), sampler="random", n_trials=3)
+    compose = study.compose
+    composed = []
+
+    def count(overrides: list[str], number: int) -> Job:
+        composed.append(number)
+        return compose(overrides, number)
+
+    study.compose = count
+    study.run()
+    assert composed == [0, 1, 2]
+
+
 @pytest.mark.parametrize(("pruner", "most"), [("asha", 700), ("hyperband", 1200)])
 def test_halving_trains_few_trials_to_the_end_and_finds_the_best(tmp_path, pruner, most):
     study = searched(tmp_path, sampler="random", n_trials=20, pruner=pruner)
