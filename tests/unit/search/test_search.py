@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.runs.stored_run import StoredRun
