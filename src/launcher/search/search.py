@@ -10,7 +10,7 @@ from typing import Any
 from launcher.config.schema.metric_direction import meant_metrics
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.queue import run_queue
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.process import signals
 from launcher.process.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder
@@ -330,7 +330,7 @@ class Search:
         elif code > 128 or -code in signals.HANDLED:
             # The code is negative if the signal came before the trial could handle it.
             text = f"was stopped by a signal at step {trial.step}"
-        elif code == 2:
+        elif code == REJECTED:
             rejection = self.runner.why(trial.number, code)
             # The trial is started again once the other process has ended.
             if ON_RUN in rejection:
