@@ -30,7 +30,7 @@ help:
 	@echo 'make docs         build the documentation as a site, build/site/index.html (ARGS=serve: on localhost, live)'
 	@echo 'make bench        benchmark Launcher and its peers (ARGS="loop --quick" chooses; ARGS=--list)'
 	@echo 'make bench-guard  fail if a step of the loop takes more instructions than its limit (needs valgrind)'
-	@echo 'make size         print the size of each package of src, and how much of it a default run imports'
+	@echo 'make size         print the size and density of each package of src, its arrows up, and a walk'
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make slurm-lab    a real SLURM cluster of two nodes on this machine (root, Debian or Ubuntu); slurm-lab-down stops it'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'

@@ -1,4 +1,10 @@
-"""Print the size and density of each package of src, and the length of a walk: `make size`."""
+"""Print the size and density of each package of src, its arrows up and a walk: `make size`.
+
+An arrow up is a module that names a module of a room above its own (`benchmarks.rooms`): in an
+import, or in a text that is nothing but the name. A name within a sentence is not counted, and a
+name that is put together is not seen. The walk counts the files that hold a value of the command
+line before the run trains, also within the whole configuration (`benchmarks.walk`).
+"""
 
 import ast
 import io
@@ -10,6 +16,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from docs.check_style import PRONOUN, comments
+
+from benchmarks.rooms import arrows_up, find_circle, imports_of_modules, names_in, strings
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 BRANCHES = ast.If, ast.IfExp, ast.ExceptHandler
@@ -63,6 +71,11 @@ def table(source: Path) -> list[str]:
 
 if __name__ == "__main__":
     print("\n".join(table(SOURCE)))
+    for kind, names_of in {"import": names_in, "text": strings}.items():
+        found = arrows_up(names_of)
+        pairs = ", ".join(f"{module} -> {name}" for module, name in sorted(found))
+        print(f"{len(found)} arrows up by {kind}{': ' + pairs if pairs else ''}")
+    print(f"circle of imports: {' -> '.join(find_circle(imports_of_modules())) or 'none'}")
     walk = [sys.executable, "-m", "benchmarks.walk"]
     done = subprocess.run(walk, check=True, capture_output=True, text=True)
     print(next(line for line in done.stdout.splitlines() if "files hold" in line))

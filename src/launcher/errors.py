@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+REJECTED = 2
+"""The exit code of a command that a `ConfigError` has rejected."""
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory", "MPS backend out of memory")
 """Words of torch's errors on a GPU, on the CPU and on mps."""
 

@@ -61,3 +61,12 @@ def run_of(config: DictConfig | Sequence[str], runs: RunIndex | None = None) -> 
 
 def id_of(*overrides: str) -> str:
     return str(composed(overrides).run.id)
+
+
+def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
+    """The errors of a configuration that composes."""
+    try:
+        validate(composed(overrides, config_dir))
+    except ConfigError as error:
+        return error.messages
+    return []

@@ -20,7 +20,8 @@ from launcher.search.study_settings import Settings
 
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
 MAX_STEPS, EVERY = 90, 10
-CONFIG = {"trainer": {"max_steps": MAX_STEPS}, "hooks": {"evaluation": {"interval": EVERY}}}
+EVALUATION = {"_target_": "launcher.hooks.evaluation.EvaluationHook", "interval": EVERY}
+CONFIG = {"trainer": {"max_steps": MAX_STEPS}, "hooks": {"evaluation": EVALUATION}}
 
 
 def loss(x: float, step: int) -> float:

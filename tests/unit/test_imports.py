@@ -1,57 +1,30 @@
 """Who may import whom, read from the source: imports go downward only, and what must start fast
 imports no torch."""
 
-import ast
-import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 from shlex import split
 
 import pytest
 import yaml
+from benchmarks.rooms import (
+    ROWS,
+    SRC,
+    arrows_up,
+    dotted,
+    find_circle,
+    imported,
+    imports_of_modules,
+    modules,
+    names_in,
+    part,
+    strings,
+    tree,
+)
 
 from support.paths import ROOT
 
-SRC = ROOT / "src"
-
-# Top to bottom: a folder imports from itself and from the rows below its own, and never from its
-# own row.
-ORDER = [
-    {"hydra_plugins"},
-    {"__main__"},
-    {"search"},
-    {"api"},
-    {"interactive"},
-    {"cli"},
-    {"certify"},
-    {"proof"},
-    {"dispatch"},
-    {"runs"},
-    {"jobs"},
-    {"train"},
-    {"distributed", "utils"},
-    {"compat"},
-    {"hooks"},
-    {"run_advice"},
-    {"remaining"},
-    {"trackers"},
-    {"resume"},
-    {"checkpoint"},
-    {"strategies", "data"},
-    {"optim"},
-    {"models"},
-    {"slurm"},
-    {"config"},
-    {"rundir"},
-    {"process"},
-    {"errors", "types"},
-]
-ROWS = {name: number for number, names in enumerate(ORDER) for name in names}
-NAME = re.compile(r"launcher(\.\w+)+\.?")
 NAMES_ABOVE = {
     # a verb of `python -m launcher.runs` is imported on use
     ("launcher.runs.__main__", "launcher.proof.replay"),
@@ -83,54 +56,6 @@ TORCH_FREE = split(
 )
 
 
-def modules() -> list[Path]:
-    return sorted(path for path in SRC.rglob("*.py"))
-
-
-def part(module: str) -> str:
-    """The part that a dotted module belongs to: `launcher.hooks.base` belongs to `hooks`."""
-    top, *rest = module.split(".")
-    return rest[0] if top == "launcher" and rest else top
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), filename=str(path))
-
-
-def imported(node: ast.AST, late: bool = True) -> Iterator[str]:
-    """Dotted names that are imported anywhere in a tree; without `late`, only what its import
-    itself imports."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import):
-            yield from (alias.name for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            assert child.level == 0, "imports are absolute"
-            yield from (f"{child.module}.{alias.name}" for alias in child.names)
-        elif late or not (
-            isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_types(child)
-        ):
-            yield from imported(child, late)
-
-
-@cache
-def names_in(path: Path) -> list[str]:
-    """Dotted names that are imported anywhere in a file."""
-    return list(imported(tree(path)))
-
-
-def is_for_types(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.If)
-        and isinstance(node.test, ast.Name)
-        and node.test.id == "TYPE_CHECKING"
-    )
-
-
-def dotted(path: Path) -> str:
-    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
-
-
 def test_every_module_has_its_place():
     """A folder that is new or renamed gets its row here."""
     # The package itself is lazy.
@@ -160,22 +85,9 @@ def test_imports_go_downward():
             assert (here, there) not in STRANGERS, f"{dotted(path)} imports {name}"
 
 
-def strings(path: Path) -> Iterator[str]:
-    """The texts in a file that are the name of a module, or of something in it."""
-    for node in ast.walk(tree(path)):
-        value = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(value, str) and NAME.fullmatch(value):
-            yield value
-
-
 def test_no_text_names_a_module_above():
     """A class or module that is known by its name is an import that no other test sees."""
-    found = set()
-    for path in modules():
-        module = dotted(path)
-        row = ROWS.get(part(module), -1)
-        found |= {(module, name) for name in strings(path) if ROWS.get(part(name), row) < row}
-    assert found == NAMES_ABOVE
+    assert arrows_up(strings) == NAMES_ABOVE
 
 
 def test_one_module_builds_what_a_configuration_names():
@@ -189,23 +101,7 @@ def test_one_module_builds_what_a_configuration_names():
 def test_no_module_imports_itself_by_others():
     """Nor within a function, or for types alone: two modules that need each other are one idea, or
     miss a third one."""
-    graph = {dotted(path): set() for path in modules()}
-    for path in modules():
-        for name in names_in(path):
-            target = name if name in graph else name.rpartition(".")[0]
-            if target in graph and target != dotted(path):
-                graph[dotted(path)].add(target)
-    done: set[str] = set()
-
-    def visit(name: str, above: tuple[str, ...]) -> None:
-        assert name not in above, " -> ".join([*above[above.index(name) :], name])
-        if name not in done:
-            for other in sorted(graph[name]):
-                visit(other, (*above, name))
-            done.add(name)
-
-    for name in graph:
-        visit(name, ())
+    assert find_circle(imports_of_modules()) == []
 
 
 @pytest.mark.parametrize("name", ["trainer", "batches", "events"])

@@ -14,11 +14,10 @@ from launcher.config.compose.hydra_job import Callbacks
 from launcher.config.explain import explain, report, user_traceback
 from launcher.dispatch.environment import join_ranks
 from launcher.dispatch.jobs import Job
-from launcher.errors import TrainingError
+from launcher.errors import REJECTED, TrainingError
 from launcher.process import collector
+from launcher.process.process_id import RANK
 from launcher.rundir.logs import ending_with_reader
-
-BAD_COMMAND = 2
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -89,7 +88,7 @@ def _start(words: Command) -> None:
 
 
 def _is_later_rank() -> bool:
-    return join_ranks() and os.environ["RANK"] != "0"
+    return join_ranks() and os.environ[RANK] != "0"
 
 
 def _report_error(error: BaseException) -> int:
@@ -99,4 +98,4 @@ def _report_error(error: BaseException) -> int:
         return 1
     messages = explain(error)
     report(messages or [user_traceback(error).rstrip()])
-    return BAD_COMMAND if messages else 1
+    return REJECTED if messages else 1

@@ -18,8 +18,8 @@ from launcher.dispatch.jobs import Job, JobResult
 from launcher.dispatch.local import private_folder
 from launcher.dispatch.pool import Pool
 from launcher.dispatch.queue import run_queue
-from launcher.dispatch.start import REJECTED, start_run
-from launcher.errors import TrainingError
+from launcher.dispatch.start import start_run
+from launcher.errors import REJECTED, TrainingError
 from launcher.process import deadline, signals
 from launcher.process.child import last_lines
 from launcher.rundir.folder import step_name

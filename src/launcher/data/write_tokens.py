@@ -16,7 +16,7 @@ import numpy as np
 
 from launcher.data.encoding import no_tokenizer
 from launcher.data.file_patterns import find_files, hold_out
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import expand, replacing
 
@@ -192,10 +192,10 @@ def main() -> int:
         run(sys.argv[1:])
     except ConfigError as error:
         print(error, file=sys.stderr)
-        return 2
+        return REJECTED
     except OSError as error:
         print(f"{error.filename or 'OUT'}: {error.strerror or error}.", file=sys.stderr)
-        return 2
+        return REJECTED
     return 0
 
 

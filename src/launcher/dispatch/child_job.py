@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 
 from launcher.process import collector, import_path, signals, user_exits
-from launcher.process.child import PARENT
 from launcher.process.parent import follow_parent
+from launcher.process.process_id import PARENT
 from launcher.rundir.logs import prepare_output
 from launcher.rundir.provenance import SNAPSHOT
 

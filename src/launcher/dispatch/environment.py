@@ -6,6 +6,7 @@ from collections.abc import Mapping, MutableMapping
 
 from launcher.errors import ConfigError
 from launcher.process.gpus import visible_devices
+from launcher.process.process_id import RANK, WORLD_SIZE
 from launcher.process.rendezvous_port import MEETING, port_of
 
 
@@ -15,20 +16,20 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
     The variables of a SLURM step with several tasks are translated into torchrun's. A batch script
     that calls us without srun is not such a step, however many tasks its job has.
     """
-    if "RANK" not in env and _number_of(env, "SLURM_STEP_NUM_TASKS", "1") > 1:
+    if RANK not in env and _number_of(env, "SLURM_STEP_NUM_TASKS", "1") > 1:
         _translate(env)
     # `check_ranks` rejects everything but a number.
-    return "RANK" in env and env.get("WORLD_SIZE", "1") not in ("0", "1")
+    return RANK in env and env.get(WORLD_SIZE, "1") not in ("0", "1")
 
 
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:
     """Check the variables of torchrun, which may be left over from another command."""
-    world_size = _number_of(env, "WORLD_SIZE", "1")
-    rank = _number_of(env, "RANK", "0")
+    world_size = _number_of(env, WORLD_SIZE, "1")
+    rank = _number_of(env, RANK, "0")
     _number_of(env, "LOCAL_RANK", "0")
     if world_size == 0:
         raise ConfigError("WORLD_SIZE='0' in the environment: should be at least 1; unset it.")
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]
+    missing = [name for name in (RANK, "MASTER_ADDR", "MASTER_PORT") if name not in env]
     if rank >= world_size or (world_size > 1 and missing):
         without = f", without {', '.join(missing)}" if missing else ""
         raise ConfigError(
@@ -55,7 +56,7 @@ def _translate(env: MutableMapping[str, str]) -> None:
     if devices := visible_devices(env):
         # A task bound to its own GPU sees only this GPU.
         local %= len(devices)
-    env["RANK"], env["WORLD_SIZE"] = str(rank), env["SLURM_STEP_NUM_TASKS"]
+    env[RANK], env[WORLD_SIZE] = str(rank), env["SLURM_STEP_NUM_TASKS"]
     env["LOCAL_RANK"] = str(local)
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "localhost"
     env.setdefault("MASTER_ADDR", first_node(nodes))

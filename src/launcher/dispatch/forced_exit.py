@@ -1,11 +1,11 @@
 """Limit the time that a run may take to exit after a signal."""
 
 import math
-import os
 import time
 
 from launcher.config.tree import Node
 from launcher.process import deadline
+from launcher.process.process_id import own_rank
 from launcher.rundir.provenance import slurm_job_id
 from launcher.slurm import scheduler
 
@@ -22,7 +22,7 @@ def arm(dispatch: Node) -> None:
     it.
     """
     grace, job = dispatch.get("grace", dispatch.get("signal_delay")), slurm_job_id()
-    if job is None or int(os.environ.get("RANK", 0)) != 0:
+    if job is None or own_rank() != 0:
         deadline.arm(grace)
     else:
         deadline.arm(grace, lambda: seconds_left(job, grace))

@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.config.compose.composer import command
 from launcher.config.explain import explain, report
 from launcher.dispatch.skip_reasons import folder_of, why_skipped
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.process import import_path
 from launcher.rundir.provenance import slurm_job_id
 from launcher.slurm.submission import Submission, freeze
@@ -30,7 +30,7 @@ def main() -> int:
         if not messages:
             raise
         report(messages)
-        return 2
+        return REJECTED
 
 
 def prepare(overrides: list[str]) -> Path | None:

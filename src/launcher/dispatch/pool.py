@@ -10,6 +10,7 @@ from typing import Any
 
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.child_command import ENTRY
+from launcher.errors import REJECTED
 from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.gpus import VISIBLE, count_gpus, visible_devices
 
@@ -84,7 +85,7 @@ class Pool:
     def why(self, number: int, code: int) -> str:
         """Explain a rejected (2) or failed job by its last line, if its run has no reason."""
         lines = [line for line in last_lines(self.log(number), 20) if line.strip()]
-        if code == 2 and lines:
+        if code == REJECTED and lines:
             return lines[-1]
         return describe_end(code) + (f": {lines[-1]}" if lines and code > 0 else "")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from launcher.dispatch.spawner import JOB, SIGNAL
 from launcher.process import deadline, signals, user_exits
+from launcher.process.process_id import RANK
 
 CLOSING = 10.0
 """Seconds within which a failed rank must exit."""
@@ -82,5 +83,5 @@ def _run(file: Path) -> object:
     try:
         return execute_job(config)
     except Exception as error:
-        log_traceback(error, config.folder, int(os.environ["RANK"]))
+        log_traceback(error, config.folder, int(os.environ[RANK]))
         raise

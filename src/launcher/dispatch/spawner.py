@@ -23,6 +23,7 @@ from typing import Any
 
 from launcher.process import signals
 from launcher.process.child import start_child
+from launcher.process.process_id import RANK, WORLD_SIZE
 
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL for the other ranks when one has failed."""
@@ -119,9 +120,9 @@ class Spawner:
             # Otherwise each rank starts a thread per core.
             "OMP_NUM_THREADS": str(max(1, count_cores() // self.count)),
             **os.environ,
-            "RANK": str(rank),
+            RANK: str(rank),
             "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(self.count),
+            WORLD_SIZE: str(self.count),
             "LOCAL_WORLD_SIZE": str(self.count),
             "MASTER_ADDR": HOST,
             "MASTER_PORT": str(listening.getsockname()[1]),

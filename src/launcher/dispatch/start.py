@@ -7,10 +7,9 @@ from launcher.config.explain import explain, log_traceback, report
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
 from launcher.dispatch.run_job import dispatch_run
+from launcher.errors import REJECTED
 from launcher.rundir.logs import ending_with_reader
 from launcher.runs.objective import job_value, objective_of
-
-REJECTED = 2
 
 
 def start_run(run: RunConfig, call: Callable[[RunConfig, Task], object] = as_hydra_job) -> object:

@@ -9,9 +9,8 @@ from typing import Any
 
 from launcher.process import signals
 from launcher.process.files import open_file
+from launcher.process.process_id import PARENT
 
-PARENT = "LAUNCHER_PARENT"
-"""The variable with the process that a child ends with."""
 TAIL_BYTES = 1 << 16
 """Bytes at the end of a log that are searched for its last lines."""
 

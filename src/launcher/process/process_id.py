@@ -6,11 +6,20 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+RANK = "RANK"
+WORLD_SIZE = "WORLD_SIZE"
+PARENT = "LAUNCHER_PARENT"
+"""The environment variable with the process that a child ends with."""
 RANK_VARIABLES = (
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("SLURM_STEP_NUM_TASKS", "LAUNCHER_PARENT", "LAUNCHER_LISTEN_FD", "LAUNCHER_MEETING"),
+    *(RANK, "LOCAL_RANK", WORLD_SIZE, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("SLURM_STEP_NUM_TASKS", PARENT, "LAUNCHER_LISTEN_FD", "LAUNCHER_MEETING"),
 )
 """Environment variables from which a process knows that it is one of several ranks."""
+
+
+def own_rank() -> int:
+    """Return the rank of this process by its environment, before torch knows it."""
+    return int(os.environ.get(RANK, 0))
 
 
 def process_start(pid: int) -> str | None:

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import deadline, signals
-from launcher.process.child import PARENT
 from launcher.process.device import get_device
+from launcher.process.process_id import PARENT, RANK, WORLD_SIZE
 from launcher.process.rendezvous_port import MEETING, port_of
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Ranks:
     def from_env(cls) -> "Ranks":
         env = os.environ
         return cls(
-            int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1)), int(env.get("LOCAL_RANK", 0))
+            int(env.get(RANK, 0)), int(env.get(WORLD_SIZE, 1)), int(env.get("LOCAL_RANK", 0))
         )
 
     @property

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.import_path import current_folder
 from launcher.process.plural import plural
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             findings = certify(arguments, Path(folder))
     except ConfigError as error:
         print(*error.messages, sep="\n", file=sys.stderr)
-        return 2
+        return REJECTED
     except KeyboardInterrupt:
         return 130
     verdict = next((finding.verdict for finding in findings if finding.verdict), EXACT)

@@ -13,7 +13,7 @@ from typing import Any
 from launcher.config.options import own_target
 from launcher.config.tree import Node
 from launcher.dispatch.child_command import ENTRY
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.files import expand
 from launcher.process.process_id import RANK_VARIABLES
@@ -24,8 +24,6 @@ CONTINUED_FILES = ("metrics.jsonl", "media.jsonl")
 STOP_CODE = 128 + signal.SIGTERM
 """The exit code of a training that SIGTERM has stopped."""
 LAST_LINES = 15
-REJECTED = 2
-"""The exit code of a configuration that cannot be trained."""
 LOG_PREFIX = re.compile(r"\d\d:\d\d:\d\d ")
 DISK_FULL = os.strerror(errno.ENOSPC)
 SLURM_PREFIX = "SLURM_"

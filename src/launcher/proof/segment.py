@@ -21,7 +21,6 @@ from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.folder import checkpoint_steps, step_name
 from launcher.rundir.imported_sources import source_changes
 from launcher.rundir.provenance import MACHINE
-from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -71,8 +70,7 @@ def replay(run: StoredRun, start: int, end: int, scratch: Path | None, trust: bo
 
 def changes_in(run: StoredRun, start: int, end: int) -> Differences:
     """Return the keys whose values have changed while a segment was trained."""
-    record = RunOnDisk.read(run.path).record
-    return changes_between(record, start, end, run.identity_exclude)
+    return changes_between(run.record, start, end, run.identity_exclude)
 
 
 def _check_configuration(run: StoredRun, start: int, end: int) -> None:

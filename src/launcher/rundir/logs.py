@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from launcher.process.files import find_unused_name
+from launcher.process.process_id import PARENT, RANK
 
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -112,7 +113,7 @@ def _is_broken(stream: TextIO, probe: str) -> bool:
 
 def announce_imports(what: str = "Loading torch") -> None:
     """Print a line on a terminal before imports that take seconds, unless they are done."""
-    if "torch" not in sys.modules and sys.stdout.isatty() and os.environ.get("RANK", "0") == "0":
+    if "torch" not in sys.modules and sys.stdout.isatty() and os.environ.get(RANK, "0") == "0":
         setup_logging(None)
         logging.getLogger("launcher").info("%s.", what)
 
@@ -189,7 +190,7 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.is_dir():
             os.rename(file, find_unused_name(file))
-        if is_diverted := bool(rank) and "LAUNCHER_PARENT" in os.environ:
+        if is_diverted := bool(rank) and PARENT in os.environ:
             _divert(file)
         else:
             handlers.append(_FileHandler(file, delay=True))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.messages import closest_name
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.printable import printable_output
 from launcher.rundir.logs import ending_with_reader, prepare_output
@@ -150,7 +150,7 @@ def _run(arguments: Sequence[str]) -> int:
         return code
     except ConfigError as error:
         print(*error.messages, sep="\n", file=sys.stderr)
-        return 2
+        return REJECTED
     except OSError as error:
         if error.filename is None:
             raise

@@ -1,12 +1,9 @@
 """A run as its folder describes it."""
 
-import os
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from launcher.config.messages import to_override_text
 from launcher.config.schema.lane_rules import without_effect
@@ -18,7 +15,6 @@ from launcher.rundir.metrics_summary import LoggedValue, curve_and_newest
 from launcher.rundir.record_format import BestData
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.signing import is_own_record
-from launcher.rundir.training_history import forget_settings
 from launcher.rundir.user_note import UserNote
 from launcher.runs.format import seconds_of
 from launcher.slurm.causes import UnrecordedEnd, unrecorded_end
@@ -31,33 +27,15 @@ class StoredRun(RunOnDisk):
     """A run as its folder describes it.
 
     Args:
-        path: its folder.
-        record: run.json without `choices`, `identity`, `trials` and `trained` of attempts; empty if
-            it cannot be read.
-        choices: the option of each config group: {"model": "gpt"}.
         job: its job in SLURM's queue, set by `join_queue`.
         queue_known: True once SLURM's queue was read, so that a run without a job has none.
         slurm_end: SLURM's last state of a job that has left the queue without a record of its end,
             set by `ask_queue`.
     """
 
-    choices: dict[str, str] = field(default_factory=dict)
     job: QueuedJob | None = None
     queue_known: bool = False
     slurm_end: str | None = None
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
-        run = RunOnDisk.read(path)
-        if not (record := run.record):
-            return cls(run.path, {}, run.is_unsupported)
-        choices = {
-            group: to_override_text(option) for group, option in record.pop("choices", {}).items()
-        }
-        record.pop("identity", None)
-        record.pop("trials", None)
-        forget_settings(run.attempts)
-        return cls(run.path, intern_value(record), choices=intern_value(choices))
 
     # -------------------------------------------------------------------------------- state and job
     @cached_property
@@ -214,6 +192,12 @@ class StoredRun(RunOnDisk):
         return History.of(self.folder, starts)
 
     # -------------------------------------------------------------------------------- configuration
+    @cached_property
+    def choices(self) -> dict[str, str]:
+        """The option of each config group: {"model": "gpt"}."""
+        options = self.record.get("choices", {})
+        return {group: to_override_text(option) for group, option in options.items()}
+
     @property
     def written(self) -> UserNote:
         return UserNote.of(self.folder.path, self.settings)
@@ -252,18 +236,3 @@ def count_states(runs: Iterable[StoredRun]) -> str:
     """Count runs by state: `4 completed, 1 failed`."""
     counts = Counter(run.state for run in runs)
     return ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
-
-
-_SHARED: dict[str, float] = {}
-
-
-def intern_value(value: Any) -> Any:
-    """Return an equal value with parts of other runs, since most runs have much in common."""
-    if isinstance(value, dict):
-        return {sys.intern(key): intern_value(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [intern_value(item) for item in value]
-    if isinstance(value, str):
-        return sys.intern(value)
-    # A float is looked up by its text, since 0.0 == -0.0.
-    return _SHARED.setdefault(repr(value), value) if isinstance(value, float) else value

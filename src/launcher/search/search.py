@@ -10,7 +10,7 @@ from typing import Any
 from launcher.config.schema.metric_direction import meant_metrics
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.queue import run_queue
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.process import signals
 from launcher.process.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder
@@ -149,9 +149,10 @@ class Search:
         self.runner.adopt({number: run for run, number in runs.items()})
 
     def _start_next(self) -> bool:
-        if (trial := self._next()) is None:
+        if (found := self._next()) is None:
             return False
-        self._start(trial)
+        trial, job = found
+        self._start(trial, job or self._compose(trial))
         return True
 
     def _sleep(self) -> None:
@@ -161,26 +162,30 @@ class Search:
             time.sleep(self.runner.poll)
 
     # --------------------------------------------------------------------------------- what is next
-    def _next(self) -> Trial | None:
-        """Choose the trial that gets a free slot: an interrupted, a promoted, or a new one."""
+    def _next(self) -> tuple[Trial, Job | None] | None:
+        """Choose the trial that gets a free slot: an interrupted, a promoted, or a new one.
+
+        Returns:
+            The trial, and its job if it is new, so that it was composed just now.
+        """
         busy_runs = self._busy_runs()
         for trial in self.trials:
             is_open = trial.status == "open" and trial.run not in busy_runs
             if is_open and not self._is_held(trial) and not self._is_pruned(trial):
-                return trial
+                return trial, None
         if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
             target = halving.next_rung(promoted.target or 0, self.rungs)
             share = f"1/{self.settings.reduction_factor}"
             why = f"is among the best {share} at step {promoted.target}"
-            return self._promote(promoted, target, why)
+            return self._promote(promoted, target, why), None
         while len(self.trials) < self.settings.n_trials and not self._is_late():
-            trial = self._ask()
+            trial, job = self._ask()
             if trial.status == "open" and trial.run not in busy_runs:
-                return trial
+                return trial, job
         best = halving.find_best_paused(self.trials, self.rungs, self.settings)
         if best is None or self.runner.running():
             return None
-        return self._promote(best, None, "is the best of the highest rung")
+        return self._promote(best, None, "is the best of the highest rung"), None
 
     def _busy_runs(self) -> set[str | None]:
         busy = self.runner.running()
@@ -221,14 +226,14 @@ class Search:
         self.record(trial)
         self.sampling.follow(trial)
 
-    def _ask(self) -> Trial:
-        """Make a new trial, which is recorded before it is started."""
+    def _ask(self) -> tuple[Trial, Job | None]:
+        """Make a new trial, which is recorded before it is started, and its job if it is valid."""
         trial = self.sampling.ask()
         trial.bracket = halving.bracket_of(trial.number, self.rungs, self.settings)
         trial.target = halving.first_target(trial.bracket, self.rungs)
         job, twin = None, None
         try:
-            job = self.compose(self.overrides(trial.params), trial.number)
+            job = self._compose(trial)
         except ConfigError as error:
             trial.rejection = error.messages[0]
         if job is not None:
@@ -243,7 +248,10 @@ class Search:
         trial.look(self.outputs)
         self.sampling.follow(trial)
         self._report_new(trial, twin)
-        return trial
+        return trial, job
+
+    def _compose(self, trial: Trial) -> Job:
+        return self.compose(self.overrides(trial.params), trial.number)
 
     def overrides(self, params: dict[str, Any]) -> list[str]:
         """Return the command line of a trial.
@@ -265,8 +273,7 @@ class Search:
         self.say(f"trial {trial.number}: {' '.join(overrides_of(trial.params))}: {what}")
 
     # --------------------------------------------------------------------------------- what happens
-    def _start(self, trial: Trial) -> None:
-        job = self.compose(self.overrides(trial.params), trial.number)
+    def _start(self, trial: Trial, job: Job) -> None:
         if job.run != trial.run:
             raise ConfigError(
                 f"{self.folder}: trial {trial.number} was run {trial.run} and would now be"
@@ -323,7 +330,7 @@ class Search:
         elif code > 128 or -code in signals.HANDLED:
             # The code is negative if the signal came before the trial could handle it.
             text = f"was stopped by a signal at step {trial.step}"
-        elif code == 2:
+        elif code == REJECTED:
             rejection = self.runner.why(trial.number, code)
             # The trial is started again once the other process has ended.
             if ON_RUN in rejection:

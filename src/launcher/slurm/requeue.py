@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from launcher.process import deadline, signals
+from launcher.process.process_id import PARENT, WORLD_SIZE, own_rank
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock_holder import find_local_holder, is_held_in_job
 from launcher.rundir.provenance import restart_count, slurm_job_id
@@ -59,7 +60,7 @@ def run_guarded(
     policy = Requeue(folder, job, budget, runs=runs)
     # The parent of a search's trial, or of a run of a sweep, is in the same job. It stops them and
     # requeues.
-    if "LAUNCHER_PARENT" in os.environ:
+    if PARENT in os.environ:
         return policy.without_requeue(work)
     try:
         with (
@@ -112,7 +113,7 @@ class Requeue:
 
     @property
     def rank(self) -> int:
-        return int(os.environ.get("RANK", 0))
+        return own_rank()
 
     def begin(self) -> None:
         """Record the launch, and reject it after too many preemptions or fruitless restarts.
@@ -160,7 +161,7 @@ class Requeue:
 
     def exit_after_signal(self, stop: signals.SignalExit) -> SystemExit:
         """Return the exit to raise. Ranks other than 0 use rank 0's decision."""
-        if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        if int(os.environ.get(WORLD_SIZE, 1)) == 1:
             return self._settle(stop)
         if self.rank == 0:
             end = self._settle(stop)
@@ -370,7 +371,7 @@ def _announce(code: int) -> None:
     try:
         store = ranks.store()
         store.set(STOP_KEY, str(code))
-        others = int(os.environ["WORLD_SIZE"]) - 1
+        others = int(os.environ[WORLD_SIZE]) - 1
         until = time.monotonic() + 5
         while store.add(READ_KEY, 0) < others and time.monotonic() < until:
             time.sleep(0.02)

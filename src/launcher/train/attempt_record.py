@@ -23,7 +23,7 @@ from launcher.config.identity.lookup import describe_nearest_run
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
 from launcher.config.settings import AUTO
-from launcher.errors import TrainingError, config_error, is_out_of_memory
+from launcher.errors import REJECTED, TrainingError, config_error, is_out_of_memory
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.process import deadline, signals
 from launcher.process.files import fsync_file, remove_empty, replacing
@@ -193,7 +193,7 @@ class AttemptLog:
 
     def _record_failure(self, error: BaseException) -> None:
         explained = explain(error)
-        code = 2 if explained else 1
+        code = REJECTED if explained else 1
         if self.lock is None:
             if code == 1:
                 logger.exception("Failed")
@@ -229,7 +229,7 @@ class AttemptLog:
 
     def _is_begun_for(self, code: int) -> bool:
         """Return whether an error can be recorded. After a crash, begin now."""
-        if self.has_begun or code == 2:
+        if self.has_begun or code == REJECTED:
             return self.has_begun
         try:
             if self.record is None:

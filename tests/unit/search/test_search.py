@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.runs.stored_run import StoredRun
@@ -50,6 +51,20 @@ def test_trials_follow_a_pruner_that_changed(tmp_path, changed, rungs, steps):
     assert (
         again.trials[0].step == StoredRun.read(tmp_path / str(again.trials[0].run)).record["step"]
     )
+
+
+def test_a_new_trial_is_composed_once(tmp_path):
+    study = search(tmp_path, ToyRunner(tmp_path), sampler="random", n_trials=3)
+    compose = study.compose
+    composed = []
+
+    def count(overrides: list[str], number: int) -> Job:
+        composed.append(number)
+        return compose(overrides, number)
+
+    study.compose = count
+    study.run()
+    assert composed == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("pruner", "most"), [("asha", 700), ("hyperband", 1200)])

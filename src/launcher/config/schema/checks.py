@@ -41,20 +41,20 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """The errors of a resolved configuration. Values of a wrong type are reported by the schema."""
     job = tree.get("job")
     if declared(job, "needs_optimizer"):
-        yield from _batch(tree)
-        yield from _lanes(tree)
-        yield from _warmup(tree)
-        yield from _without_checkpoints(tree)
+        yield from _check_batch(tree)
+        yield from _check_lanes(tree)
+        yield from _check_warmup(tree)
+        yield from _check_without_checkpoints(tree)
         yield from need_issues(tree)
         yield from metric_issues(tree)
         yield from _check_recomputation(tree)
-        yield from _objective(tree)
-    yield from _files(tree, declared(job, "reads"))
-    yield from _one_process(tree)
-    yield from _names(tree)
-    yield from _start(tree)
-    yield from _folders(tree)
-    yield from _signals(tree)
+        yield from _check_objective(tree)
+    yield from _check_files(tree, declared(job, "reads"))
+    yield from _check_one_process(tree)
+    yield from _check_names(tree)
+    yield from _check_start(tree)
+    yield from _check_folders(tree)
+    yield from _check_signals(tree)
     yield from deepspeed_file.crosschecks(tree)
 
 
@@ -63,7 +63,7 @@ def _issue(tree: dict[str, Any], key: str, text: str) -> ConfigIssue:
     return ConfigIssue(key, show(get(tree, key), 200).strip("'"), text)
 
 
-def _objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """`job.objective`, whose best value is the least or the greatest."""
     metric, followed = get(tree, "job.objective"), get(checkpointing(tree), "best_metric")
     if not isinstance(metric, str) or get(tree, "job.value") == "last" or metric == followed:
@@ -94,13 +94,13 @@ def batch_issue(size: int, world_size: int, source: str | None = None) -> Config
     )
 
 
-def _batch(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_batch(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that the samples of a step divide evenly over any number of ranks."""
     size, nodes = _count(tree, "data.batch_size"), _node_range(tree)
     if get(tree, "trainer.lanes") is not None or not size:
         return
     if nodes.is_open:
-        yield from _nodes(size, nodes, _tasks_per_node(tree))
+        yield from _check_nodes(size, nodes, _tasks_per_node(tree))
     elif issue := batch_issue(size, *_fewest_ranks(tree)):
         yield issue
 
@@ -123,7 +123,7 @@ def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
     return (nproc or tasks) * nodes.min, source
 
 
-def _one_process(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_one_process(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that a strategy of one process gets one rank."""
     (ranks, source), nodes = _fewest_ranks(tree), _node_range(tree)
     strategy = tree.get("strategy")
@@ -132,7 +132,7 @@ def _one_process(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield ConfigIssue("strategy", declared(strategy, "name"), text)
 
 
-def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _check_lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Check that the smallest number of nodes divides `trainer.lanes`."""
     lanes = get(tree, "trainer.lanes")
     if type(lanes) is not int or lanes < 1:
@@ -143,7 +143,7 @@ def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         yield support_issue(lanes, "deepspeed")
 
 
-def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
+def _check_nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
     """Check that each number of nodes that a job may get divides the batch."""
     bad = next((count for count in nodes.counts if size % (count * tasks)), None)
     if bad is None:
@@ -176,7 +176,7 @@ def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> C
     return None
 
 
-def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _check_warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     steps, ratio = get(tree, "scheduler.warmup_steps"), get(tree, "scheduler.warmup_ratio")
     total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
     if get(tree, "trainer.max_epochs") is not None:
@@ -186,7 +186,7 @@ def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         yield issue
 
 
-def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Reject settings that need hooks.checkpointing, which saves and resumes."""
     if checkpointing(tree) is not None:
         return
@@ -226,13 +226,13 @@ def no_file(key: str, pattern: str) -> ConfigIssue:
     return ConfigIssue(key, show(pattern, 200), f"matches no file{where}.")
 
 
-def _files(tree: dict[str, object], patterns: Sequence[str]) -> Iterator[ConfigIssue]:
+def _check_files(tree: dict[str, object], patterns: Sequence[str]) -> Iterator[ConfigIssue]:
     """Check the files of `data` that a job reads."""
     if NEW_DATA in patterns:
-        yield from _new_data(tree)
+        yield from _check_new_data(tree)
     for key, value in items(tree, "data"):
         if any(fnmatchcase(key, pattern) for pattern in patterns):
-            yield from _patterns(f"data.{key}", value)
+            yield from _check_patterns(f"data.{key}", value)
 
 
 def address_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
@@ -248,7 +248,7 @@ def address_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
                     yield ConfigIssue(f"data.{key}", show(pattern, 200), text)
 
 
-def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that there is `data.predict`."""
     data, value = get(tree, "data"), get(tree, "data.predict")
     if value is None and isinstance(data, dict):
@@ -262,7 +262,7 @@ def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield ConfigIssue("data.predict", None, text)
 
 
-def _patterns(key: str, value: Any) -> Iterator[ConfigIssue]:
+def _check_patterns(key: str, value: Any) -> Iterator[ConfigIssue]:
     for pattern in value if isinstance(value, list) else [value]:
         is_path = isinstance(pattern, str) and "://" not in pattern
         if is_path and not (pattern and _matches(expand(pattern))):
@@ -273,7 +273,7 @@ def _matches(path: Path) -> bool:
     return path.exists() or any(True for _ in iglob(str(path), recursive=True))
 
 
-def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     for key in ("run.name", "run.id", "run.tag", "hpo.name"):
         value = get(tree, key)
         if isinstance(value, str) and not (
@@ -286,13 +286,13 @@ def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             yield ConfigIssue(key, show(value), text)
 
 
-def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _check_start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Check the checkpoint or the weights that a run starts from, until it has its own."""
     if get(tree, "run.fork_without") and get(tree, "run.fork_from") is None:
         yield _issue(tree, "run.fork_without", "is for a fork; set run.fork_from too.")
     if checkpoint_steps(expand(str(get(tree, "run.dir"))) / "checkpoints"):
         return
-    yield from _fork(tree)
+    yield from _check_fork(tree)
     init_from = get(tree, "run.init_from")
     if not isinstance(init_from, str):
         return
@@ -326,7 +326,7 @@ def no_weights(source: Path) -> str | None:
     )
 
 
-def _fork(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_fork(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     source = get(tree, "run.fork_from")
     if not isinstance(source, str):
         return
@@ -339,7 +339,7 @@ def _fork(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     yield from (ConfigIssue("run.fork_from", show(source, 200), text) for text in texts)
 
 
-def _folders(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_folders(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that a folder that is written to exists, or can be created."""
     written = [
         f"{group}.{key}" for group in ("job", "data") for key in declared(tree.get(group), "writes")
@@ -379,7 +379,7 @@ def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
     return ConfigIssue(key, show(value), text)
 
 
-def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _check_signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Check `exit_signals` of any hook."""
     for name, _ in items(tree, "hooks"):
         key = f"hooks.{name}.exit_signals"

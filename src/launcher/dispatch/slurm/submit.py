@@ -17,6 +17,7 @@ from launcher.dispatch.slurm.settings import SlurmSettings
 from launcher.dispatch.slurm.submitted_runs import report
 from launcher.errors import ConfigError
 from launcher.process import signals
+from launcher.process.process_id import RANK
 from launcher.rundir.folder import RunFolder
 from launcher.slurm import scheduler, snapshot, submission
 from launcher.slurm.sbatch import Script, findings, test_only
@@ -93,7 +94,7 @@ class SlurmDispatch(SlurmSettings):
 
     def check(self) -> None:
         """Check that runs can be submitted from this process."""
-        if "RANK" in os.environ:
+        if RANK in os.environ:
             raise ConfigError(
                 "dispatch=slurm: this process is already a rank of a job; use dispatch=local inside"
                 " a job."

@@ -13,9 +13,10 @@ from launcher.config.run_config import from_stored
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import join_ranks
 from launcher.dispatch.run_job import execute_job
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.process import signals
 from launcher.process.files import replace_file
+from launcher.process.process_id import WORLD_SIZE, own_rank
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock_holder import is_held_in_job
 from launcher.rundir.record import RunRecord
@@ -36,7 +37,7 @@ def run_task(path: Path) -> int:
     folder = RunFolder(path)
     if (path / SEVERAL_RUNS).exists():
         report([f"{path}: several runs in a job are left out; repeat the command of its runs."])
-        return 2
+        return REJECTED
     if _is_submitted_again(folder):
         print(f"{path} has been submitted again since: nothing to do.", flush=True)
         return 0
@@ -47,7 +48,7 @@ def run_task(path: Path) -> int:
                 " launcher.runs retry."
             ]
         )
-        return 2
+        return REJECTED
     try:
         _work(folder)
         return 0
@@ -58,7 +59,7 @@ def run_task(path: Path) -> int:
     except BaseException as error:
         messages = explain(error)
         report(messages or [traceback.format_exc().rstrip()])
-        code = 2 if messages else 1
+        code = REJECTED if messages else 1
         close(folder, "; ".join(messages) or f"{type(error).__name__}: {error}", code)
         return code
 
@@ -107,11 +108,11 @@ def _work(folder: RunFolder) -> object:
 
 def _run_and_record(folder: RunFolder, job: Callable[[], object]) -> object:
     """Do a job that does not train, and write its attempt and its result into its own folder."""
-    if int(os.environ.get("RANK", 0)) != 0:
+    if own_rank() != 0:
         return job()
     record = RunRecord(folder)
     record.begin_attempt(
-        start_step=0, max_steps=0, world_size=int(os.environ.get("WORLD_SIZE", 1)), strategy="none"
+        start_step=0, max_steps=0, world_size=int(os.environ.get(WORLD_SIZE, 1)), strategy="none"
     )
     try:
         result = job()
@@ -130,7 +131,7 @@ def _run_and_record(folder: RunFolder, job: Callable[[], object]) -> object:
 
 def close(folder: RunFolder, reason: str, exit_code: int = 1) -> None:
     """Record in run.json why a job ended before it began an attempt, which records its own end."""
-    if int(os.environ.get("RANK", 0)) != 0 or is_held_in_job(folder):
+    if own_rank() != 0 or is_held_in_job(folder):
         return
     record = own_record(folder)
     if record is not None and record.state in ("queued", "preempted"):

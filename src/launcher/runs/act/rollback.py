@@ -170,7 +170,7 @@ def roll_back(
     lines = sum(set_lines_aside(folder.path / name, step) for name in FILES)
     set_images_aside(folder.path / "images", step)
     if names or lines or record.step > step:
-        record.roll_back(step, best_of(store, step))
+        record.roll_back(step, best_checkpoint(store, step))
     return names, lines
 
 
@@ -182,7 +182,7 @@ def set_images_aside(images: Path, step: int) -> None:
             os.rename(entry, name_abandoned(entry))
 
 
-def best_of(store: CheckpointStore, step: int) -> BestData | None:
+def best_checkpoint(store: CheckpointStore, step: int) -> BestData | None:
     """Return the best value of the run up to a step, as its checkpoint has stored it."""
     best = read_best(store.path(step))
     if best is None or not {"metric", "value"} <= best.keys() or not best["value"]:

@@ -12,7 +12,6 @@ from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.text_table import TextTable
 from launcher.rundir.history import as_number
-from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.format import number
 from launcher.runs.look.differences import counts, is_group, keys_without_effect
@@ -62,7 +61,7 @@ def table(heading: str, rows: Rows, labels: Sequence[str]) -> TextTable:
 
 
 def identity_of(run: StoredRun) -> dict[str, object]:
-    identity = RunOnDisk.read(run.path).record.get("identity")
+    identity = run.record.get("identity")
     if identity is None:
         raise ConfigError(
             f"'{run.label}': run.json has no identity, so it is not known what the run is named by."
@@ -83,10 +82,7 @@ def all_of(runs: StoredRuns) -> dict[str, Rows]:
 
 def trained_with(runs: StoredRuns) -> dict[str, Rows]:
     """Return the values of steps that a run's identity does not tell, if there are any."""
-    records = [RunOnDisk.read(run.path).record for run in runs]
-    found = [
-        courses(record, run.identity_exclude) for record, run in zip(records, runs, strict=True)
-    ]
+    found = [courses(run.record, run.identity_exclude) for run in runs]
     rows = {
         key: [describe_course(course[key]) if key in course else None for course in found]
         for key in sorted(set().union(*found))

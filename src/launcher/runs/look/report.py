@@ -241,7 +241,7 @@ def describe_run(
         "max_steps": run.last_step,
         "started": seconds_of(run.started),
         "parameters": row,
-        "best": {metric: best_of(run, metric, mode) for metric, mode in modes.items()},
+        "best": {metric: best_point(run, metric, mode) for metric, mode in modes.items()},
         "curves": {metric: curve for metric, curve in curves.items() if curve["y"]},
         "restarts": {axis: [*map(round_value, run.history.restarts(axis))] for axis in AXES},
         "attempts": [attempt_of(run, attempt) for attempt in run.attempts],
@@ -261,7 +261,7 @@ def curve_of(run: StoredRun, metric: str, max_points: int) -> dict[str, list[flo
     }
 
 
-def best_of(run: StoredRun, metric: str, mode: Mode) -> Data | None:
+def best_point(run: StoredRun, metric: str, mode: Mode) -> Data | None:
     """Return the best and last value of a metric and the best's step, or None if none was finite.
 
     The evaluation before the first step does not count.

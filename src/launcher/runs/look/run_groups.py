@@ -43,7 +43,7 @@ class Group:
 
     def values(self, key: str) -> list[float]:
         """The finite values of a metric or setting in completed runs; others may be at any step."""
-        numbers = [number(best_of(run, key)) for run in self.completed]
+        numbers = [number(best_value(run, key)) for run in self.completed]
         return [value for value in numbers if value is not None and math.isfinite(value)]
 
     def spread(self, key: str) -> str:
@@ -55,7 +55,7 @@ class Group:
         return spread(values) + ("" if len(values) == count else f" ({len(values)} of {count})")
 
 
-def best_of(run: StoredRun, key: str) -> object:
+def best_value(run: StoredRun, key: str) -> object:
     """Return the value at the best checkpoint (`best val/loss`), or the newest one."""
     metric = key.removeprefix("best ")
     if metric == key:

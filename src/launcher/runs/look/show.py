@@ -13,7 +13,6 @@ from launcher.process.argument_parser import Parser
 from launcher.process.plural import plural
 from launcher.process.text_table import TextTable, headings_that_fit, terminal_width
 from launcher.rundir.record_format import AttemptData, RecordData
-from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.rundir.user_note import UserNote
 from launcher.runs.act.repeat_command import select_runs
 from launcher.runs.find_runs import RUN_HELP
@@ -104,7 +103,7 @@ def facts(run: StoredRun) -> dict[str, str]:
         "step": run.progress,
         "forked from": fork_source(record),
         "shares": shares(record),
-        "trained with": describe_courses(RunOnDisk.read(run.path).record, run.identity_exclude),
+        "trained with": describe_courses(run.record, run.identity_exclude),
         "loss": number(record.get("loss")),
         "best": best(record),
         "time": describe_time(time_of_run(run, time.time())) if run.attempts else "",

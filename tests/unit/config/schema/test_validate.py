@@ -3,7 +3,6 @@
 import math
 import sys
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from launcher.config.schema.value_types import fits
 from launcher.config.settings import SECTIONS, section
 from launcher.config.tree import walk
 from launcher.errors import ConfigError
-from support.composition import composed, mistakes, run_of, validate
+from support.composition import composed, mistakes, run_of, sentences, validate
 from support.paths import ROOT
 from support.projects import write_project
 
@@ -25,18 +24,6 @@ NO_TAG = (  # Hydra 1.4 deletes it
     if session.VERSION
     else ("run.tag", "is missing, and run needs it; add +run.tag=<text or a whole number or")
 )
-
-
-STARTS = ("run.init_from", "run.fork_from")
-
-
-def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
-    """The faults of a configuration that composes."""
-    try:
-        validate(composed(overrides, config_dir))
-    except ConfigError as error:
-        return error.messages
-    return []
 
 
 @pytest.mark.parametrize("overrides", [
@@ -254,32 +241,6 @@ def test_the_users_own_keys_are_not_passed_to_the_constructor():
     assert data["batch_size"] == run.trainer.max_steps
 
 
-def test_files_must_exist(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert sentences("data.files=corpus/*.txt") == [
-        f"data.files='corpus/*.txt': matches no file (looked in {tmp_path})."
-    ]
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "one.txt").write_text("text")
-    assert sentences("data.files=corpus/*.txt") == []
-    assert sentences("data.files=[corpus/one.txt,corpus/two.txt]") == [
-        f"data.files='corpus/two.txt': matches no file (looked in {tmp_path})."
-    ]
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert sentences("data.files='~/corpus/*.txt'") == []
-
-
-def test_a_checkpoint_to_start_from_must_exist_until_the_run_has_its_own(tmp_path):
-    assert sentences(f"run.init_from={tmp_path}") == []
-    own = tmp_path / "gpt-text/abcd0123/checkpoints/step-00000001"
-    own.mkdir(parents=True)
-    assert sentences("run.init_from=abcd0123", f"paths.outputs={tmp_path}") == []
-    gone = [[f"{key}=gone/3", f"paths.outputs={tmp_path}", "run.id=abcd0123"] for key in STARTS]
-    assert all(len(sentences(*words)) == 1 for words in gone)
-    (own / "manifest.json").touch()
-    assert [sentences(*words) for words in gone] == [[], []]
-
-
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     write_project(tmp_path, package="schema_package")
@@ -329,7 +290,7 @@ def test_defaults_of_settings_equal_those_of_the_yaml_files(name):
 
 
 @pytest.mark.parametrize("words", [
-    "paths.outputs=", *(f"{key}=" for key in STARTS), "hooks.checkpointing.path=",
+    "paths.outputs=", "run.init_from=", "run.fork_from=", "hooks.checkpointing.path=",
     "job=lr_find job.folder=", "job=predict job.file=",
     "model=gpt data=parquet data.files=x data.cache=",
 ])  # fmt: skip
@@ -341,23 +302,6 @@ def test_a_path_that_an_unset_variable_left_empty_is_rejected(words):
         message.startswith(f"{empty}'': should be text that is not empty")
         for message in caught.value.messages
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "is_rejected"),
-    [
-        ("", True),
-        ("job.value=last", False),
-        ("hooks.checkpointing.best_metric=val/x hooks.checkpointing.best_mode=max", False),
-    ],
-)
-def test_the_best_value_of_an_objective_needs_a_direction(words, is_rejected):
-    config = composed(["model=mlp", "data=digits", "job.objective=val/x", *words.split()])
-    if not is_rejected:
-        validate(config)
-        return
-    with pytest.raises(ConfigError, match=r"job\.objective='val/x': the name does not"):
-        validate(config)
 
 
 def test_lists_of_one_option_of_hooks_and_of_values_are_accepted():
