@@ -425,6 +425,7 @@ class BaseTrainer(HookCaller):
     def _attempt(self) -> StepResult:
         """Compute a step's gradients, let the strategy clip them, update the weights, zero them."""
         self._accumulate(self._micro_batches())
+        self.step_info["num_targets"] = self._batches.targets
         if (lanes := self.strategy.lanes) is not None:
             self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
         self.settle()

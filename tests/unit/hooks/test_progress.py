@@ -19,7 +19,7 @@ from support.terminal import in_terminal, screen
 from support.toy import Toy
 
 NUMBERS = {"loss": 0.0000123, "grad_norm": 0.5, "step_time": 0.05, "data_time": 0.001}
-STATS = Stats(1, NUMBERS, {}, {"a": 1e-3, "b": 1e-3}, 0)
+STATS = Stats(1, NUMBERS, {}, {"a": 1e-3, "b": 1e-3}, 0, 0)
 
 
 @given(
