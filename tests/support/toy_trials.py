@@ -8,6 +8,7 @@ from typing import Any
 
 from optuna.distributions import FloatDistribution
 
+from launcher.config.options import own_option
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
@@ -20,7 +21,8 @@ from launcher.search.study_settings import Settings
 
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
 MAX_STEPS, EVERY = 90, 10
-CONFIG = {"trainer": {"max_steps": MAX_STEPS}, "hooks": {"evaluation": {"interval": EVERY}}}
+EVALUATION = {**own_option("hooks", "evaluation")["evaluation"], "interval": EVERY}
+CONFIG = {"trainer": {"max_steps": MAX_STEPS}, "hooks": {"evaluation": EVALUATION}}
 
 
 def loss(x: float, step: int) -> float:
