@@ -163,7 +163,11 @@ def test_what_is_edited_between_two_calls_counts(tmp_path, monkeypatch, capfd):
     run = launcher.compose(
         *("model=mlp", "model.num_features=2", "model.num_classes=2", "hooks=[checkpointing]"),
         *("data=custom", "data.dataset._target_=rows_of_a_notebook.Rows", "data.batch_size=8"),
-        *(f"+data.dataset.file={file}", "hooks.checkpointing.best_metric=null", "trainer.max_steps=1"),
+        *(
+            f"+data.dataset.file={file}",
+            "hooks.checkpointing.best_metric=null",
+            "trainer.max_steps=1",
+        ),
     )
     run.train()
     os.utime(file, ns=(0, 0))

@@ -4,7 +4,6 @@ import hashlib
 import json
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from omegaconf import DictConfig
 from optuna.distributions import FloatDistribution
@@ -93,8 +92,7 @@ def _check_dispatch(dispatch: Node) -> None:
     if declared(dispatch, "trials") not in (PROCESSES, JOBS):
         name = dispatch["_target_"].rpartition(".")[2]
         raise ConfigError(
-            f"hydra/sweeper=optuna: {name} is not supported; use"
-            " dispatch=local or dispatch=slurm."
+            f"hydra/sweeper=optuna: {name} is not supported; use dispatch=local or dispatch=slurm."
         )
 
 

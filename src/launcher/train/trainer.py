@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.config.messages import describe_type
 from launcher.config.schema.value_types import check_bounds
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import ConfigError, NonFiniteError, TrainingError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switches_weights
 from launcher.hooks.interval import Interval, steps_per_epoch
@@ -518,7 +518,7 @@ class BaseTrainer(HookCaller):
             text = "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row)."
             self.logger.log(level, text, state.step, format_step(self.step_info), count)
         if count > self.max_consecutive_skipped_steps:
-            raise TrainingError(
+            raise NonFiniteError(
                 f"The gradient was not finite in {count} steps in a row"
                 f" (max_consecutive_skipped_steps={self.max_consecutive_skipped_steps}); last:"
                 f" {format_step(self.step_info)}. {ADVICE}"
@@ -545,7 +545,7 @@ class BaseTrainer(HookCaller):
 
     def _check_last_update(self) -> None:
         if self.update_was_skipped():
-            raise TrainingError(
+            raise NonFiniteError(
                 f"Training ended with {self.state.skipped_in_row} skipped updates in a row: the"
                 f" gradient was not finite ({format_step(self.step_info)}). This state is not"
                 f" saved. {ADVICE}"
@@ -558,7 +558,7 @@ class BaseTrainer(HookCaller):
         bound = self.max_non_finite_grad_retries or 0
         count = info["non_finite_grad_retry_count"]
         if count >= bound:
-            raise TrainingError(
+            raise NonFiniteError(
                 f"Step {step}: the gradient is not finite after {count} of {bound} retries "
                 f"(max_non_finite_grad_retries); last: {format_step(info)}."
             )
