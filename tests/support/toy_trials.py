@@ -41,7 +41,7 @@ class ToyRunner(Runner):
         breaks: the exit code with which a trial ends half-way, by its number and its start; 0: it
             does not.
         reason: the error of a trial that breaks.
-        saves: whether a trial that breaks leaves a checkpoint; one that pauses does.
+        saves: whether a trial leaves a checkpoint at its end.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ToyRunner(Runner):
         if code:
             outcome = "preempted" if code == 143 else "failed"
         reason = self.reason if code else None
-        if self.saves or outcome == "paused":
+        if self.saves:
             checkpoint = folder.checkpoints / step_name(end)
             checkpoint.mkdir(parents=True, exist_ok=True)
             (checkpoint / "manifest.json").touch()
