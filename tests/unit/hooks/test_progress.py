@@ -66,7 +66,9 @@ def test_a_step_of_more_samples_than_there_are_is_named(
     tmp_path, caplog, batches, accumulated, times
 ):
     Toy([ProgressHook()], 1, tmp_path, batches, gradient_accumulation_steps=accumulated).train()
-    warnings = [] if times is None else [f"A step has each training sample {times} times: use a"]
+    text = f"A step has each training sample {times} times: use a"
+    # At the start, and at the end.
+    warnings = [] if times is None else [text, text]
     assert [message.partition(" smaller")[0] for message in caplog.messages] == warnings
 
 
