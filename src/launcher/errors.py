@@ -52,5 +52,9 @@ class TrainingError(RuntimeError):
     """
 
 
+class NonFiniteError(TrainingError):
+    """The gradient, or the loss at the end, is not finite. The same steps give it again."""
+
+
 def is_out_of_memory(error: str) -> bool:
     return any(words in error for words in OUT_OF_MEMORY)

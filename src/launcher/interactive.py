@@ -26,6 +26,7 @@ from launcher.config.construct import construct
 from launcher.config.explain import explain
 from launcher.config.options import own_folder
 from launcher.config.run_config import RunConfig
+from launcher.config.schema.source import forget_changed_sources
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.run_job import dispatch_run
 from launcher.errors import ConfigError, TrainingError
@@ -279,6 +280,7 @@ def _as_command() -> Iterator[None]:
     Signals stop the run, SIGINT as KeyboardInterrupt. Afterwards the previous handlers are
     restored.
     """
+    forget_changed_sources()
     is_interruptible = threading.current_thread() is threading.main_thread()
     if is_interruptible:
         signals.forget()

@@ -4,13 +4,13 @@ import logging
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from functools import cache
 
 from launcher.checkpoint.drift import changes_since, read_fingerprint, read_sources
 from launcher.checkpoint.find_checkpoint import checkpoint_path
 from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.run_length import with_steps
+from launcher.config.schema.source import cached_by_command
 from launcher.config.tree import Node
 from launcher.errors import ConfigError
 from launcher.remaining import Done, Held, counts_epochs, data_that_counts, remaining
@@ -68,7 +68,7 @@ def _advice(run: RunConfig, stored: RunOnDisk, done: Done) -> Iterator[str]:
 
 
 # -------------------------------------------------------------------------------------- differences
-@cache
+@cached_by_command
 def _code() -> dict[str, object]:
     """Return the state of the code, which a repeated sweep needs for each of its runs."""
     return code_state(also=VERSIONED)

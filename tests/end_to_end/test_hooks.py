@@ -113,3 +113,22 @@ def test_skipped_updates_end_the_command_with_the_reason(tmp_path):
     assert saved["state"] == "failed" and "skipped updates" in saved["attempts"][-1]["reason"]
     assert steps(tmp_path) == [1], "the state after the first update alone could be saved"
     assert metrics(tmp_path)[-1]["step"] == 8
+
+
+def test_the_last_lines_count_the_updates_that_were_skipped(tmp_path):
+    """The second batch has a sample that is not finite."""
+    command = [
+        *(
+            "model=mlp",
+            "model.num_features=64",
+            "model.num_classes=10",
+            "device=cpu",
+            "data=custom",
+        ),
+        *("data.dataset._target_=support.faulty.NaNs", "data.shuffle=false", "data.batch_size=8"),
+        *("hooks=[checkpointing,progress]", "hooks.checkpointing.best_metric=null"),
+    ]
+    for length, said in ((6, "2 updates were skipped"), (4, "1 update was skipped")):
+        done = launch(tmp_path / str(length), *command, f"trainer.max_steps={length}", code=0)
+        last = done.output[done.output.index("Completed at step") :]
+        assert f"{said} over the whole run, for a gradient that was not finite." in last

@@ -1,10 +1,12 @@
 """Runs from Python: the same as those of the command line, also in a notebook."""
 
+import importlib
 import json
 import logging
 import os
 import re
 import signal
+import sys
 from shlex import split
 
 import hydra
@@ -16,6 +18,7 @@ from packaging.version import Version
 
 import launcher
 from support import python
+from support.git import commit
 from support.paths import ROOT
 from support.runner import launch, metrics_of, stop_at
 
@@ -129,6 +132,55 @@ def test_a_program_keeps_its_own_hydra(tmp_path, monkeypatch):
     finally:
         state.clear()
         GlobalHydra.instance().clear()
+
+
+DATA = """
+import torch
+
+class Rows:
+    fingerprint = {name!r}
+
+    def __init__(self, file):
+        pass
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.ones(2), 0
+"""
+
+
+def test_what_is_edited_between_two_calls_counts(tmp_path, monkeypatch, capfd):
+    """The process has read the code's commit and the data's fingerprint before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    source, file = tmp_path / "rows_of_a_notebook.py", tmp_path / "rows.csv"
+    source.write_text(DATA.format(name="first"))
+    file.write_text("a")
+    commit(tmp_path)
+    run = launcher.compose(
+        *("model=mlp", "model.num_features=2", "model.num_classes=2", "hooks=[checkpointing]"),
+        *("data=custom", "data.dataset._target_=rows_of_a_notebook.Rows", "data.batch_size=8"),
+        *(
+            f"+data.dataset.file={file}",
+            "hooks.checkpointing.best_metric=null",
+            "trainer.max_steps=1",
+        ),
+    )
+    run.train()
+    os.utime(file, ns=(0, 0))
+    run.train()
+    assert "Changed since" not in capfd.readouterr().out
+    (tmp_path / "other.py").touch()
+    commit(tmp_path)
+    run.train()
+    assert "Changed since it was trained: git.commit" in capfd.readouterr().out
+    source.write_text(DATA.format(name="second"))
+    importlib.reload(sys.modules["rows_of_a_notebook"])
+    with pytest.raises(launcher.ConfigError, match="the training data were 'first'"):
+        run.train()
 
 
 def test_a_class_of_a_cell_is_named_with_the_way_out(tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ def test_failed_job_of_a_queue_does_not_stop_the_others(tmp_path):
     words = ("trainer.max_steps=60", "optimizer=sgd", "optimizer.lr=1e30,0.1,0.2")
     code, output = run(sweep(tmp_path / "outputs", *words, "dispatch.parallel=2"), tmp_path)
     assert code == 1, output
-    assert "failed: TrainingError: The gradient was not finite" in output
+    assert "failed: NonFiniteError: The gradient was not finite" in output
     assert "1 of 3 jobs failed:" in output
     found = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/run.json")]
     assert sorted(run["state"] for run in found) == ["completed", "completed", "failed"]

@@ -72,10 +72,8 @@ class Masks(Dataset[Any]):
         generator = torch.Generator().manual_seed(seed)
         self.images = torch.rand(size, 1, 8, 8, generator=generator)
         self.masks = (self.images[:, 0] * 3).long()
-        pool = get_context("fork").Pool(2)
-        self.classes = max(pool.imap(count_values, self.masks))
-        pool.close()
-        pool.join()
+        with get_context("fork").Pool(2) as pool:
+            self.classes = max(pool.imap(count_values, self.masks))
 
     def __len__(self) -> int:
         return len(self.images)

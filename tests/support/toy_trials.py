@@ -8,10 +8,11 @@ from typing import Any
 
 from optuna.distributions import FloatDistribution
 
+from launcher.config.options import own_option
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.folder import RunFolder, step_name
 from launcher.rundir.record import RunRecord
 from launcher.search.local_runner import Runner
 from launcher.search.rungs import rungs_of
@@ -20,7 +21,7 @@ from launcher.search.study_settings import Settings
 
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
 MAX_STEPS, EVERY = 90, 10
-EVALUATION = {"_target_": "launcher.hooks.evaluation.EvaluationHook", "interval": EVERY}
+EVALUATION = {**own_option("hooks", "evaluation")["evaluation"], "interval": EVERY}
 CONFIG = {"trainer": {"max_steps": MAX_STEPS}, "hooks": {"evaluation": EVALUATION}}
 
 
@@ -39,6 +40,8 @@ class ToyRunner(Runner):
         value: of `val/loss`, by x and step.
         breaks: the exit code with which a trial ends half-way, by its number and its start; 0: it
             does not.
+        reason: the error of a trial that breaks.
+        saves: whether a trial leaves a checkpoint at its end.
     """
 
     def __init__(
@@ -46,8 +49,11 @@ class ToyRunner(Runner):
         outputs: Path,
         value: Callable[[float, int], Any] = loss,
         breaks: Callable[[int, int], int] = lambda number, start: 0,
+        reason: str = "a toy breaks",
+        saves: bool = False,
     ):
         self.outputs, self.value, self.breaks = outputs, value, breaks
+        self.reason, self.saves = reason, saves
         self.starts: list[int] = []
         self.codes: dict[int, int] = {}
         self.poll = 0.0
@@ -71,7 +77,11 @@ class ToyRunner(Runner):
         outcome: Any = "completed" if end == MAX_STEPS else "paused"
         if code:
             outcome = "preempted" if code == 143 else "failed"
-        reason = "a toy breaks" if code else None
+        reason = self.reason if code else None
+        if self.saves:
+            checkpoint = folder.checkpoints / step_name(end)
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            (checkpoint / "manifest.json").touch()
         record.end_attempt(outcome, end_step=end, exit_code=code, reason=reason)
         self.codes[number] = code
 

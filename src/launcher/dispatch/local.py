@@ -41,6 +41,8 @@ class LocalDispatch:
             auto, one for each GPU.
     """
 
+    trials = "processes"
+
     def __init__(
         self,
         nproc: PositiveInt | Literal["auto"] = "auto",

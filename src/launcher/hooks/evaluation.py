@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.data.counted_batches import counted
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import ConfigError, NonFiniteError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.best import best_step, check_keeps_best
 from launcher.hooks.interval import Interval
@@ -219,7 +219,7 @@ class EvaluationHook(BaseHook):
         trainer.logger.warning("Step %d: %s is %s.", trainer.step, key, value)
         if trainer.is_last_step and trainer.step > 0:
             skipped = trainer.state.skipped_in_row
-            raise TrainingError(
+            raise NonFiniteError(
                 f"Training ended with {key}={value} at step {trainer.step}"
                 + (f", after {plural(skipped, 'skipped update')} in a row" if skipped else "")
                 + ". This state is not saved. Lower the learning rate or check the data."

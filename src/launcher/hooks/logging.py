@@ -2,6 +2,8 @@
 
 from launcher.hooks.stats import StatsHook
 from launcher.hooks.view import State, Stats, TrainerView
+from launcher.models.base import IGNORED
+from launcher.process.plural import plural
 from launcher.types import PositiveInt
 
 
@@ -30,6 +32,8 @@ class LoggingHook(StatsHook):
 
     def __init__(self, interval: PositiveInt = 10, sync: bool = True):
         super().__init__(interval, sync)
+        self._without_targets = 0
+        """Steps of this attempt whose labels were all ignored."""
 
     def report_means(self, trainer: TrainerView, stats: Stats) -> None:
         if stats.unexplained:
@@ -40,7 +44,21 @@ class LoggingHook(StatsHook):
                 stats.unexplained,
                 stats.steps,
             )
+        if stats.without_targets:
+            self._warn_of_targets(trainer, stats.without_targets)
         trainer.log({"train": stats.records | stats.numbers | {"lr": stats.learning_rates}})
+
+    def _warn_of_targets(self, trainer: TrainerView, count: int) -> None:
+        """Warn of the 1st, 2nd, 4th, 8th ... step whose labels were all ignored."""
+        before, self._without_targets = self._without_targets, self._without_targets + count
+        if self._without_targets.bit_length() > before.bit_length():
+            trainer.logger.warning(
+                "Step %d: %s had no target, since all labels were %d (ignored); such a step does"
+                " not train, so check the training data.",
+                trainer.step,
+                plural(self._without_targets, "step"),
+                IGNORED,
+            )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
         state_dict["logging"] = self.state(trainer)

@@ -77,13 +77,20 @@ class ProgressHook(StatsHook):
             )
             return
         trainer.logger.info("Training from step %d to %d.", trainer.step, trainer.max_steps)
+        self._warn_of_repeats(trainer)
+        if self._shows and (is_live_terminal() if self.live is None else self.live):
+            self._bar = _Bar(trainer.step, trainer.max_steps, self._clock)
+
+    def on_after_train(self, trainer: TrainerView) -> None:
+        # At the end too, since the first lines are out of sight by then.
+        self._warn_of_repeats(trainer)
+
+    def _warn_of_repeats(self, trainer: TrainerView) -> None:
         times = (trainer.state.num_epochs or 0) / trainer.max_steps
         if self._shows and times > 1:
             trainer.logger.warning(
                 "A step has each training sample %.3g times: use a smaller batch.", times
             )
-        if self._shows and (is_live_terminal() if self.live is None else self.live):
-            self._bar = _Bar(trainer.step, trainer.max_steps, self._clock)
 
     def _eta(self, trainer: TrainerView) -> timedelta | None:
         """Estimate the time that is left, from the steps since the first report after warm-up."""

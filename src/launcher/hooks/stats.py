@@ -70,7 +70,8 @@ class StatsHook(IntervalHook):
         return {name: self._restored[name] + value for name, value in values.items()}
 
     def load_state(self, state: State) -> None:
-        self._restored = dict(state)
+        # A checkpoint of an earlier version has no number of targets.
+        self._restored = {"without_targets": 0, **state}
 
 
 def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
@@ -114,6 +115,7 @@ def _means(values: Records, param_groups: Sequence[dict[str, object]]) -> Stats:
             for i, (group, rate) in enumerate(zip(param_groups, values["rates"][-1], strict=False))
         },
         0 if math.isfinite(total) else _count_unexplained(losses, norms),
+        values["without_targets"],
     )
 
 
@@ -139,6 +141,9 @@ def _values(steps: Sequence[StepInfo]) -> Records:
         ],
         "times": [(info["step_time"], sum(info["data_time"])) for info in steps],
         "rates": [[float(rate) for rate in info.get("lr", ())] for info in steps[-1:]],
+        "without_targets": _to_floats(
+            [info["num_targets"] for info in steps if info.get("num_targets") is not None]
+        ).count(0),
         "retries": sum([info["non_finite_grad_retry_count"] for info in steps]),
         "memory": [info["max_memory"] for info in steps if "max_memory" in info],
     }

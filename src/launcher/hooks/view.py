@@ -135,6 +135,8 @@ class Stats(NamedTuple):
     unexplained: int
     """Steps on this rank whose loss was not finite although the gradient was, so none was
     skipped."""
+    without_targets: int
+    """Steps whose labels were all ignored, on all ranks."""
 
 
 class StepInfo(TypedDict, total=False):
@@ -153,6 +155,8 @@ class StepInfo(TypedDict, total=False):
     lr: list[float | torch.Tensor]
     """Learning rate of each parameter group in this step."""
     non_finite_grad_retry_count: int
+    num_targets: torch.Tensor | int | None
+    """Targets of the step on all ranks, or None if the batches do not count by them."""
     max_memory: float
     """GiB; only with `MemoryHook`."""
     has_all: bool

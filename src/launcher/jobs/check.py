@@ -99,7 +99,7 @@ class _Watch(BaseHook):
             for name, p in unwrap(trainer.model).named_parameters()
             if p.requires_grad and p.grad is None
         ]
-        if without and trainer.strategy.checkpoint_format != "deepspeed":
+        if without and trainer.strategy.has_plain_tensors:
             more = f" and {len(without) - 5} more" if len(without) > 5 else ""
             logger.warning("These parameters got no gradient: %s%s.", ", ".join(without[:5]), more)
 

@@ -14,6 +14,7 @@ import torch
 from launcher.config.messages import hint, reason
 from launcher.config.tree import Tree
 from launcher.errors import ConfigError
+from launcher.models.quiet_import import import_quietly
 from launcher.process.files import expand
 
 logger = logging.getLogger("launcher")
@@ -60,7 +61,7 @@ def from_config(task: str, settings: Tree, vocab_size: int | None, num_labels: i
             if int(transformers.__version__.split(".")[0]) < 5
             else nullcontext()
         ):
-            return getattr(transformers, CLASSES[task]).from_config(config)
+            return _automatic(task).from_config(config)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"model.config: {model_type} cannot be built from it: {reason(error)}."
@@ -102,13 +103,21 @@ def from_pretrained(task: str, name: str, changes: Tree, num_labels: int | None)
 
     A stored head with another number of labels is replaced by one with new weights.
     """
-    automatic = getattr(library(), CLASSES[task])
+    automatic = _automatic(task)
     if num_labels is not None:
         changes = {"num_labels": num_labels, "ignore_mismatched_sizes": True, **changes}
     # The CPU is used inside a meta context too, since weights are read, not initialized.
     with torch.device("cpu"):
         model = _load(name, lambda path: automatic.from_pretrained(path, **changes))
     return model.float().train()
+
+
+def _automatic(task: str) -> Any:
+    """Return the class that builds a task's models."""
+    transformers = library()
+    # Each model imports this module, and it imports torchao, where that is installed.
+    import_quietly("transformers.modeling_utils")
+    return getattr(transformers, CLASSES[task])
 
 
 def copy_tokenizer(name: str, folder: Path) -> None:

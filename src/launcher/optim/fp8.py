@@ -1,6 +1,5 @@
 """Matrix products in 8 bits (Micikevicius et al. 2022, arXiv:2209.05433), by torchao."""
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.models.declared import declared_method
+from launcher.models.quiet_import import import_quietly
 from launcher.optim.precision import Precision
 
 MULTIPLE = 16
@@ -89,16 +89,9 @@ def _check_device(device: torch.device) -> None:
 
 
 def _float8() -> Any:
-    """Import torchao, without its messages about kernels that training does not use."""
-    disabled = logging.root.manager.disable
-    logging.disable(max(disabled, logging.WARNING))
     try:
-        import torchao.float8
-
-        return torchao.float8
+        return import_quietly("torchao.float8")
     except ImportError as error:
         raise ConfigError(
             "precision=fp8: needs the package torchao; pip install 'torch-launcher[fp8]'."
         ) from error
-    finally:
-        logging.disable(disabled)

@@ -4,16 +4,17 @@ import hashlib
 import json
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from optuna.distributions import FloatDistribution
 
 from launcher.cli.sweep import check_jobs
 from launcher.cli.sweep_queue import say
 from launcher.config.compose.composer import Command
+from launcher.config.compose.resolve import resolve_part
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
+from launcher.config.schema.declared import declared
 from launcher.config.tree import Node, get
 from launcher.dispatch.jobs import Job
 from launcher.errors import ConfigError
@@ -29,14 +30,15 @@ from launcher.search.samplers import make_sampler
 from launcher.search.search import Search
 from launcher.search.search_space import Space, bare, is_setting, overrides_of, point, read_space
 from launcher.search.slurm_runner import SlurmRunner
-from launcher.search.study_settings import SLURM, Settings, settings_of
+from launcher.search.study_settings import JOBS, Settings, settings_of
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import RESTARTS
 from launcher.slurm.requeue import run_guarded
 
 SHARES = 0.0, 1.0, 0.5
 """Points of the space (as shares of each range) that are tried for a valid configuration."""
-LOCAL = "launcher.dispatch.local.LocalDispatch"
+PROCESSES = "processes"
+"""The declaration of a dispatch that trains the trials of a search as processes."""
 
 
 def sweep(words: Command, master: DictConfig) -> None:
@@ -46,17 +48,17 @@ def sweep(words: Command, master: DictConfig) -> None:
         signals.SignalExit: a signal came, and the trials have saved.
         SystemExit: no trial has completed.
     """
-    hpo: Any = OmegaConf.to_container(master.hpo)
-    ranges, arguments = hpo.get("space") or {}, words.user_overrides
+    ranges, arguments = resolve_part(master, "hpo.space") or {}, words.user_overrides
     space, fixed = read_space(loader(), arguments, ranges)
     fixed_settings = [text for text in arguments if is_setting(text)]
     probe = probe_job(words, [*fixed, *fixed_settings], space)
     _check_dispatch(dispatch := probe.plain["dispatch"])
-    if dispatch["_target_"] == SLURM and dispatch["dry_run"]:
+    are_jobs = declared(dispatch, "trials") == JOBS
+    if are_jobs and dispatch["dry_run"]:
         construct(dispatch).sweep([probe])
         return
     settings = check_settings(probe)
-    if dispatch["_target_"] == SLURM:
+    if are_jobs:
         construct(dispatch).check()
     search = make_search(words, probe, settings, space, fixed)
     work = partial(_conduct, search)
@@ -87,10 +89,10 @@ def _conduct(search: Search) -> None:
 
 
 def _check_dispatch(dispatch: Node) -> None:
-    if (target := dispatch["_target_"]) not in (LOCAL, SLURM):
+    if declared(dispatch, "trials") not in (PROCESSES, JOBS):
+        name = dispatch["_target_"].rpartition(".")[2]
         raise ConfigError(
-            f"hydra/sweeper=optuna: {target.rpartition('.')[2]} is not supported; use"
-            " dispatch=local or dispatch=slurm."
+            f"hydra/sweeper=optuna: {name} is not supported; use dispatch=local or dispatch=slurm."
         )
 
 
@@ -121,8 +123,8 @@ def make_search(
     def compose(overrides: list[str], number: int) -> Job:
         return Job(words.job(overrides, number), number, overrides)
 
-    is_local = probe.plain["dispatch"]["_target_"] == LOCAL
-    runner = LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, say)
+    are_jobs = declared(probe.plain["dispatch"], "trials") == JOBS
+    runner = SlurmRunner(outputs, name, say) if are_jobs else LocalRunner(folder, settings.parallel)
     return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, say)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from launcher.config.schema.metric_direction import meant_metrics
 from launcher.dispatch.jobs import Job
 from launcher.dispatch.queue import run_queue
-from launcher.errors import REJECTED, ConfigError
+from launcher.errors import REJECTED, ConfigError, NonFiniteError
 from launcher.process import signals
 from launcher.process.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder
@@ -281,7 +281,7 @@ class Search:
                 " search under another name with hpo.name=<name>."
             )
         self.runner.start(trial.number, job.config.replace({"trainer.pause_at": trial.target}))
-        how = self.runner.describe_start(trial.step)
+        how = self.runner.describe_start(trial.saved_step)
         self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 
     def _look(self, ended: dict[int, int]) -> None:
@@ -342,11 +342,21 @@ class Search:
         elif trial.state == "paused":
             return
         else:
-            trial.failures += 1
-            self._decide(trial)
-            again = "" if trial.status == "failed" else "; it is started again"
-            text = f"failed: {self._why(trial, code)}{again}"
+            text = self._count_failure(trial, code)
         self.say(f"trial {trial.number}: {text}")
+
+    def _count_failure(self, trial: Trial, code: int) -> str:
+        """Record that a trial has failed, and return what happened and what follows."""
+        trial.failures += 1
+        if (trial.reason or "").startswith(f"{NonFiniteError.__name__}:"):
+            # The same steps would give the same numbers.
+            trial.failures = max(trial.failures, self.settings.max_failures + 1)
+        self._decide(trial)
+        then = ""
+        if trial.status != "failed":
+            step = trial.saved_step
+            then = f"; it resumes at step {step}" if step else "; it starts again"
+        return f"failed: {self._why(trial, code)}{then}"
 
     def _why(self, trial: Trial, code: int) -> str:
         if code >= 0 and trial.reason and trial.state == "failed":

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from launcher.config.schema.checks import checkpointing
+from launcher.config.schema.declared import declared
 from launcher.config.schema.metric_direction import direction
 from launcher.config.settings import HpoSettings
 from launcher.config.tree import Tree, get
@@ -11,7 +12,8 @@ from launcher.runs.trials import Direction, Goal
 
 HALVING = ("asha", "hyperband")
 """Pruners that pause trials at rungs."""
-SLURM = "launcher.dispatch.slurm.SlurmDispatch"
+JOBS = "jobs"
+"""The declaration of a dispatch that trains the trials of a search as jobs."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ def settings_of(config: Tree) -> Settings:
         keys["direction"] = _direction_by_name(keys["objective"])
     if keys["pruner"] == "auto":
         # On a cluster, a trial that asha promotes would wait in the queue again.
-        keys["pruner"] = "median" if get(config, "dispatch._target_") == SLURM else "asha"
+        keys["pruner"] = "median" if declared(config["dispatch"], "trials") == JOBS else "asha"
     settings = Settings(**keys)
     if settings.pruner in HALVING and get(config, "trainer.max_epochs") is not None:
         raise ConfigError(

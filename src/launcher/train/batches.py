@@ -60,6 +60,8 @@ class Batches:
         self._epoch, self._has_batches = 0, False
         self.local_samples: int | None = 0
         """Samples that this rank has received since the start, or None if that is not known."""
+        self.targets: torch.Tensor | int | None = None
+        """Targets of the step's batches, of all ranks together, or None if they do not count."""
         self._iterator: Iterator[object]
         self._counters: list[tuple[object, str]] = []
         """The attributes that are the position: their object and name."""
@@ -94,13 +96,15 @@ class Batches:
         If they count by targets, the first `count` are fetched before the first forward pass, since
         each factor depends on all of them.
         """
-        alone, num_targets = self._alone, self._num_targets
+        num_targets = self._num_targets
         may_interrupt = self._may_interrupt and not data_time
         first = self.next(data_time, may_interrupt)
-        if (count > 1 or not alone) and (targets := num_targets(first)) is not None:
+        self.targets = targets = num_targets(first)
+        if (count > 1 or not self._alone) and targets is not None:
             batches = [first, *(self.next(data_time, may_interrupt) for _ in range(count - 1))]
             counts = [targets, *(num_targets(batch) or 0 for batch in batches[1:])]
-            yield from zip(batches, target_weights(counts, self._device), strict=True)
+            weights, self.targets = target_weights(counts, self._device)
+            yield from zip(batches, weights, strict=True)
         else:
             yield first, None
         while True:
@@ -209,16 +213,18 @@ class Batches:
 
 def target_weights(
     counts: Sequence[torch.Tensor | int], device: torch.device
-) -> list[torch.Tensor]:
-    """Compute a factor for each micro-batch of this rank, all 1 if all counts are equal.
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Compute a factor for each micro-batch of this rank, and the number of targets of all ranks.
 
-    The mean over all micro-batches and ranks of (factor times mean loss of a micro-batch) is the
-    mean over all targets. All ranks must call it. Nothing waits for the device.
+    The factors are 1 if all counts are equal. The mean over all micro-batches and ranks of (factor
+    times mean loss of a micro-batch) is the mean over all targets. All ranks must call it. Nothing
+    waits for the device.
     """
     dtype = torch.float32 if device.type == "mps" else torch.float64
     targets = torch.stack([torch.as_tensor(count, dtype=dtype, device=device) for count in counts])
     total = ranks.sum_over_ranks(targets.sum())
-    return list((targets * (len(counts) * ranks.world_size()) / total.clamp(min=1)).unbind())
+    factors = targets * (len(counts) * ranks.world_size()) / total.clamp(min=1)
+    return list(factors.unbind()), total
 
 
 def weigh(value: object, weight: torch.Tensor) -> Any:

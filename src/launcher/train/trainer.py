@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.config.messages import describe_type
 from launcher.config.schema.value_types import check_bounds
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import ConfigError, NonFiniteError, TrainingError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switches_weights
 from launcher.hooks.interval import Interval, steps_per_epoch
@@ -425,6 +425,7 @@ class BaseTrainer(HookCaller):
     def _attempt(self) -> StepResult:
         """Compute a step's gradients, let the strategy clip them, update the weights, zero them."""
         self._accumulate(self._micro_batches())
+        self.step_info["num_targets"] = self._batches.targets
         if (lanes := self.strategy.lanes) is not None:
             self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
         self.settle()
@@ -517,7 +518,7 @@ class BaseTrainer(HookCaller):
             text = "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row)."
             self.logger.log(level, text, state.step, format_step(self.step_info), count)
         if count > self.max_consecutive_skipped_steps:
-            raise TrainingError(
+            raise NonFiniteError(
                 f"The gradient was not finite in {count} steps in a row"
                 f" (max_consecutive_skipped_steps={self.max_consecutive_skipped_steps}); last:"
                 f" {format_step(self.step_info)}. {ADVICE}"
@@ -544,7 +545,7 @@ class BaseTrainer(HookCaller):
 
     def _check_last_update(self) -> None:
         if self.update_was_skipped():
-            raise TrainingError(
+            raise NonFiniteError(
                 f"Training ended with {self.state.skipped_in_row} skipped updates in a row: the"
                 f" gradient was not finite ({format_step(self.step_info)}). This state is not"
                 f" saved. {ADVICE}"
@@ -557,7 +558,7 @@ class BaseTrainer(HookCaller):
         bound = self.max_non_finite_grad_retries or 0
         count = info["non_finite_grad_retry_count"]
         if count >= bound:
-            raise TrainingError(
+            raise NonFiniteError(
                 f"Step {step}: the gradient is not finite after {count} of {bound} retries "
                 f"(max_non_finite_grad_retries); last: {format_step(info)}."
             )

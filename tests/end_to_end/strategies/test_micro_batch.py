@@ -84,6 +84,8 @@ def test_one_sample_that_does_not_fit_fails_with_the_error_of_torch(tmp_path):
     done = launch(tmp_path, *HUNGRY, *RANKS["ddp"], *most, AUTO, code=1)
     assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB." in done.output
     assert "Less memory is needed with trainer.activation_checkpointing=full" in done.output
+    assert f"{AUTO}: no size fits the memory; tried: 2, 1." in done.output
+    assert f"or with {AUTO}" not in done.output
     (attempt,) = record(tmp_path)["attempts"]
     assert attempt["outcome"] == "failed" and "OutOfMemoryError" in attempt["reason"]
     assert attempt["micro_batch_size"] is None

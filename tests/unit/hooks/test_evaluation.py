@@ -18,6 +18,7 @@ from launcher import (
     MemoryHook,
 )
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import TrainingError
 from launcher.hooks.run_record import RecordHook
 from launcher.process import signals
 from launcher.proof.diff import checkpoint_differences
@@ -52,6 +53,27 @@ def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path):
     assert metrics["size"] == pytest.approx((4 * 4 + 1 * 1) / 5)
     assert metrics["rare"] == 5.0 and "none" not in metrics
     assert with_it.model.training
+
+
+class Ignored(Toy):
+    """A model whose validation batches, which are zeros, have no target."""
+
+    def num_targets(self, input: torch.Tensor) -> torch.Tensor:
+        return (input > 0).sum()
+
+
+class Lossless(Toy):
+    """A model without a loss for validation batches, which are zeros."""
+
+    def forward(self, input: torch.Tensor) -> Any:
+        return super().forward(input) if input.any() else (None, {})
+
+
+@pytest.mark.parametrize("kind", [Ignored, Lossless])
+def test_a_validation_set_without_a_target_or_loss_is_reported(tmp_path, kind):
+    hook = EvaluationHook(interval=2, loader=lambda: [torch.zeros(4, 2)])
+    with pytest.raises(TrainingError, match=r"The evaluation has no loss: .*check the validation"):
+        kind([hook], 3, tmp_path, [GOOD]).train()
 
 
 class Drawing(list[torch.Tensor]):

@@ -2,6 +2,7 @@
 numbers of any kind; and the last step, whichever it turns out to be."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -91,3 +92,27 @@ def test_last_step_is_logged_once(group, last, ends_by, tmp_path):
         stops = FunctionHook(**{ends_by: stop})
         Toy([*hooks, recorder, stops], 100, tmp_path, batches=[GOOD]).train()
     assert [step for step, _ in recorder.of(group)] == [INTERVAL, last]
+
+
+class Labelled(Toy):
+    """A model whose batches have a number of targets."""
+
+    def num_targets(self, input: torch.Tensor) -> torch.Tensor:
+        return (input > 0).sum()
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+@pytest.mark.parametrize(("interval", "reported"), [(1, [1, 2, 4]), (3, [3, 5]), (5, [5])])
+def test_steps_without_a_target_are_reported_at_the_first_second_fourth(
+    tmp_path, caplog, accumulated, interval, reported
+):
+    batches = [torch.zeros_like(GOOD)]
+    hooks = [LoggingHook(interval)]
+    options = {"gradient_accumulation_steps": accumulated}
+    Labelled(hooks, 5, tmp_path, batches, **options).train()
+    found = [re.match(r"Step \d+: (\d+) steps? had no target", each) for each in caplog.messages]
+    assert [int(each[1]) for each in found if each] == reported
+    caplog.clear()
+    Labelled([LoggingHook(interval)], 5, tmp_path / "b", [GOOD], **options).train()
+    Toy([LoggingHook(interval)], 5, tmp_path / "c", batches, **options).train()
+    assert not caplog.messages

@@ -1,4 +1,5 @@
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from launcher.errors import ConfigError
 from launcher.models.huggingface import HuggingFaceModel
 from launcher.models.lora import Lora
 from launcher.strategies.recompute import recompute_units
+from support import python
 from support.tokenizer import write_tokenizer
 from support.transformers_configs import GPT2
 
@@ -50,6 +52,20 @@ BATCHES = {
         "labels": torch.tensor([0, 2]),
     },
 }
+
+
+BUILD = f"""
+import logging
+logging.basicConfig()
+from launcher.models.huggingface import HuggingFaceModel
+HuggingFaceModel(vocab_size=64, config={GPT2!r})
+"""
+
+
+@pytest.mark.skipif(find_spec("torchao") is None, reason="needs the extra fp8")
+def test_a_model_is_built_without_warnings_of_torchao():
+    built = python.run("-c", BUILD, real=True, check=True)
+    assert "torchao" not in built.stderr and "WARNING" not in built.stderr, built.stderr
 
 
 def test_without_transformers_it_says_how_to_install_it(monkeypatch):

@@ -77,6 +77,16 @@ def test_ranges_of_the_settings_on_the_command_line(typed):
     [
         (["dispatch=slurm", "hpo.parallel=2"], 2, "dispatch=slurm: squeue does not answer"),
         (["hpo.timeout=1e-9"], 1, "No trial has completed."),  # it is over before the first trial
+        (
+            [
+                "hpo.timeout=1e-9",
+                "run.note='choice(8,16)'",
+                "hpo.space.model.hidden_dim=${run.note}",
+            ],
+            1,
+            "No trial has completed.",
+        ),
+        (["hpo.space.model.hidden_dim=${oc.env:NOPE}"], 2, "has no variable NOPE; set it"),
     ],
 )
 def test_a_search_without_a_trial_leaves_nothing(

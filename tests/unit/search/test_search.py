@@ -143,6 +143,25 @@ def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path):
     assert (starts(again), again.trials[3].step) == ([3], 90)
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_trial_that_fails_resumes_only_where_it_has_a_checkpoint(tmp_path, saves):
+    runner = ToyRunner(tmp_path, breaks=lambda number, start: start == 1, saves=saves)
+    study = searched(tmp_path, runner, n_trials=1, enqueue=[{"x": 0.1}], pruner="none")
+    run = study.trials[0].run
+    then, how = ("it resumes", "resumes at step 45") if saves else ("it starts again", "starts")
+    again = f"trial 0: failed: a toy breaks; {then}"
+    assert [line for line in study.lines if line.startswith(again)]
+    assert f"trial 0: {how}: {run} x=0.1" in study.lines
+
+
+def test_a_trial_whose_numbers_are_not_finite_is_not_started_again(tmp_path):
+    error = "NonFiniteError: The gradient was not finite"
+    runner = ToyRunner(tmp_path, breaks=lambda number, start: number == 0, reason=error)
+    study = searched(tmp_path, runner, n_trials=2, max_failures=5)
+    assert (runner.starts, study.trials[0].status) == ([0, 1], "failed")
+    assert searched(tmp_path, n_trials=2, max_failures=5).trials[0].status == "failed"
+
+
 def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path):
     runner = ToyRunner(
         tmp_path, breaks=lambda number, start: number == 1 or (number == 2 and start == 1)
@@ -150,7 +169,7 @@ def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path):
     study = searched(tmp_path, runner, n_trials=4, enqueue=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
     assert runner.starts == [0, 1, 1, 2, 2, 3]
     assert [trial.status[0] for trial in study.trials] == [*"cfcc"]
-    assert "trial 1: failed: a toy breaks; it is started again" in study.lines
+    assert "trial 1: failed: a toy breaks; it starts again" in study.lines
     assert "trial 1: failed: a toy breaks" in study.lines
 
 

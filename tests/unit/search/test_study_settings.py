@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from launcher.dispatch.local import LocalDispatch
+from launcher.dispatch.slurm import SlurmDispatch
 from launcher.errors import ConfigError
-from launcher.search.study_settings import SLURM, settings_of
+from launcher.search.study_settings import settings_of
 from support.composition import composed, validate
 
 
@@ -28,9 +30,26 @@ def test_the_direction_follows_the_objective():
     assert settings(objective="val/x", direction="maximize").mode == "max"
 
 
-def test_the_pruner_follows_where_trials_run():
-    for keys, pruner in (({}, "asha"), ({"dispatch": {"_target_": SLURM}}, "median")):
-        assert settings(pruner="auto", **keys).pruner == pruner
+class OwnSlurm(SlurmDispatch):
+    pass
+
+
+class OwnLocal(LocalDispatch):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "pruner"),
+    [
+        (LocalDispatch, "asha"),
+        (SlurmDispatch, "median"),
+        (OwnLocal, "asha"),
+        (OwnSlurm, "median"),
+    ],
+)
+def test_the_pruner_follows_where_trials_run(dispatch, pruner):
+    node = {"_target_": f"{dispatch.__module__}.{dispatch.__qualname__}"}
+    assert settings(pruner="auto", dispatch=node).pruner == pruner
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from typing import Any
 from launcher.config.messages import ConfigIssue, show
 from launcher.config.omegaconf_nodes import settings_of
 from launcher.config.schema import deepspeed_file
-from launcher.config.schema.declared import declared, providing
+from launcher.config.schema.declared import declared, parts, providing
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
+from launcher.config.schema.matters_from import is_ours
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
 from launcher.config.settings import TrainerSettings
@@ -49,6 +50,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from metric_issues(tree)
         yield from _check_recomputation(tree)
         yield from _check_objective(tree)
+        yield from _check_test_set(tree)
     yield from _check_files(tree, declared(job, "reads"))
     yield from _check_one_process(tree)
     yield from _check_names(tree)
@@ -75,6 +77,20 @@ def _check_objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             "the name does not show whether less or more is better; use job.value=last, or set"
             f" hooks.checkpointing.best_metric={metric} and hooks.checkpointing.best_mode.",
         )
+
+
+def _check_test_set(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """Check that the data have a test set, as far as their settings show it."""
+    data = tree.get("data")
+    if not isinstance(data, dict) or data.get("test_dataset") is not None:
+        return
+    # A data source of the user's own may make one without a key.
+    if "test_dataset" not in data and not is_ours(data.get("_target_")):
+        return
+    for path, hook in parts(tree, "hooks").items():
+        if "evaluation" in (declared(hook, "provides") or ()) and hook.get("test") is not None:
+            text = "the data have no test set; set data.test_dataset, or leave it out."
+            yield _issue(tree, f"{path}.test", text)
 
 
 def _count(tree: dict[str, object], path: str) -> int | None:

@@ -31,6 +31,8 @@ DECLARATIONS: dict[str, tuple[Any, Any]] = {
     # Of a strategy: its name in messages, and whether its keys are DeepSpeed's.
     "name": ("?", "?"),
     "is_deepspeed": (False, False),
+    # Of a dispatch: whether it trains the trials of a search as processes, or as jobs of SLURM.
+    "trials": ("", ""),
     # Of a hook: see `launcher.hooks.base.BaseHook`.
     "changes_numbers": (True, True),
     "provides": (None, None),

@@ -22,6 +22,7 @@ Binding = str | ast.stmt
 
 
 _caches: list[Any] = []
+_command_caches: list[Any] = []
 _read: dict[Path, tuple[int, int] | None] = {}
 """The source files that were read, with their time and size then."""
 _missing: set[str] = set()
@@ -34,11 +35,20 @@ def cached_by_sources(function: Callable[P, R]) -> Callable[P, R]:
     return cast(Callable[P, R], cached)
 
 
+def cached_by_command(function: Callable[P, R]) -> Callable[P, R]:
+    """Cache a function whose result depends on any files, until the next command begins."""
+    cached: Any = cache(function)
+    _command_caches.append(cached)
+    return cast(Callable[P, R], cached)
+
+
 def forget_changed_sources() -> None:
     """Empty the caches if a file that was read has changed, or a module may have come.
 
-    In a notebook, a class is edited while the process lives.
+    In a notebook, a class is edited while the process lives. Each call there is a command.
     """
+    for cached in _command_caches:
+        cached.cache_clear()
     if not _missing and all(_stamp(path) == stamp for path, stamp in _read.items()):
         return
     importlib.invalidate_caches()

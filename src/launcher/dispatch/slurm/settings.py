@@ -61,6 +61,7 @@ class SlurmSettings:
     """
 
     code_keys = ("setup", "prefix", "python", "srun", "sbatch")
+    trials = "jobs"
 
     nodes: PositiveInt | str = 1
     gpus_per_node: NonNegativeInt = 0

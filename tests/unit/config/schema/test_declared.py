@@ -151,6 +151,23 @@ def test_a_derived_hook_saves_and_resumes():
     check(run, 2, 1)
 
 
+@pytest.mark.parametrize(("words", "has_issue"), [
+    (["data=digits"], True), (["data=custom"], True), (["data=digits", "hooks.mine=null"], False),
+    (["data=custom", "data.test_dataset._target_=mine.Rows"], False),
+    # A source of the user's own may make a test set without a key.
+    (["data=digits", f"data._target_={derived('data=digits')}"], False),
+])  # fmt: skip
+def test_a_test_set_is_asked_for_with_the_other_mistakes(words, has_issue):
+    mine = [f"+hooks.mine._target_={derived('hooks=evaluation')}", "+hooks.mine.test=last"]
+    more = [] if "hooks.mine=null" in words else mine
+    words = ["model=mlp", *(word for word in words if word != "hooks.mine=null"), *more]
+    issues = [str(issue) for issue in crosschecks(run_of(words).plain)]
+    text = (
+        "hooks.mine.test=last: the data have no test set; set data.test_dataset, or leave it out."
+    )
+    assert issues == ([text] if has_issue else [])
+
+
 def test_a_derived_hook_logs_what_its_base_logs():
     words = ["hooks=[checkpointing,early_stopping]"]
     mine = f"+hooks.mine._target_={derived('hooks=evaluation')}"
