@@ -27,7 +27,7 @@ ORDER = [
     {"api"},
     {"interactive"},
     {"cli"},
-    {"certify"},
+    {"certify", "guard"},
     {"proof"},
     {"dispatch"},
     {"runs"},
