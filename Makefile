@@ -18,7 +18,7 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: slurm-lab slurm-lab-down versions test-hydra-next help bench bench-guard size train lint unit all-tests check test format reference docs wheel constraints clean
+.PHONY: guard slurm-lab slurm-lab-down versions test-hydra-next help bench bench-guard size train lint unit all-tests check test format reference docs wheel constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
@@ -30,6 +30,7 @@ help:
 	@echo 'make docs         build the documentation as a site, build/site/index.html (ARGS=serve: on localhost, live)'
 	@echo 'make bench        benchmark Launcher and its peers (ARGS="loop --quick" chooses; ARGS=--list)'
 	@echo 'make bench-guard  fail if a step of the loop takes more instructions than its limit (needs valgrind)'
+	@echo 'make guard        compare the numbers of guard.yaml with those of the merge base, on main of the last tag'
 	@echo 'make size         print the size and density of each package of src, its arrows up, and a walk'
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make slurm-lab    a real SLURM cluster of two nodes on this machine (root, Debian or Ubuntu); slurm-lab-down stops it'
@@ -78,6 +79,10 @@ bench: $(VENV)/.installed-test
 
 bench-guard: $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks.guard
+
+# The page on proofs says what is compared: docs/prove.md.
+guard: $(VENV)/.installed-test
+	PYTHON=$(VENV)/bin/python .ci/guard $(ARGS)
 
 size: $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks.size

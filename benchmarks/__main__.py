@@ -26,6 +26,7 @@ SCRIPTS = (
     "checkpoint",
     "goodput",
     "gpu",
+    "guard_cases",
     "large_checkpoint",
     "ranks",
     "run_folders",

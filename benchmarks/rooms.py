@@ -16,7 +16,7 @@ ORDER = [
     {"api"},
     {"interactive"},
     {"cli"},
-    {"certify"},
+    {"certify", "guard"},
     {"proof"},
     {"dispatch"},
     {"runs"},

@@ -57,7 +57,7 @@ PRELOADED = {
 }
 """Modules that a page's commands import."""
 CHILDREN = {
-    "prove": (("launcher.dispatch.child_job", 4),),
+    "prove": (("launcher.dispatch.child_job guard_job.py", 4),),
     "search": (("launcher.dispatch.child_job", 8),),
 }
 """Processes that each of a page's commands starts."""

@@ -1,8 +1,10 @@
 """A new project trains at once, and passes its own tests."""
 
 import pytest
+from benchmarks.guard_cases import replace
 
 from support import python
+from support.git import commit, git
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +36,16 @@ def test_edited_code_is_named_when_a_run_resumes_and_when_it_is_complete(project
     assert "Changed since the checkpoint: my_project/model.py: was edited." in output()
     edit("data.py")
     assert "Changed since it was trained: my_project/data.py: was edited." in output()
+
+
+def test_a_new_project_is_guarded(project):
+    git(project, "init", "-q", "-b", "main")
+    commit(project)
+    replace(project / "my_project/data.py", "self.noise * ", "2 * self.noise * ")
+    replace(project / "guard.yaml", "steps: 20", "steps: 1")
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "guard")
+    children = (("launcher.guard", 1), ("guard_job.py", 4))
+    tests = python.start(*words, cwd=project, children=children)
+    out, _ = tests.communicate(timeout=400)
+    assert tests.returncode == 1 and "first: differs from step 1: samples" in out, out
+    assert "fetch-depth: 0" in (project / ".github/workflows/tests.yml").read_text()

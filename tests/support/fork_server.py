@@ -152,8 +152,8 @@ def become(request: dict, files: list[int]) -> None:
 
 
 def with_children(module: str, count: int) -> dict | None:
-    """Fork children that wait. Returns None in this process, and in a child the request that it is
-    to do."""
+    """Fork children that wait for one of some modules or files, `a.module job.py`. Returns None in
+    this process, and in a child the request that it is to do."""
     waiting: list[tuple[int, socket.socket]] = []
     for _ in range(count):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -165,11 +165,15 @@ def with_children(module: str, count: int) -> dict | None:
         theirs.close()
         waiting.append((pid, ours))
 
+    modules = module.split()
+
     class Popen(subprocess.Popen):
         """Its own children are forked already."""
 
         def _execute_child(self, args, *how):  # type: ignore[no-untyped-def, override]
-            if not waiting or list(args[1:3]) != ["-m", module]:
+            is_file = os.path.basename(args[1]) in modules if args[1:] else False
+            is_module = args[1:2] == ["-m"] and args[2] in modules
+            if not waiting or not (is_file or is_module):
                 return super()._execute_child(args, *how)  # type: ignore[misc]
             pass_fds, cwd, env = how[3:6]
             pipes = how[9:15]
@@ -178,7 +182,7 @@ def with_children(module: str, count: int) -> dict | None:
                 for number, fd in enumerate((pipes[0], pipes[3], pipes[5]))
             ]
             request = {
-                "program": ("-m", module, list(args[3:])),
+                "program": ("", args[1], args[2:]) if is_file else ("-m", args[2], args[3:]),
                 "env": dict(os.environ if env is None else env),
                 "cwd": cwd or os.getcwd(),
                 "pass_fds": list(pass_fds),

@@ -44,12 +44,12 @@ def own_target(group: str, name: str) -> str:
     return str(own_option(group, name)["_target_"])
 
 
-def own_folder() -> Path | None:
-    """Return `conf/` in the current folder if it has options of our groups or a project's defaults.
+def own_folder(place: Path = Path()) -> Path | None:
+    """Return `conf/` in a folder if it has options of our groups or a project's defaults.
 
     A checkout of Launcher has none of its own.
     """
-    folder = Path("conf")
+    folder = place / "conf"
     if not folder.is_dir() or _is_launchers(folder):
         return None
     groups, own = (

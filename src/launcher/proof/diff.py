@@ -110,29 +110,58 @@ def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple
     if (newest := second.newest_step()) != end:
         result.states = [f"the last one is of step {newest} instead of {end}"]
         return result
-    checkpoints = [folder.checkpoints / step_name(end) for folder in (first, second)]
-    result.states = checkpoint_differences(*checkpoints)
-    result.tensors = len(StoredCheckpoint(checkpoints[1]).names())
+    before_end, after_end = (folder.checkpoints / step_name(end) for folder in (first, second))
+    result.states = checkpoint_differences(before_end, after_end)
+    result.tensors = len(StoredCheckpoint(after_end).names())
     return result
 
 
-def checkpoint_differences(first: Path, second: Path) -> list[str]:
-    """List the differences between two checkpoints, of any number of ranks, tensors first."""
-    left, right = StoredCheckpoint(first), StoredCheckpoint(second)
-    differing = list(_of_tensors(left, right))
-    differing += _of_values("state", left.meta, right.meta)
+def checkpoint_differences(
+    first: Path, second: Path, renamed: Mapping[str, str] | None = None
+) -> list[str]:
+    """List the differences between two checkpoints, of any number of ranks, tensors first.
+
+    `renamed` has the names in the first one of tensors that the second one has under other names.
+    """
+    left, right, renamed = StoredCheckpoint(first), StoredCheckpoint(second), renamed or {}
+    differing = list(_of_tensors(left, right, renamed))
+    differing += _of_values("state", left.meta, _with_old_names(right.meta, renamed))
     for rank in range(min(left.manifest.world_size, right.manifest.world_size)):
         differing += _of_values(f"rank {rank}", left.rank_state(rank), right.rank_state(rank))
     return [f"{name}: {text}" for name, text in differing]
 
 
-def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[tuple[str, str]]:
-    before, after = set(left.names()), set(right.names())
-    for name in sorted(before | after):
+def tensor_differences(first: Path, second: Path) -> Iterator[tuple[str, str]]:
+    """Yield the differences between the tensors of two checkpoints, by name."""
+    yield from _of_tensors(StoredCheckpoint(first), StoredCheckpoint(second), {})
+
+
+def _of_tensors(
+    left: StoredCheckpoint, right: StoredCheckpoint, renamed: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    after = {_old_name(name, renamed): name for name in right.names()}
+    before = set(left.names())
+    for name in sorted(before | set(after)):
         if name not in before or name not in after:
             yield name, "only one of them has it"
-        elif (text := tensor_difference(left.read(name), right.read(name))) is not None:
+            continue
+        text = tensor_difference(left.read(name), right.read(after[name]))
+        if text is not None:
             yield name, text
+
+
+def _old_name(name: str, renamed: Mapping[str, str]) -> str:
+    """Return the name of a stored tensor, with the old name of its parameter."""
+    return "/".join(renamed.get(part, part) for part in name.split("/"))
+
+
+def _with_old_names(state: Any, renamed: Mapping[str, str]) -> Any:
+    """Return a nested state with the old names of parameters."""
+    if isinstance(state, Mapping):
+        return {renamed.get(k, k): _with_old_names(value, renamed) for k, value in state.items()}
+    if _is_sequence(state):
+        return type(state)(_with_old_names(value, renamed) for value in state)
+    return renamed.get(state, state) if isinstance(state, str) else state
 
 
 def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
@@ -250,10 +279,12 @@ class TraceComparison:
     def list_changes(self) -> list[str]:
         """List the differences between the checkpoints of the stop, if both have saved there."""
         name = step_name(self.at)
-        saved = [training.folder.checkpoints / name for training in (self.straight, self.resumed)]
-        if not all(path.is_dir() for path in saved):
+        straight, resumed = (
+            training.folder.checkpoints / name for training in (self.straight, self.resumed)
+        )
+        if not (straight.is_dir() and resumed.is_dir()):
             return []
-        return checkpoint_differences(*saved)
+        return checkpoint_differences(straight, resumed)
 
 
 def read_trace(folder: Path) -> dict[int, dict[int, dict[str, Any]]]:

@@ -89,14 +89,15 @@ class ScratchRun(Traced):
         from launcher.config.run_config import save_job
 
         file, log = self.root / "job.yaml", self.root / "log"
-        save_job(file, self._settings(end, stop_at), self.hydra)
+        save_job(file, self.settings(end, stop_at), self.hydra)
         code = run_job(file, log)
         is_stopped = stop_at is not None and code == STOP_CODE
         if not (is_stopped and self.folder.newest_step()):
             check_ended(code, log, self.label)
         return code
 
-    def _settings(self, end: int, stop_at: int | None) -> dict[str, Any]:
+    def settings(self, end: int, stop_at: int | None) -> dict[str, Any]:
+        """Return the configuration of the copy, as it is stored."""
         from launcher.config.run_config import replace_values
         from launcher.config.schema.checks import checkpointing
 

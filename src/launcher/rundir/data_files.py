@@ -25,7 +25,7 @@ def state_of_files(node: object) -> str | None:
     No file is read. A folder stands for the files below it.
     """
     digest, is_empty = hashlib.sha256(), True
-    for path in _find_paths(node):
+    for path in find_paths(node):
         with suppress(OSError, ValueError):
             status = os.stat(path)
             digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
@@ -33,13 +33,14 @@ def state_of_files(node: object) -> str | None:
     return None if is_empty else digest.hexdigest()[:16]
 
 
-def _find_paths(node: object) -> Iterator[str]:
+def find_paths(node: object) -> Iterator[str]:
+    """Yield the files that the values of a node may name, whether they exist or not."""
     if isinstance(node, dict):
         for key, value in node.items():
-            yield from () if str(key).startswith("_") else _find_paths(value)
+            yield from () if str(key).startswith("_") else find_paths(value)
     elif isinstance(node, list | tuple):
         for value in node:
-            yield from _find_paths(value)
+            yield from find_paths(value)
     elif isinstance(node, str) and "://" not in node:
         path = str(expand(node))
         for name in sorted(glob(path, recursive=True)) if has_magic(path) else [path]:

@@ -39,7 +39,7 @@ def take(folder: Path) -> Path:
             _modules(root / subfolder),
         )
         for name in (*tracked, *generated):
-            _copy(root / subfolder / name, folder / "code" / subfolder / name)
+            copy_file(root / subfolder / name, folder / "code" / subfolder / name)
         prefixes = [
             f"--{side}-prefix={letter}/{subfolder}{'/' if subfolder else ''}"
             for side, letter in (("src", "a"), ("dst", "b"))
@@ -84,6 +84,12 @@ def _modules(top: Path) -> list[str]:
     copied.
     """
     modules = [name for name in list_untracked(top) if name.endswith(MODULES)]
+    return [*modules, *list_ignored_modules(top)]
+
+
+def list_ignored_modules(top: Path) -> list[str]:
+    """List the modules that git ignores, next to or below the tracked modules of a package."""
+    modules: list[str] = []
     folders = {str(Path(name).parent) for name in list_files(top, "ls-files", "-z", "*.py")}
     roots = {str(parent) for name in folders for parent in Path(name).parents}
     packages = folders - {".", "src", os.path.relpath(Path.cwd().resolve(), top.resolve())}
@@ -97,7 +103,8 @@ def _modules(top: Path) -> list[str]:
     return [name for name in modules if not is_foreign(top, name)]
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file or a link, and make its folder."""
     if source.is_file() or source.is_symlink():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)

@@ -1,0 +1,91 @@
+"""The command guard: its options, `guard.yaml`, and its exit code."""
+
+import pytest
+
+from launcher.errors import ConfigError
+from launcher.proof.guard import main
+from launcher.proof.guard_file import EqualPresets, read_file
+from support.git import commit, git
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a=1", "--steps", "0"], "--steps=0: must be at least 1."),
+        (["a=1", "--parallel", "-1"], "--parallel=-1: must be at least 1."),
+        (["a=1", "--write", "--locked"], "--write and --locked exclude each other."),
+        (["a=1", "--against", "x", "--bisect", "y"], "--against and --bisect exclude each other."),
+        (["a=1", "--bisect", "a", "b", "c"], "takes a good commit, and perhaps a bad one"),
+        (["--other"], "unrecognized arguments: --other"),
+        ([], "there is no guard.yaml here; name a preset"),
+        (["a=1"], "the current folder is not in a git repository"),
+    ],
+)
+def test_a_bad_command_is_one_message(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err and "Traceback" not in printed.err and not printed.out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("presets: [", "cannot be read as YAML"),
+        ("steps: 3", "presets: should be a mapping"),
+        ("presets: 3", "presets: should be a mapping"),
+        ("presets: {a: model=mlp}", "presets.a: should be a list of overrides"),
+        ("presets: {a: [1]}", "presets.a: should be a list of overrides"),
+        ("preset: {a: []}\npresets: {a: []}", "no key preset"),
+        ("steps: many\npresets: {a: []}", "steps='many' should be a number of steps"),
+        ("steps: true\npresets: {a: []}", "steps=True should be a number of steps"),
+        ("presets: {a: [], b: []}\nequal: [[a, c]]", "equal: no preset c"),
+        ("presets: {a: [], b: []}\nequal: [[a]]", "equal: should have lists of presets"),
+        ("presets: {a: [], b: []}\nequal: a", "equal: should have lists of presets"),
+        ("presets: {a: [], b: []}\nequal: [{presets: [a, b], close: x}]", "equal: should have"),
+        ("presets: {a: [], b: []}\nequal: [{presets: [a, b], near: 1.0}]", "equal: should have"),
+    ],
+)
+def test_a_bad_file_is_one_message(tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "guard.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_file(None, None)
+    assert message in str(error.value) and str(error.value).startswith("guard.yaml: ")
+
+
+def test_presets_and_those_that_must_agree_are_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "guard.yaml").write_text(
+        "steps: 5\n"
+        "presets: {a: [model=mlp, seed=1], b: []}\n"
+        "equal: [[a, b], {presets: [b, a], close: 1e-6}]\n"
+    )
+    file = read_file(None, None)
+    assert [(preset.name, preset.overrides, preset.steps) for preset in file.presets] == [
+        ("a", ("model=mlp", "seed=1"), 5),
+        ("b", (), 5),
+    ]
+    assert file.equal == (EqualPresets(("a", "b")), EqualPresets(("b", "a"), 1e-6))
+    assert read_file(7, None).presets[0].steps == 7
+
+
+def test_presets_train_on_the_cpu_unless_they_choose_a_device(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "guard.yaml").write_text("presets: {a: [seed=1], b: [device=cuda]}\n")
+    typed = [preset.typed() for preset in read_file(None, None).presets]
+    assert typed == [["seed=1", "device=cpu"], ["device=cuda"]]
+
+
+def test_equal_trees_are_not_trained(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file.py").write_text("")
+    commit(tmp_path)
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "nothing")
+    monkeypatch.chdir(tmp_path)
+    assert main(["model=mlp"]) == 0
+    assert capsys.readouterr().out.startswith("Nothing to compare: the tracked files equal ")
+    assert main(["model=mlp", "--against", "v9"]) == 2
+    assert "--against=v9: there is no such commit" in capsys.readouterr().err
+    assert main(["model=mlp", "--bisect", "HEAD", "HEAD~1"]) == 2
+    assert "name the good commit first" in capsys.readouterr().err
