@@ -53,6 +53,13 @@ class Net(nn.Module):
         return self.criterion(self.last(self.features(x)), y), {}
 
 
+class Regressor(nn.Linear):
+    """A module without a loss, for `model=supervised`."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 1)
+
+
 @dataclass
 class Parts:
     """Parts that a user composes."""

@@ -112,7 +112,7 @@ def counter_in_subset() -> Parts:
     return Parts(dataset=Subset(Counting(), range(SIZE)))
 
 
-@losing("dataset.datasets.0.count")
+@losing("dataset.datasets.0.dataset.count")
 def counter_in_concat() -> Parts:
     half = list(range(SIZE // 2))
     return Parts(dataset=ConcatDataset([Subset(Counting(), half), Subset(Counting(), half)]))
@@ -733,7 +733,7 @@ def criterion_module_with_a_count() -> Parts:
     return Parts(model=Net(Ramp()))
 
 
-@losing("scale.calls")
+@losing("model.first._forward_hooks.0.calls")
 def forward_hook_of_a_module() -> Parts:
     class Scale:
         def __init__(self) -> None:
@@ -820,7 +820,7 @@ def optimizer_with_slow_weights() -> Parts:
     return Parts(optimizer=lambda model: Lookahead(model.parameters()))
 
 
-@losing("factor.calls")
+@losing("scheduler.lr_lambdas.0.calls")
 def schedule_of_a_bound_method() -> Parts:
     class Slower:
         def __init__(self) -> None:
