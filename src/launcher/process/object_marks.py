@@ -316,7 +316,7 @@ class Looks:
         clock: gives the seconds that bound a walk.
     """
 
-    clock: Callable[[], float] = time.perf_counter
+    clock: Callable[[], float] = time.thread_time
     is_cut: bool = False
     lost: dict[str, Change] = field(default_factory=dict)
     """Changes that a resume would lose, by path."""

@@ -34,6 +34,7 @@ MAX_ELEMENTS = 1_000
 """Elements of a long container that are looked at, half of them at each end."""
 MAX_OBJECTS = 50_000
 MAX_SECONDS = 0.05
+"""CPU seconds of a walk: the load of the machine does not decide what is seen."""
 HOLDERS = (nn.Module, Dataset, Sampler, DataLoader, Optimizer, LRScheduler)
 """Classes of torch, and of Launcher, in whose attributes an object of a user may be."""
 HARMLESS = {
@@ -92,7 +93,7 @@ class Walk:
     """
 
     skipped: frozenset[int] = frozenset()
-    clock: Clock = time.perf_counter
+    clock: Clock = time.thread_time
     max_objects: int = MAX_OBJECTS
     max_seconds: float = MAX_SECONDS
     is_cut: bool = False
@@ -195,9 +196,11 @@ def _items(container: Any) -> Iterator[tuple[object, Any]]:
             if has_own_leaf(container, key, value):
                 yield key if isinstance(key, str | int) else type(key).__name__, value
         return
+    # Arrays in a list belong to the list, and what a long one contains are rows of data.
+    own = (*PLAIN, *ARRAYS)
+    own = own if len(container) <= MAX_ELEMENTS else (*own, *CONTAINERS)
     for number, value in enumerate(ends(container, iter)):
-        # Arrays in a list belong to the list.
-        if not isinstance(value, (*PLAIN, *ARRAYS)):
+        if not isinstance(value, own):
             yield number, value
 
 
