@@ -49,6 +49,19 @@ optimizer.step()
 if kind != "none":
     torch.distributed.destroy_process_group()
 """
+LOOK = """
+import sys, time
+from launcher.config.compose.composer import command
+from launcher.train.build import build_trainer
+from launcher.resume.unstored import Unstored
+with command(sys.argv[1:]) as words:
+    run = words.run()
+trainer = build_trainer(run, run.folder)
+start = time.process_time()
+Unstored().begin(trainer)
+print(start, time.process_time() - start)
+"""
+GPT = ["model=gpt", "data=synthetic", "device=cpu"]
 SMALL = ["model=mlp", "data=digits", "trainer.max_steps=1", "device=cpu"]
 RUN = [*SMALL, "hooks=[]"]
 # A run without checkpoints is never complete.
@@ -87,6 +100,17 @@ def program(text: str, kind: str, quick: bool) -> float:
         return spent(["program.py", *([kind, f"{folder}/store"] if kind else [])], Path(folder))
 
 
+def look(part: int, quick: bool) -> float:
+    """Return the CPU seconds before the first look at a user's objects, or of the look."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", LOOK, *GPT], cwd=folder, capture_output=True, text=True
+        )
+    if done.returncode:
+        raise NotRun(f"exit code {done.returncode}: {done.stderr.strip()[-200:]}")
+    return float(done.stdout.split()[part])
+
+
 def of(*words: str, first: Sequence[str] = (), code: int = 0) -> Callable[[bool], float]:
     return partial(command, words, first, code)
 
@@ -110,6 +134,14 @@ BENCHMARKS = [
             "runs --help": of(*RUNS, "--help"),
         },
         {"a configuration error": 1.6, "a run that is complete": 1.6},
+        repeats=5,
+    ),
+    Benchmark(
+        "unstored",
+        "the look at a user's objects before the first step of the default gpt",
+        "CPU seconds",
+        {"the start before it": partial(look, 0), "the look": partial(look, 1)},
+        {"the look": 0.01},
         repeats=5,
     ),
     *(

@@ -19,6 +19,17 @@ class Warmup(BaseHook):
             weight.grad.mul_(1 / self.count)
 
 
+class LastRankCounts(BaseHook):
+    """Counts steps on the last rank only."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_after_step(self, trainer: Any) -> None:
+        ranks = trainer.strategy.ranks
+        self.count += ranks.rank == ranks.world_size - 1
+
+
 class Numbers:
     def __len__(self) -> int:
         return 24

@@ -24,6 +24,7 @@ ALLOWED = {
     ("hooks/flops.py", "_scaled_dot_product_flash_attention_for_cpu"),
     # Torch counts the changes of a tensor in place, as its notes on autograd describe.
     ("models/changes.py", "_version"),
+    ("process/object_marks.py", "_version"),
     # Transformers' own marks: which tensors are set, and which modules stay whole.
     ("models/huggingface.py", "_is_hf_initialized"),
     ("models/huggingface.py", "_no_split_modules"),

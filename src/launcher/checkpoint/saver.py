@@ -3,7 +3,7 @@
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,16 +117,18 @@ class Payload:
         rank_state: tree of this rank (random state, hooks).
         global_state: tree that rank 0 writes (counters, scheduler, optimizer settings).
         texts: further small files of rank 0.
+        unstored: what a resume would lose of this rank (see `launcher.resume.unstored`).
     """
 
     step: int
     manifest: Manifest
     tensors: Mapping[str, torch.Tensor]
-    rank_state: object
+    rank_state: Mapping[str, Any]
     global_state: object
     parts: Mapping[str, ShardSpec] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     is_best: bool = False
+    unstored: Sequence[str] = ()
 
 
 class Saver:
@@ -146,6 +148,8 @@ class Saver:
         self.patience = patience
         self.must_wait = False
         """Set once a writer has hung: then training waits for each save, to know the result."""
+        self.unstored: list[str] = []
+        """Losses of a resume on any rank, as the newest save has found them."""
         self._writing: Writing | None = None
         self._open()
 
@@ -243,8 +247,9 @@ class Saver:
         main, payload = self.ranks.is_main, files.payload
         folder: Path = collect(lambda: self.store.begin(payload.step) if main else None)[0]
         try:
-            written = collect(lambda: files.write(folder, writing.advance))
-            entries = [entry for of_rank in written for entry in of_rank]
+            written = collect(lambda: (files.write(folder, writing.advance), payload.unstored))
+            entries = [entry for of_rank, _ in written for entry in of_rank]
+            self.unstored = [text for _, of_rank in written for text in of_rank]
             collect(
                 lambda: self._commit(payload, folder, entries, writing.advance) if main else None
             )
@@ -290,7 +295,7 @@ class _Files:
         self.texts = payload.texts if ranks.is_main else {}
         self.tensors: dict[str, Mapping[str, torch.Tensor]] = {self.shard: payload.tensors}
         self.trees: dict[str, object] = {}
-        states = {f"rank-{ranks.rank:05d}": payload.rank_state}
+        states: dict[str, object] = {f"rank-{ranks.rank:05d}": payload.rank_state}
         if ranks.is_main:
             states["state"] = payload.global_state
         for name, state in states.items():

@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from launcher.errors import ConfigError
+from launcher.process.object_marks import Restored
 
 logger = logging.getLogger("launcher")
 State = dict[str, Any]
@@ -250,6 +251,12 @@ class CollateState:
                 missing[0],
             )
 
+    def add_restored(self, restored: Restored) -> None:
+        for part in self._parts().values():
+            restored.add_state(part, part.state_dict())
+        restored.objects.update(map(id, self._generators().values()))
+        restored.attributes.update((id(self._owner), name) for name in self._numbers())
+
     def _values(self) -> dict[str, Any]:
         """Return what may have a state, by name."""
         if isinstance(self._owner, type | ModuleType | torch.nn.Module):
@@ -280,6 +287,14 @@ def state_owner(dataset: object, collate: Any = None) -> Any | None:
     return dataset if parts else None
 
 
+def add_restored(owner: Any | None, restored: Restored) -> None:
+    """Add what a `state_owner` restores."""
+    if isinstance(owner, DataState):
+        owner.add_restored(restored)
+    elif owner is not None:
+        restored.add_state(owner, owner.state_dict())
+
+
 def names_of_states(dataset: object, collate: Any) -> list[str]:
     """Name what has a state in a map-style dataset and its collate function, for messages."""
     parts = outermost(dataset, has_state).values()
@@ -304,6 +319,11 @@ class DataState:
 
     def __init__(self, parts: Mapping[str, Any], collate: CollateState):
         self.parts, self.collate = dict(parts), collate
+
+    def add_restored(self, restored: Restored) -> None:
+        for part in self.parts.values():
+            restored.add_state(part, part.state_dict())
+        self.collate.add_restored(restored)
 
     def state_dict(self) -> State:
         parts = {path: part.state_dict() for path, part in self.parts.items()}

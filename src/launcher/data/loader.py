@@ -15,6 +15,7 @@ from torch.utils.data import default_collate
 from launcher.data.declared import (
     CollateState,
     State,
+    add_restored,
     epoch_owners,
     has_state,
     hidden_parts,
@@ -24,13 +25,24 @@ from launcher.data.declared import (
     names_of_states,
     state_owner,
 )
-from launcher.data.fetch import CPU, Batches, Fetch, Request, StatefulFetch, load, size_of
+from launcher.data.fetch import (
+    CPU,
+    Batches,
+    Fetch,
+    Reported,
+    Request,
+    StatefulFetch,
+    WatchedFetch,
+    load,
+    size_of,
+)
 from launcher.data.iterable import Collate, Share, TrainingStream, fingerprint, length
 from launcher.data.mixture_dataset import Mixture
 from launcher.data.mixture_order import MixtureOrder
 from launcher.data.sampler import Order, SampleOrder, mix
 from launcher.data.transfer import on_device
 from launcher.process.lanes import Lanes
+from launcher.process.object_marks import Restored
 from launcher.process.plural import plural
 from launcher.rundir.data_files import check_fingerprint
 
@@ -86,6 +98,8 @@ class ResumableLoader:
         self.collate, self.device = collate_fn or default_collate, torch.device(device or CPU)
         self.order = None if is_stream(dataset) else order_of(dataset, seed, shuffle)
         self._fetch: Fetch | None = None
+        self.lost_in_workers: list[str] = []
+        """Changes in a worker that a resume would lose (see `launcher.data.fetch`)."""
         self._counts_epochs = bool(epoch_owners(dataset))
         self._owner = self._state_owner()
         self.keeps_state = self._owner is not None and not (num_workers and self.order is not None)
@@ -143,6 +157,9 @@ class ResumableLoader:
         try:
             for item in on_device(batches, self.device):
                 state, batch = item if self.keeps_state else (None, item)
+                if isinstance(batch, Reported):
+                    self.lost_in_workers += batch.lost
+                    batch = batch.batch
                 self.samples += self.samples_per_batch
                 self.stream_state = None if state is None else (self.samples, state)
                 yield batch
@@ -185,7 +202,8 @@ class ResumableLoader:
         self._fetch = fetch
         requests = self._requests(self.order)
         if not self.keeps_state:
-            return load(fetch, requests, self.num_workers, self.device)
+            source = WatchedFetch(fetch) if self.num_workers else fetch
+            return load(source, requests, self.num_workers, self.device)
         assert self._owner is not None
         if (saved := self._state_here()) is not None:
             # A dataset may restart at `set_epoch`.
@@ -225,6 +243,15 @@ class ResumableLoader:
             if epoch is not None:
                 fetch.set_epoch(epoch)
         return next(on_device(iter([batch]), self.device))
+
+    def add_restored(self, restored: Restored) -> None:
+        """Add what `load_state_dict` restores, and what gets the epoch."""
+        restored.epochs.update(map(id, epoch_owners(self.dataset)))
+        if self.keeps_state:
+            add_restored(self._owner, restored)
+        elif self.order is None:
+            # The stream is read again.
+            restored.objects.add(id(self.dataset))
 
     def state_dict(self) -> State:
         """Return `samples`, the dataset's `fingerprint`, and what the order or stream needs."""

@@ -18,6 +18,7 @@ from launcher.data.batch_samples import NotedSizes
 from launcher.data.declared import (
     GENERATORS,
     State,
+    add_restored,
     epoch_owners,
     get_generator_state,
     has_epochs,
@@ -35,6 +36,7 @@ from launcher.data.declared import (
 )
 from launcher.data.iterable import length
 from launcher.data.workers import begin_pass
+from launcher.process.object_marks import Restored
 from launcher.process.ranks import world_size
 from launcher.process.rng import call_isolated, host_state, host_tree, restore_rng
 
@@ -75,6 +77,7 @@ class PlainLoader:
         keeps_state = not loader.num_workers
         self._owner = state_owner(loader.dataset, loader.collate_fn) if keeps_state else None
         self._dataset_state: bytes | None = None
+        self._has_hidden_state = False
 
     def __iter__(self) -> Iterator[object]:
         if self._epochs is None:
@@ -115,7 +118,8 @@ class PlainLoader:
         if self.loader.num_workers:
             for name in names_of_states(self.dataset, self.loader.collate_fn):
                 self.logger.warning("The data loader has workers: %s", in_workers(name))
-        if has_hidden_state(self.loader):
+        self._has_hidden_state = has_hidden_state(self.loader)
+        if self._has_hidden_state:
             self.logger.warning(
                 "The order of %s depends on something that a checkpoint does not have, so a resume"
                 " continues with other samples; give it state_dict and load_state_dict, or keep"
@@ -131,6 +135,20 @@ class PlainLoader:
             copied = pickle_state(self.dataset, self._owner.state_dict())
             state["dataset"] = pickle.loads(copied)
         return state
+
+    def add_restored(self, restored: Restored) -> None:
+        """Add what `load_state_dict` restores, and what gets the epoch."""
+        add_restored(self._owner, restored)
+        owners = samplers(self.loader)
+        if self._has_hidden_state:
+            restored.unsteady.update(map(id, owners.values()))
+        restored.epochs.update(map(id, [*epoch_owners(self.dataset), *owners.values()]))
+        restored.objects.update(map(id, own_generators(self.loader).values()))
+        for path in own_numbers(self.loader):
+            prefix, _, name = path.rpartition(".")
+            restored.attributes.add((id(owners.get(f"{prefix}.")), name))
+        for sampler in stateful_samplers(self.loader).values():
+            restored.add_state(sampler, sampler.state_dict())
 
     def load_state_dict(self, state: State) -> None:
         """Continue at `state`'s position, or at its epoch's start if the loader has changed."""

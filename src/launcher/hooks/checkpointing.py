@@ -28,6 +28,7 @@ from launcher.process import deadline, signals
 from launcher.process.rng import rng_state
 from launcher.resume.restorer import CheckpointRestorer
 from launcher.resume.shared import steps_to_await
+from launcher.resume.unstored import Unstored, message
 from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
 from launcher.rundir.imported_sources import digest_imported_sources, source_changes
 from launcher.rundir.run_on_disk import RunOnDisk
@@ -123,12 +124,16 @@ class CheckpointingHook(BaseHook):
         self._is_postponed = False
         self._is_checked = False
         self._is_stale = False
+        self._unstored = Unstored()
+        self._has_looked = False
         self._best_saved: tuple[float | None, int] = (None, 0)
         """Value and step of the best checkpoint that is durable."""
         self._best_in_flight: tuple[float | None, int] | None = None
 
     # ------------------------------------------------------------------------------------ restoring
     def on_start(self, trainer: TrainerView) -> None:
+        self._unstored = Unstored()
+        self._has_looked = False
         self.interval.check(trainer)
         trainer.state.best = self.best
         if self.exit_signals:
@@ -232,6 +237,9 @@ class CheckpointingHook(BaseHook):
             self._exit_after_signal(trainer, signum)
 
     def on_before_step(self, trainer: TrainerView) -> None:
+        if not self._has_looked:
+            self._has_looked = True
+            self._unstored.begin(trainer)
         if self.best is not None:
             self.best.check(trainer)
 
@@ -269,6 +277,9 @@ class CheckpointingHook(BaseHook):
             self._improved |= self.best.update(trainer.step)
         payload = self._payload(trainer)
         self._warn_of_lost_tensors(trainer)
+        # The grace after a signal is for the save.
+        if not trainer.stop_signal:
+            payload.unstored = self._look(trainer, payload)
         if self._improved and self.best is not None:
             self._improved, self._best_in_flight = False, (self.best.value, self.best.step)
         started = time.perf_counter()
@@ -298,6 +309,19 @@ class CheckpointingHook(BaseHook):
                 " shape, or restore it in _load_from_state_dict.",
                 ", ".join(lost),
             )
+
+    def _look(self, trainer: TrainerView, payload: Payload) -> list[str]:
+        """Return what a resume would lose of this rank; rank 0 warns of it."""
+        hooks = payload.rank_state["hooks"]
+        lost = self._unstored.look(trainer, payload.tensors, hooks)
+        self._report_unstored(trainer, lost)
+        return lost
+
+    def _report_unstored(self, trainer: TrainerView, lost: list[str]) -> None:
+        if trainer.strategy.ranks.is_main:
+            trainer.context.unstored = self._unstored.data()
+            if lost:
+                trainer.logger.warning(message(lost))
 
     def _payload(self, trainer: TrainerView) -> Payload:
         strategy, workspace = trainer.strategy, trainer.workspace
@@ -362,6 +386,8 @@ class CheckpointingHook(BaseHook):
 
     def _note_saved(self, trainer: TrainerView) -> None:
         self._best_saved, self._best_in_flight = self._best_in_flight or self._best_saved, None
+        if new := self._unstored.add(self.saver.unstored):
+            self._report_unstored(trainer, new)
         trainer.fire("on_checkpoint_saved", self.store.root / step_name(self.saved_at))
 
     def _report(self, trainer: TrainerView, error: SaveFailed) -> None:

@@ -90,6 +90,9 @@ class RecordHook(BaseHook):
     def _note(self, trainer: TrainerView, step: int) -> None:
         if self.record is not None and self._is_ready:
             self.record.note_times(trainer.context.times.seconds)
+            if (unstored := trainer.context.unstored) is not None:
+                has_any = unstored["lost"] or unstored["changed"] or unstored["is_cut"]
+                self.record.data["unstored"] = unstored if has_any else None
             self.record.progress(step, loss=self._loss, best=_best(trainer))
         self._is_noted = True
 

@@ -17,6 +17,7 @@ from launcher.process.times import PhaseTimes
 from launcher.resume.forking import Fork
 from launcher.resume.shared import SharedStart
 from launcher.rundir.history import is_measured
+from launcher.rundir.record_format import UnstoredData
 from launcher.strategies.base import Strategy
 
 Records = dict[str, Any]
@@ -116,6 +117,8 @@ class RunContext:
     """Number of attempts of this run, the current one included."""
     check_lock: Callable[[], None] = lambda: None
     """Must be called before writing in the run's folder, which another process may own."""
+    unstored: UnstoredData | None = None
+    """The state that a resume would lose, once a save has looked."""
     times: PhaseTimes = field(default_factory=PhaseTimes)
     """Time that this attempt has spent on evaluating and saving."""
     changed_in_evaluation: set[str] = field(default_factory=set)
@@ -221,6 +224,7 @@ class TrainerView(Protocol):
     def num_targets(self, input: Any) -> torch.Tensor | int | None: ...
     def stop_at_this_boundary(self) -> None: ...
     def update_was_skipped(self) -> bool: ...
+    def own_attributes(self) -> dict[str, Any]: ...
     def training_state(self) -> State: ...
     def load_training_state(self, saved: State) -> None: ...
     def restore_schedule(self, saved: State, takes_rates: bool = False) -> None: ...

@@ -3,34 +3,31 @@
 import hashlib
 import itertools
 import json
+import math
 import random
+import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from launcher.hooks.base import BaseHook
 from launcher.hooks.view import TrainerView
 from launcher.jobs.check import name_tensors
+from launcher.process.object_marks import mark
+from launcher.process.object_walk import GENERATORS, Walk, has_own_leaf, is_iterator
 from launcher.process.rng import rng_state
 from launcher.proof.diff import GRADIENTS, LOSS, RANDOM, SAMPLES, USER_PARTS, WEIGHTS
+from launcher.resume.unstored import roots, stored_in_model
 from launcher.strategies.checksum import checksum
 from launcher.strategies.weights import unwrap
 
-LIBRARIES = {"launcher", "torch", "numpy", "hydra", "builtins", "logging", "threading"}
-LIBRARIES |= {"collections", "functools"}
-"""Packages whose objects have state of their own that says nothing: counters, caches, times."""
-HOLDERS = "torch.utils.data."
-"""Loaders, samplers and subsets, in which a user's object may be, or a generator."""
-GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 CONTAINERS = (Mapping, Sequence, set, frozenset, deque)
 NUMBERS = (bool, int, float, np.generic, itertools.count)
 VALUES = (*NUMBERS, str, bytes, torch.Tensor, np.ndarray, type(None))
-MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 DEPTH = 6
 MAX_TEXT_LENGTH = 80
 
@@ -82,53 +79,18 @@ class TraceHook(BaseHook):
 
 
 def parts_of(trainer: TrainerView) -> dict[str, str]:
-    """Describe the plain state of what a user writes: hooks, data, and the model's modules.
-
-    It is in attributes that are neither parameters nor persistent buffers. Hooks of Launcher and
-    torch have no entry.
-    """
-    state: dict[str, str] = {}
-    for hook in trainer.hooks:
-        state.update(_attributes(f"hook {type(hook).__name__}", hook, set()))
-    seen: set[int] = set()
-    loader = trainer.data_loader
-    for name in ("dataset", "sampler", "batch_sampler"):
-        if (part := getattr(loader, name, None)) is not None:
-            state.update(_attributes(f"{name} {type(part).__name__}", part, seen))
-    state.update(_attributes(f"data loader {type(loader).__name__}", loader, seen))
-    model = unwrap(trainer.model)
-    stored = set(model.state_dict())
-    for name, buffer in model.named_buffers():
-        if name not in stored:
-            state[f"buffer {name}"] = plain(buffer)
-    modules = {id(module) for module in model.modules()}
-    for name, module in model.named_modules():
-        label = f"module {name or 'model'} ({type(module).__name__})"
-        state.update(_attributes(label, module, modules - {id(module)}))
-    return state
+    """Describe the state of what a user writes, by path, without the tensors of a checkpoint."""
+    walk, stored = Walk(max_objects=sys.maxsize, max_seconds=math.inf), stored_in_model(trainer)
+    return {
+        leaf.path: plain(leaf.value)
+        for leaf in walk.leaves(roots(trainer))
+        if not stored.has(leaf) and not _is_spelled_out(leaf.value)
+    }
 
 
-def _attributes(
-    name: str, part: object, seen: set[int], depth: int = 0
-) -> Iterator[tuple[str, str]]:
-    """Describe the attributes of a part, and of the objects in them. A holder has no own state."""
-    is_holder = type(part).__module__.startswith(HOLDERS)
-    is_foreign = _is_library(part) and not is_holder
-    if id(part) in seen or depth > DEPTH or isinstance(part, type) or is_foreign:
-        return
-    seen.add(id(part))
-    for key, value in getattr(part, "__dict__", {}).items():
-        # `fully_shard` gives modules attributes with random names that begin with "__".
-        if isinstance(part, nn.Module) and (key in MODULE_ATTRIBUTES or key.startswith("__")):
-            continue
-        if not isinstance(value, (*VALUES, *CONTAINERS, *GENERATORS)):
-            yield from _attributes(f"{name}.{key}", value, seen, depth + 1)
-        elif not is_holder or isinstance(value, GENERATORS):
-            yield f"{name}.{key}", plain(value)
-
-
-def _is_library(part: object) -> bool:
-    return type(part).__module__.partition(".")[0] in LIBRARIES
+def _is_spelled_out(value: object) -> bool:
+    """Return whether the values of a dict are described on their own."""
+    return isinstance(value, dict) and all(has_own_leaf(value, *item) for item in value.items())
 
 
 def plain(value: Any) -> str:
@@ -155,6 +117,8 @@ def _text(value: object, depth: int = 0) -> str:
         return f"{{{', '.join(sorted(_text(item, depth + 1) for item in value))}}}"
     if isinstance(value, list | tuple | deque):
         return f"[{', '.join(_text(item, depth + 1) for item in value)}]"
+    if is_iterator(value):
+        return repr(mark(value))
     return repr(value) if isinstance(value, VALUES) else type(value).__name__
 
 

@@ -18,6 +18,7 @@ class Progress(Protocol):
     """The counters of a run."""
 
     stop_reason: str | None
+    epoch: int
 
 
 class KeepsTensors(Protocol):
@@ -39,7 +40,10 @@ class Resumable(Protocol):
     resumed_from: Path | None
     pause_at: int | None
     is_fork: bool
+    data_loader: Any
 
+    @property
+    def context(self) -> Any: ...
     @property
     def hooks(self) -> Sequence[KeepsTensors]: ...
     @property
@@ -50,6 +54,7 @@ class Resumable(Protocol):
     def step(self) -> int: ...
     def load_training_state(self, saved: dict[str, Any]) -> None: ...
     def restore_schedule(self, saved: dict[str, Any], takes_rates: bool = False) -> None: ...
+    def own_attributes(self) -> dict[str, Any]: ...
 
 
 def name_by_class(parts: Sequence[T]) -> Iterator[tuple[str, T]]:

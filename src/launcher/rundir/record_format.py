@@ -59,6 +59,17 @@ class LoggedData(TypedDict):
     """The step and the value of each metric."""
 
 
+class UnstoredData(TypedDict):
+    """State that changes while the run trains and is not stored, see `launcher.resume.unstored`."""
+
+    lost: list[str]
+    """Changes that a resume would lose, by path and value."""
+    changed: list[str]
+    """Paths of values that have changed once, as a cache does."""
+    is_cut: bool
+    """True if there were more objects than were looked at."""
+
+
 class TrainedData(TypedDict, total=False):
     """Data that decide the numbers of steps, see `launcher.rundir.training_history`."""
 
@@ -151,6 +162,7 @@ class RecordData(TypedDict, total=False):
     logged: LoggedData | None
     trials: list[TrialData]
     """The trials of searches that the run is; equal trials share a run."""
+    unstored: UnstoredData | None
     attempts: list[AttemptData]
     overrides: list[str] | None
     choices: dict[str, object]

@@ -40,6 +40,7 @@ from launcher.optim.schedulers import (
 )
 from launcher.process import deadline, signals
 from launcher.process.device import parse_device
+from launcher.process.object_walk import attributes
 from launcher.process.ranks import Agreement, maximum
 from launcher.process.rng import RngState, restore_rng, rng_state
 from launcher.strategies.base import Strategy
@@ -54,6 +55,9 @@ from launcher.train.batches import Batches, MicroBatches, weigh
 from launcher.train.events import HookCaller, calls, check_hook
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+LATER_NAMES = {"model", "optimizer", "grad_scaler", "strategy", "_framework_names"}
+LATER_NAMES |= {"_batches", "_schedule", "_agreement", "_events", "_num_groups"}
+"""Attributes of a trainer that `build` adds."""
 ADVICE = "Lower the learning rate or check the data."
 
 
@@ -119,6 +123,7 @@ class BaseTrainer(HookCaller):
         pause_at: NonNegativeInt | None = None,
     ):
         check_bounds(type(self).__name__, BaseTrainer.__init__, (), locals())
+        before = set(vars(self))
         if mixed_precision not in (None, "bf16", "fp16"):
             raise ValueError(
                 f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None."
@@ -163,6 +168,7 @@ class BaseTrainer(HookCaller):
         self._unsettled: DeferredFlag | None = None
         self._last_loss: torch.Tensor | None = None
         self._is_compiled = False
+        self._framework_names = frozenset(vars(self)) - before
         self._modes = AttemptModes(self.logger)
 
     # --------------------------------------------------------------------- what a subclass provides
@@ -636,6 +642,13 @@ class BaseTrainer(HookCaller):
         """
         updates = self.state.step - self.state.skipped_steps
         self._schedule.restore(saved, updates, takes_rates=self.is_fork or takes_rates)
+
+    def own_attributes(self) -> dict[str, Any]:
+        """Return the attributes that a subclass has added."""
+        if type(self).__module__.startswith("launcher."):
+            return {}
+        names = self._framework_names | LATER_NAMES
+        return {name: value for name, value in attributes(self).items() if name not in names}
 
     @property
     def source(self) -> object:

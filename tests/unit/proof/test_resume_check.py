@@ -145,10 +145,10 @@ BEFORE = "This training does not repeat even without a stop: the dataset, the sa
 @pytest.mark.parametrize(
     ("fault", "first", "named"),
     [
-        (Unsaved, (4, 0, "loss"), ["buffer mean is ", "module model (Unsaved).calls is 0 inst"]),
-        (Counted, (4, 0, "samples"), ["dataset Counted.reads is 0 instead of 12."]),
-        (OwnOrder, (4, 0, "samples"), ["sampler OwnOrder.own is {'generator': g"]),
-        (Drawing, (4, 0, "random state"), ["hook Drawing.is_first is True"]),
+        (Unsaved, (4, 0, "loss"), ["model.mean is ", "model.calls is 0 inst"]),
+        (Counted, (4, 0, "samples"), ["data_loader.dataset.reads is 0 instead of 12."]),
+        (OwnOrder, (4, 0, "samples"), ["data_loader.sampler.own.generator is g"]),
+        (Drawing, (4, 0, "random state"), ["hooks.Drawing.is_first is True"]),
         (ByTheClock, (1, 0, "samples"), []),
     ],
 )

@@ -23,8 +23,11 @@ def test_attributes_of_a_sharded_module_are_those_of_its_author():
             self.count, self.__own = 3, 4
             setattr(self, "__composable_api_state_key_8652951a", {print: 1})
 
-    trainer: Any = SimpleNamespace(hooks=[], data_loader=[], model=Own())
+    trainer: Any = SimpleNamespace(
+        hooks=[], data_loader=None, model=Own(), optimizer=None, lr_scheduler=None
+    )
+    trainer.own_attributes = dict
     assert parts_of(trainer) == {
-        "module model (Own).count": "3",
-        "module model (Own)._Own__own": "4",
+        "model.count": "3",
+        "model._Own__own": "4",
     }

@@ -104,6 +104,7 @@ def facts(run: StoredRun) -> dict[str, str]:
         "forked from": fork_source(record),
         "shares": shares(record),
         "trained with": describe_courses(run.record, run.identity_exclude),
+        "lost by a resume": lost_by_a_resume(record),
         "loss": number(record.get("loss")),
         "best": best(record),
         "time": describe_time(time_of_run(run, time.time())) if run.attempts else "",
@@ -129,6 +130,12 @@ def shares(record: RecordData) -> str:
     """Return the steps that another run has trained, or "" without such steps."""
     source = record.get("shared")
     return f"steps 0 to {source['step']} with {source['run']}" if source else ""
+
+
+def lost_by_a_resume(record: RecordData) -> str:
+    """Return what changes while the run trains and is not stored, or "" if nothing was found."""
+    unstored = record.get("unstored")
+    return ", ".join(unstored["lost"]) if unstored else ""
 
 
 def attempt_cells(attempt: AttemptData, run: StoredRun) -> dict[str, object]:

@@ -1,0 +1,152 @@
+"""Each part of the corpus is restored bitwise, or told by its path, and nothing else is told."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from launcher.process.object_marks import Looks, Restored
+from launcher.process.object_walk import Walk
+from launcher.resume.unstored import MAX_PATHS, message
+from support.stateful import CASES, STOPS, Case
+from support.stateful.product import train
+
+pytestmark = pytest.mark.slow
+
+RESTORED = {"collate_with_a_generator", "collate_function_with_an_attribute"}
+"""Parts that a plain loop loses, and Launcher restores."""
+
+
+def told(texts: list[str]) -> list[str]:
+    return [text for text in texts if text.startswith("After a resume these would start over")]
+
+
+def is_restored(case: Case) -> bool:
+    return case.lost is None or case.make.__name__ in RESTORED
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_part_is_restored_or_told_by_its_path(case, tmp_path):
+    whole, texts = train(case, tmp_path / "whole")
+    if not is_restored(case):
+        assert any(f"{case.lost}" in text for text in told(texts)), texts
+        return
+    assert texts == []
+    stop = STOPS[0]
+    first, _ = train(case, tmp_path / "parts", stop)
+    second, texts = train(case, tmp_path / "parts")
+    assert first + second == whole
+    assert texts == []
+
+
+class Holder:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Trap:
+    """Raises when any code of it is called."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        self.__dict__["count"] = 3
+
+    @property
+    def size(self) -> int:
+        raise AssertionError("a property was called")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"__getattr__({name}) was called")
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("__eq__ was called")
+
+    def __hash__(self) -> int:
+        raise AssertionError("__hash__ was called")
+
+    def __repr__(self) -> str:
+        raise AssertionError("__repr__ was called")
+
+
+def test_no_code_of_an_object_is_called():
+    parts = SimpleNamespace(trap=Trap(), many={"a": Trap(), 1: [Trap()]}, few={Trap}, own=(Trap(),))
+    holder = Holder(None)
+    holder.__dict__.update(vars(parts))
+    looks = Looks()
+    looks.look({"part": holder}, Restored())
+    parts.trap.__dict__["count"] = 4
+    changes = looks.look({"part": holder}, Restored())
+    assert list(map(str, changes)) == ["part.trap.count (3 -> 4)"]
+
+
+def test_nothing_of_an_object_changes():
+    case = next(case for case in CASES if case.make.__name__ == "deque_of_samples")
+    parts = case.make()
+    before, generator = dict(vars(parts.dataset)), torch.get_rng_state()
+    Looks().look({"part": parts.dataset}, Restored())
+    assert vars(parts.dataset).keys() == before.keys()
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_a_walk_is_bounded_and_says_so():
+    chain, now = Holder(None), [0.0]
+    for _ in range(500):
+        chain = Holder(chain)
+
+    def clock() -> float:
+        now[0] += 0.01
+        return now[0]
+
+    for walk in (Walk(max_objects=100), Walk(clock=clock, max_seconds=0.05)):
+        leaves = list(walk.leaves({"part": chain}))
+        assert walk.is_cut and len(leaves) < 500
+    whole = Walk(max_seconds=float("inf"))
+    assert len(list(whole.leaves({"part": chain}))) == 1 and not whole.is_cut
+
+
+def test_data_are_not_copied():
+    data = SimpleNamespace(rows=np.zeros((10_000, 100)))
+    leaves = {leaf.path: leaf.value for leaf in Walk().leaves({"part": Holder(data.rows)})}
+    assert leaves["part.value"] is data.rows
+
+
+def changes_of(*values: Any) -> list[list[str]]:
+    """Return the changes that each look finds at an attribute with these values."""
+    looks, holder = Looks(), Holder(None)
+    found = []
+    for value in values:
+        holder.value = value
+        found.append([str(change) for change in looks.look({"part": holder}, Restored())])
+    return found[1:]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0, 512, 512), [["part.value (0 -> 512)"], []]),
+        ((0.5, 0.25, 0.25), [[], []]),
+        ((0.5, 0.25, 0.125), [[], ["part.value (0.25 -> 0.125)"]]),
+        ((None, 3, 3), [[], []]),
+        ((False, True, True), [[], []]),
+        (([], [1], [1]), [[], []]),
+        (([], [1], [1, 2]), [[], ["part.value"]]),
+        ((list(range(5000)), list(range(5001)), list(range(5002))), [[], ["part.value"]]),
+        ((torch.zeros(2), torch.ones(2), torch.ones(2)), [[], []]),
+        ((torch.zeros(2), torch.ones(2), torch.zeros(2)), [[], ["part.value"]]),
+        ((torch.zeros(5000), torch.zeros(5000), torch.zeros(5000)), [[], ["part.value"]]),
+        ((np.zeros(5000), np.ones(5000), np.zeros(5000)), [[], ["part.value"]]),
+        (({1}, {1, 2}, {1, 2, 3}), [[], ["part.value"]]),
+        (({"a": 1}, {"a": 2}, {"a": 3}), [["part.value.a (1 -> 2)"], []]),
+    ],
+)
+def test_what_changes_once_is_no_loss(values, expected):
+    assert changes_of(*values) == expected
+
+
+def test_a_message_names_at_most_five_paths():
+    text = message([f"model.count{number}" for number in range(7)])
+    assert "model.count4 and 2 more." in text and "model.count5" not in text
+    assert text.count("model.") == MAX_PATHS
