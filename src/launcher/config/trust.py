@@ -2,8 +2,8 @@
 
 A run folder, a checkpoint or an export may come from somebody else, and a `_target_` in it would be
 imported and called. Without a signature it may name only what Launcher's own YAML files name, or
-those of an installed package with options, and no value that carries code. Everything else needs
-`--trust`.
+the YAML files of an installed package name of its own, and no value that carries code. Everything
+else needs `--trust`.
 """
 
 import re
