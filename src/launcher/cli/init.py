@@ -15,6 +15,8 @@ from launcher.process.argument_parser import Parser, path_argument
 
 SUFFIX = ".in"
 """The suffix of the files in `cli/project/`: no tool takes them for code."""
+HIDDEN = ("github", "gitignore")
+"""Names that begin with a dot in a project, where tools of this repository would read them."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -68,7 +70,10 @@ def _templates(folder: Traversable, path: str = "") -> Iterator[tuple[str, Trave
     """Yield the path of each file in the project, and its template."""
     for entry in sorted(folder.iterdir(), key=lambda item: item.name):
         if entry.is_dir():
-            yield from _templates(entry, f"{path}{entry.name}/")
+            yield from _templates(entry, f"{path}{_hidden(entry.name)}/")
         elif entry.name.endswith(SUFFIX):
-            name = entry.name.removesuffix(SUFFIX)
-            yield path + (".gitignore" if name == "gitignore" else name), entry
+            yield path + _hidden(entry.name.removesuffix(SUFFIX)), entry
+
+
+def _hidden(name: str) -> str:
+    return f".{name}" if name in HIDDEN else name
