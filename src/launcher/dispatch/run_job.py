@@ -36,7 +36,7 @@ def dispatch_run(run: RunConfig) -> object:
 
     def work() -> object:
         if alone:
-            signals.check()
+            signals.check_early()
         result: object = dispatch.run(run)
         return result
 
