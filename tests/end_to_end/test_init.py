@@ -1,6 +1,7 @@
 """A new project trains at once, and passes its own tests."""
 
 import pytest
+import yaml
 from benchmarks.guard_cases import replace
 
 from support import python
@@ -18,6 +19,23 @@ def test_a_new_project_passes_its_own_tests(project):
     words = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
     tests = python.run(*words, cwd=project, env=python.forking(), check=True)
     assert "2 passed" in tests.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy", "--strict", ".")]
+)
+def test_a_new_project_passes_linters(project, words, tmp_path):
+    """With their defaults, and the package's name sorted as anybody's."""
+    environment = {**python.forking(), "MYPY_CACHE_DIR": str(tmp_path), "RUFF_NO_CACHE": "1"}
+    done = python.run("-m", *words, cwd=project, env=environment, real=True)
+    assert done.returncode == 0, str(done.stdout)
+
+
+def test_a_new_project_has_a_workflow_that_runs_what_its_readme_names(project):
+    file = project / ".github" / "workflows" / "tests.yml"
+    steps = [step.get("run") for step in yaml.safe_load(file.read_text())["jobs"]["tests"]["steps"]]
+    for command in ("ruff check .", "ruff format --check .", "mypy", "pytest"):
+        assert command in steps and command in (project / "README.md").read_text()
 
 
 def test_edited_code_is_named_when_a_run_resumes_and_when_it_is_complete(project):

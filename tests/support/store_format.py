@@ -39,7 +39,8 @@ def main() -> None:
                 shutil.copy(source, target / name)
         place = f"/runs/{'/'.join(record.parts[-3:-1])}"
     data = json.loads((target / "run.json").read_bytes())
-    data["folder"], data["attempts"][0]["host"] = place, "node"
+    data["folder"] = place
+    data["attempts"][0].update({"host": "node", "user": "user"})
     space = {"optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True)}
     goal = Goal("val/loss", "minimize")
     trial = Trial(goal, 6, {"optimizer.lr": 0.02}, space, rejection="no", target=10)

@@ -1,8 +1,9 @@
 """Decide whether a stored configuration may be run that this user has not signed.
 
 A run folder, a checkpoint or an export may come from somebody else, and a `_target_` in it would be
-imported and called. Without a signature it may name only what Launcher's own YAML files name, and
-no value that carries code. Everything else needs `--trust`.
+imported and called. Without a signature it may name only what Launcher's own YAML files name, or
+the YAML files of an installed package name of its own, and no value that carries code. Everything
+else needs `--trust`.
 """
 
 import re
@@ -10,22 +11,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config import plain_yaml
 from launcher.config.compose.overrides import normalize, parse
+from launcher.config.identity.difference import is_within
 from launcher.config.messages import reason, show
 from launcher.config.omegaconf_nodes import to_plain
-from launcher.config.options import main_folder, options, own_option
+from launcher.config.options import find_installed, main_folder, options, own_option
 from launcher.config.schema.declared import declared
+from launcher.config.schema.matters_from import CODE_PATH
+from launcher.config.schema.signature import NAMED
+from launcher.config.schema.source import Definition, NotFound, Unresolvable, locate
 from launcher.config.schema.validate import GROUPS
 from launcher.config.settings import CompileSettings
 from launcher.config.tree import Tree, is_interpolation, nest, walk
 from launcher.errors import ConfigError
 from launcher.process.files import read_file
+from launcher.process.users import other_owner
 from launcher.rundir import signing
 
 TARGET = "_target_"
@@ -76,20 +82,27 @@ def check_overrides(words: Iterable[str], config_dir: object, file: Path) -> Non
 
 
 def reject(code: str, file: Path, trusting: str = "--trust") -> None:
+    owner = other_owner(file)
+    author = "its author" if owner is None else f"its author {owner}"
     raise ConfigError(
         f"{code}: only the stored configuration {file} names it, it would run code, and your key"
-        f" {signing.key_file()} has not signed it; add {trusting} if you trust its author, or name"
+        f" {signing.key_file()} has not signed it; add {trusting} if you trust {author}, or name"
         f" the key of your own run by {signing.VARIABLE}."
     )
 
 
 def code_in(tree: object) -> Iterator[str]:
     """Yield each value that decides which code runs and is not Launcher's own, with its key."""
+    installed = dict(_installed_nodes(tree))
+    keys = code_keys() | {
+        f"{path}.{key}" for path, node in installed.items() for key in declared(node, "code_keys")
+    }
     for path, value in walk(tree, lists=True):
         name = path.rpartition(".")[2]
         if name == TARGET:
-            is_code = not isinstance(value, str) or value not in own_targets()
-        elif path in code_keys():
+            targets = own_targets() | installed_targets()
+            is_code = not isinstance(value, str) or value not in targets
+        elif path in keys:
             is_code = bool(value)
         elif name == "weights_only":
             is_code = value is False
@@ -98,6 +111,7 @@ def code_in(tree: object) -> Iterator[str]:
         else:
             is_code = (
                 is_interpolation(value)
+                or (CODE_PATH.fullmatch(str(value)) is not None and is_within(path, installed))
                 or (name == "trust_remote_code" and bool(value))
                 or (KERNEL in path and "/" in str(value))
                 or (path.startswith("dispatch.") and "\n" in str(value))
@@ -121,13 +135,44 @@ def code_keys() -> frozenset[str]:
 @cache
 def own_targets() -> frozenset[str]:
     """Return the targets that Launcher's own YAML files name."""
-    trees = map(plain_yaml.load, _files(main_folder()))
+    return frozenset(_targets_in(main_folder()))
+
+
+@cache
+def installed_targets() -> frozenset[str]:
+    """Return the targets in YAML files of installed packages with options, if defined in them."""
     return frozenset(
-        value
-        for tree in trees
-        for path, value in walk(tree, lists=True)
-        if path.rpartition(".")[2] == TARGET and isinstance(value, str) and value != "???"
+        target
+        for name, folder in find_installed().items()
+        for target in (() if folder is None else _targets_in(folder))
+        if _is_defined_in(name.partition(".")[0], target)
     )
+
+
+def _is_defined_in(package: str, target: str) -> bool:
+    """Return whether a class or function is a package's own, not one that it imports."""
+    try:
+        definition = locate(target)
+    except (NotFound, Unresolvable, RecursionError):
+        return False
+    if not (isinstance(definition, Definition) and isinstance(definition.node, NAMED)):
+        return False
+    return is_within(definition.module.name, [package])
+
+
+def _installed_nodes(tree: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the nodes whose target is an installed package's, by path."""
+    for path, node in walk(tree, lists=True):
+        target = node.get(TARGET) if isinstance(node, Mapping) else None
+        if isinstance(target, str) and target in installed_targets():
+            yield path, cast(Mapping[str, Any], node)
+
+
+def _targets_in(folder: Traversable) -> Iterator[str]:
+    for tree in map(plain_yaml.load, _files(folder)):
+        for path, value in walk(tree, lists=True):
+            if path.rpartition(".")[2] == TARGET and isinstance(value, str) and value != "???":
+                yield value
 
 
 def _files(folder: Traversable) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from launcher.errors import ConfigError
 from launcher.process import deadline, signals
 from launcher.process.files import remove_empty
 from launcher.process.user_exits import exits_are_errors
+from launcher.process.users import explain_denial
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import run_guarded
 
@@ -35,7 +36,7 @@ def dispatch_run(run: RunConfig) -> object:
 
     def work() -> object:
         if alone:
-            signals.check()
+            signals.check_early()
         result: object = dispatch.run(run)
         return result
 
@@ -66,9 +67,10 @@ def _existing(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        cause, remedy = explain_denial(error, folder)
         raise ConfigError(
-            f"paths.outputs: {error.filename} cannot be created ({error.strerror}); use another"
-            " folder."
+            f"paths.outputs: {error.filename} cannot be created ({cause}); use another folder"
+            f"{remedy}."
         ) from error
     try:
         yield

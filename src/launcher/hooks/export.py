@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from launcher.checkpoint.export_weights import Export
 from launcher.checkpoint.find_checkpoint import find_checkpoint
+from launcher.checkpoint.push import check_repository, push
 from launcher.config.schema.matters_from import never
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook
@@ -26,6 +27,8 @@ class ExportHook(BaseHook):
         weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
             Default None: the weights.
         dtype: convert floating-point tensors. Default None: they are not converted.
+        push: a repository of the Hugging Face Hub, owner/name, that gets the export. Default None:
+            nothing is pushed.
     """
 
     changes_numbers = False
@@ -39,8 +42,10 @@ class ExportHook(BaseHook):
         checkpoint: Literal["best", "last"] = "last",
         weights: str | None = None,
         dtype: Literal["fp32", "bf16", "fp16"] | None = None,
+        push: str | None = None,
     ):
-        self.checkpoint = checkpoint
+        check_repository(f"{KEY}.push", push)
+        self.checkpoint, self.push = checkpoint, push
         self.export = Export(KEY, weights, dtype)
 
     def on_before_train(self, trainer: TrainerView) -> None:
@@ -59,5 +64,7 @@ class ExportHook(BaseHook):
             path = find_checkpoint(folder.checkpoints, step, f"{KEY}.checkpoint")
             trainer.context.check_lock()
             self.export.write(folder, path, (path / "config.yaml").read_text())
+            if self.push is not None:
+                push(f"{KEY}.push", self.push, folder, step)
 
         ranks.on_main(write)

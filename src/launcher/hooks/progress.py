@@ -1,6 +1,7 @@
 """The progress of training: a bar on a terminal, plain lines elsewhere."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -18,6 +19,9 @@ MARGIN = 4
 """Free columns, since a terminal echoes ^C behind the bar, and a wrapped line cannot be erased."""
 MIN_WIDTH_OF_BAR = 80
 """Terminal width in columns from which a bar is drawn next to the percentage."""
+ETA_REPORTS = 11
+"""Newest reports that the remaining time is estimated from. A machine that is shared changes its
+speed."""
 REFRESH = 0.1
 """Minimum seconds between two drawings of the bar."""
 
@@ -67,7 +71,7 @@ class ProgressHook(StatsHook):
 
     def on_ready(self, trainer: TrainerView) -> None:
         self._first = trainer.step
-        self._timed_from: tuple[int, float] | None = None
+        self._times = deque[tuple[int, float]](maxlen=ETA_REPORTS)
         self._shows = ranks.rank() == 0
         is_of_rank = trainer.strategy.ranks.is_distributed and not self.sync
         self._of_rank = " (rank 0)" if is_of_rank else ""
@@ -93,16 +97,15 @@ class ProgressHook(StatsHook):
             )
 
     def _eta(self, trainer: TrainerView) -> timedelta | None:
-        """Estimate the time that is left, from the steps since the first report after warm-up."""
+        """Estimate the time that is left, from the newest reports after warm-up."""
         state = trainer.state
-        if self._timed_from is None:
-            if state.step - self._first >= self.eta_warmup:
-                self._timed_from = (state.step, self._clock())
+        if state.step - self._first < self.eta_warmup:
             return None
-        if state.is_at_end():
+        self._times.append((state.step, self._clock()))
+        if state.is_at_end() or len(self._times) < 2:
             return None
-        step, then = self._timed_from
-        step_time = (self._clock() - then) / (state.step - step)
+        (first, then), (last, now) = self._times[0], self._times[-1]
+        step_time = (now - then) / (last - first)
         seconds = step_time * (state.max_steps - state.step)
         return timedelta(seconds=int(seconds)) if seconds < timedelta.max.total_seconds() else None
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from launcher.checkpoint.export_weights import Export
 from launcher.checkpoint.find_checkpoint import find_checkpoint
+from launcher.checkpoint.push import check_repository, push
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
@@ -22,6 +23,7 @@ class ExportJob:
         checkpoint, weights, trust: see `launcher.jobs.stored_model.open_model`.
         dtype: convert floating-point tensors. Default None: they are not converted.
         max_shard_size: a larger Hugging Face model is written in several files.
+        push: a repository of the Hugging Face Hub, owner/name, that gets the export.
     """
 
     needs_optimizer = False
@@ -36,10 +38,12 @@ class ExportJob:
         dtype: Literal["fp32", "bf16", "fp16"] | None = None,
         max_shard_size: str = "5GB",
         trust: bool = False,
+        push: str | None = None,
     ):
         if not SIZE.fullmatch(max_shard_size):
             raise ConfigError(f"job.max_shard_size={max_shard_size}: should be a size; e.g. 5GB.")
-        self.checkpoint, self.trust = checkpoint, trust
+        check_repository("job.push", push)
+        self.checkpoint, self.trust, self.push = checkpoint, trust, push
         self.export = Export("job", weights, dtype, max_shard_size)
 
     def run(self, config: RunConfig) -> dict[str, object]:
@@ -56,4 +60,6 @@ class ExportJob:
         has_config = stored.exists()
         text = stored.read_text() if has_config else sign_text(config.stored_yaml)
         step, target = self.export.write(folder, path, text)
+        if self.push is not None:
+            push("job.push", self.push, folder, step)
         return {"step": step, "path": str(target)}

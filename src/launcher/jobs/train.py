@@ -3,6 +3,7 @@
 from typing import Literal
 
 from launcher.config.run_config import RunConfig
+from launcher.process.signals import SignalExit, report_early
 
 
 class TrainJob:
@@ -24,6 +25,12 @@ class TrainJob:
         Returns:
             The last value of each logged metric, or None for a run that was complete already.
         """
+        from launcher.process.ranks import Ranks
         from launcher.train.attempt import train_run
 
-        return train_run(config)
+        try:
+            return train_run(config)
+        except SignalExit as stop:
+            if Ranks.from_env().is_main:
+                report_early(stop)
+            raise

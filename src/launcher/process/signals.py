@@ -41,6 +41,9 @@ us in the background."""
 class SignalExit(SystemExit):
     """Ends the process after a signal, with 128 + signal, once the state is durable."""
 
+    is_reported = False
+    """True once a message has said where the run stopped."""
+
     def __init__(self, signum: int, code: int | None = None):
         super().__init__(128 + signum if code is None else code)
         self.signum = signum
@@ -135,6 +138,24 @@ def check() -> None:
     """Exit after a signal, in the phases before training, when there is nothing to save."""
     if _state.received:
         raise SignalExit(_state.received)
+
+
+def check_early() -> None:
+    """Exit after a signal, see `check`, with a message."""
+    try:
+        check()
+    except SignalExit as stop:
+        report_early(stop)
+        raise
+
+
+def report_early(stop: SignalExit) -> None:
+    """Say that a signal ended a command before it began, unless something was said."""
+    if not stop.is_reported:
+        stop.is_reported = True
+        name = signal.Signals(stop.signum).name
+        text = f"Stopped by {name} before it began; the same command starts it again."
+        print(text, file=sys.stderr)
 
 
 def forget() -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from launcher.errors import ConfigError
 from launcher.process.files import expand
+from launcher.process.users import explain_denial
 
 FOLLOWER_LOCK = "tracker.lock"
 FULL = errno.ENOSPC, errno.EDQUOT
@@ -220,10 +221,11 @@ class RunFolder:
         try:
             yield
         except OSError as error:
+            cause, remedy = explain_denial(error, self.path)
             fix = "make room on its disk, or " if error.errno in FULL else ""
             raise ConfigError(
-                f"{self.key}='{self.path}': cannot be written ({error.strerror});"
-                f" {fix}{self.elsewhere}."
+                f"{self.key}='{self.path}': cannot be written ({cause});"
+                f" {fix}{self.elsewhere}{remedy}."
             ) from error
 
     @contextmanager
@@ -232,10 +234,10 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            name = error.filename or self.path
+            name, (cause, remedy) = error.filename or self.path, explain_denial(error, self.path)
             raise ConfigError(
-                f"{self.key}='{self.path}': {name} cannot be read ({error.strerror}); move it away,"
-                f" or {self.another}."
+                f"{self.key}='{self.path}': {name} cannot be read ({cause}); move it away, or"
+                f" {self.another}{remedy}."
             ) from error
 
     def create(self) -> "RunFolder":

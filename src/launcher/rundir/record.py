@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Literal, cast
 
 from launcher.process.files import find_unused_name, patiently, replace_file
+from launcher.process.users import this_user
 from launcher.rundir import metrics_summary
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import code_that_trains, slurm_job_id, versions
@@ -182,6 +183,7 @@ class RunRecord:
             "started": iso(time),
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "user": this_user(),
             "slurm_job_id": slurm_job_id(),
             **values,
         }

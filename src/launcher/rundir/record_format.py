@@ -94,6 +94,7 @@ class AttemptData(TypedDict, total=False):
     started: str
     host: str
     pid: int
+    user: str | None
     start_step: int
     ended: str | None
     slurm_job_id: str | None

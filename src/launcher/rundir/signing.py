@@ -100,8 +100,10 @@ def _read(file: Path) -> bytes | None:
             state, key = os.fstat(opened.fileno()), opened.read()
     except FileNotFoundError:
         return None
-    if stat.S_IMODE(state.st_mode) & 0o077:
-        raise PermissionError(0, f"can be read by others (chmod 600 {file})")
+    # A key that the variable names may be a group's, whose members read it.
+    mode = 0o640 if os.environ.get(VARIABLE) else 0o600
+    if stat.S_IMODE(state.st_mode) & 0o077 & ~mode:
+        raise PermissionError(0, f"can be read by others (chmod {mode:o} {file})")
     if len(key) < KEY_BYTES:
         raise OSError(0, f"has no key of {KEY_BYTES} bytes (remove it)")
     return key

@@ -29,6 +29,7 @@ FIELDS: dict[str, Callable[[StoredRun], object]] = {
     "started": lambda run: run.started or None,
     "node": lambda run: run.node,
     "job": lambda run: run.job_id,
+    "user": lambda run: " ".join(run.users) or None,
     "sweep": lambda run: run.settings.get("run.sweep"),
     "note": lambda run: run.written.text or None,
     "label": lambda run: " ".join(run.written.labels) or None,
@@ -162,7 +163,7 @@ def is_named(run: StoredRun, word: str) -> bool:
 def value_to_compare(run: StoredRun, key: str, value: str) -> object:
     """Return the value that a condition compares. `job=198` means all tasks of the array 198."""
     actual = value_of(run, key)
-    if key in ("label", *COLLECTIONS) and actual is not None:
+    if key in ("label", "user", *COLLECTIONS) and actual is not None:
         # A name is one of several, and a list has all.
         names, wanted = actual.removesuffix("none").split(), value.strip("[]").split(",")
         is_equal = set(names) == set(filter(None, wanted)) if value[:1] == "[" else value in names

@@ -119,6 +119,12 @@ class StoredRun(RunOnDisk):
             return self.job.nodes
         return self.attempt.get("host")
 
+    @property
+    def users(self) -> list[str]:
+        """The users of its attempts, each once, in order."""
+        names = [attempt.get("user") for attempt in self.attempts]
+        return list(dict.fromkeys(name for name in names if name))
+
     # ------------------------------------------------------------------------- progress and results
     @property
     def failure(self) -> str | None:

@@ -187,6 +187,7 @@ class AttemptLog:
         then = f"resumes from step {saved}" if saved else "starts at step 0 again"
         then = "resumes from there" if saved == self._step else then
         logger.info("Stopped by %s at step %d; the same command %s.", name, self._step, then)
+        stop.is_reported = True
         self.end("preempted", self._step, signal=name, exit_code=int(stop.code or 0))
         for line in end_lines(self.record, self.config.outputs, sys.stdout):
             logger.info(line)

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.config.trust import check_code, check_overrides, own_targets, read_config
+from launcher.config.trust import (
+    check_code,
+    check_overrides,
+    installed_targets,
+    own_targets,
+    read_config,
+)
 from launcher.errors import ConfigError
 from launcher.rundir import signing
 from support.projects import write_project
@@ -181,3 +187,93 @@ def test_a_file_that_has_no_configuration(file):
     file.write_text("[1]")
     with pytest.raises(ConfigError, match=r"config\.yaml: is not a configuration\."):
         read_config(file, True)
+
+
+LAB = """
+from subprocess import run
+from torch.nn import Linear
+import os
+
+class Net:
+    code_keys = ("loss",)
+
+class Net2(Net): ...
+
+def adam(model): ...
+
+chosen = os.system
+"""
+LAB_YAML = """
+a: {_target_: lab_package.nets.Net}
+b: [{_target_: lab_package.Net}, {_target_: lab_package.nets.adam, _partial_: true}]
+c: {_target_: lab_package.nets.run}
+d: {_target_: lab_package.nets.Linear}
+e: {_target_: lab_package.nets.chosen}
+f: {_target_: torch.nn.GELU}
+g: {_target_: lab_package.nets.os.system}
+h: {_target_: lab_package.missing.Net}
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A package that is installed with options."""
+    folder = tmp_path_factory.mktemp("site")
+    package, information = folder / "lab_package", folder / "lab-1.dist-info"
+    (package / "conf" / "model").mkdir(parents=True)
+    information.mkdir()
+    (package / "__init__.py").write_text("from lab_package.nets import Net\n")
+    (package / "nets.py").write_text(LAB)
+    (package / "conf" / "__init__.py").touch()
+    (package / "conf" / "model" / "lab.yaml").write_text(LAB_YAML)
+    (information / "METADATA").write_text("Name: lab\nVersion: 1\n")
+    (information / "entry_points.txt").write_text("[launcher.conf]\nlab = lab_package.conf\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+
+
+@pytest.fixture
+def lab(site, file):
+    installed_targets.cache_clear()
+    yield file
+    installed_targets.cache_clear()
+
+
+def test_the_trusted_targets_of_an_installed_package_are_its_own_that_its_options_name(lab):
+    own = {"lab_package.nets.Net", "lab_package.Net", "lab_package.nets.adam"}
+    assert {one for one in installed_targets() if one.startswith("lab")} == own
+
+
+NET = "lab_package.nets.Net"
+PLAIN: dict[str, Any] = {
+    "numbers": {"width": 3, "rates": [0.1, None, True], "inner": {"a": 1e-4}},
+    "words": {"activation": "relu", "file": "/data/cells", "name": "the first"},
+    "its own parts": {"layers": [{"_target_": "lab_package.Net"}, {"_target_": MLP}]},
+    "no loss": {"loss": None},
+}
+
+
+@pytest.mark.parametrize("arguments", PLAIN.values(), ids=PLAIN)
+def test_a_class_of_an_installed_package_is_trusted_with_plain_arguments(lab, arguments):
+    checked(lab, {**arguments, "_target_": NET})
+    assert "lab_package" not in sys.modules
+
+
+NOT_PLAIN: dict[str, Any] = {
+    "another class of it": {"_target_": "lab_package.nets.Net2"},
+    "what it imports": {"_target_": "lab_package.nets.run"},
+    "another package": {"_target_": "torch.nn.GELU"},
+    "a part of another package": {"_target_": NET, "layer": {"_target_": "torch.nn.GELU"}},
+    "a key that it declares": {"loss": "mean", "_target_": NET},
+    "the path of a function": {"loss_function": "os.system", "_target_": NET},
+    "a path inside": {"_target_": NET, "inner": {"a": [{"b": "os:system"}]}},
+    "an interpolation": {"_target_": NET, "width": "${oc.env:HOME}"},
+}
+
+
+@pytest.mark.parametrize("node", NOT_PLAIN.values(), ids=NOT_PLAIN)
+def test_what_needs_trust_of_an_installed_package(lab, node):
+    with pytest.raises(ConfigError, match="would run code"):
+        checked(lab, node)
+    assert "lab_package" not in sys.modules

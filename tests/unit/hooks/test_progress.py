@@ -1,7 +1,7 @@
 """The progress of training, as a person sees it."""
 
 import sys
-from itertools import repeat
+from itertools import chain, count, repeat
 from pathlib import Path
 
 import pytest
@@ -126,3 +126,14 @@ def test_terminals_that_can_do_less(tmp_path, environment):
         assert "\x1b" not in output and "Step 1/3: 33%" in output and "Step 2/3: 67%" in output
     else:
         assert "\x1b[3" not in output and "━" in output
+
+
+def test_eta_follows_a_machine_that_has_become_slower(tmp_path, caplog):
+    """The mean over all steps would be less than half of the newest steps' time."""
+    caplog.set_level("INFO")
+    seconds = chain(range(20), count(30, 10))
+    hook = ProgressHook(interval=1, eta_warmup=1, live=False, clock=lambda: float(next(seconds)))
+    Toy([hook], 50, tmp_path).train()
+    lines = [record.getMessage() for record in caplog.records]
+    (line,) = [line for line in lines if line.startswith("Step 40/50")]
+    assert "eta 0:01:40" in line

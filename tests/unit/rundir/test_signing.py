@@ -68,12 +68,28 @@ def test_a_key_that_cannot_be_used_is_a_note(key, problem, caplog):
         key.parent.touch()
     else:
         key.write_text("x" * (20 if problem == "short" else 64))
-        key.chmod(0o640 if problem == "readable by others" else 0o600)
+        key.chmod(0o644 if problem == "readable by others" else 0o600)
     signing._note.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert sign_text("a: 1\n") == "a: 1\n" and sign("k", 1) is None
     assert caplog.text.count("The run is not signed") == 1 and str(key) in caplog.text
     assert not is_own_text(text) and not is_own_text("a: 1\n")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o440, 0o660, 0o620, 0o604])
+def test_a_key_that_the_variable_names_may_be_read_by_its_group(key, monkeypatch, mode):
+    text = sign_text("a: 1\n")
+    key.chmod(mode)
+    assert is_own_text(text) == (mode in (0o640, 0o440))
+    # A user's own key stays secret.
+    home = key.parent / "launcher" / "key"
+    home.parent.mkdir()
+    key.rename(home)
+    monkeypatch.delenv("LAUNCHER_KEY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(key.parent))
+    assert not is_own_text(text)
+    home.chmod(0o600)
+    assert is_own_text(text)
 
 
 @pytest.mark.parametrize("change", [

@@ -26,6 +26,7 @@ from launcher.config.settings import TrainerSettings
 from launcher.config.tree import Node, get, items
 from launcher.process.files import expand
 from launcher.process.plural import plural
+from launcher.process.users import ask_owner, other_owner
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps, weights_source
 
 CHECKPOINTING = "checkpointing"
@@ -374,7 +375,9 @@ def _why_not_writable(folder: str) -> str | None:
     if not existing.is_dir():
         return f"{existing} is not a folder; use another folder."
     if not os.access(existing, os.W_OK | os.X_OK):
-        return f"{existing} is not writable; use another folder."
+        owner = other_owner(existing)
+        whose = "" if owner is None else f"belongs to {owner}, and "
+        return f"{existing} {whose}is not writable; use another folder{ask_owner(existing)}."
     return None
 
 

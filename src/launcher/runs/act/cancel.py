@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
+from launcher.process.users import other_owner
 from launcher.rundir.lock_holder import find_local_holder, is_held, signal_holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select_some
@@ -153,7 +154,7 @@ def stop(run: StoredRun) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        fault = "belongs to another user"
+        fault = f"belongs to {other_owner(f'/proc/{holder.pid}') or 'another user'}"
     warn(run, f"process {holder.pid} {fault}")
     return False
 

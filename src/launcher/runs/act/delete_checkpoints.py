@@ -18,6 +18,7 @@ from launcher.errors import ConfigError
 from launcher.process.byte_sizes import size
 from launcher.process.plural import plural
 from launcher.process.text_table import TextTable
+from launcher.process.users import other_owner
 from launcher.rundir.folder import checkpoint_of, find_folders, run_name
 from launcher.rundir.lock import RunLock
 from launcher.rundir.lock_holder import is_held
@@ -187,13 +188,14 @@ def _runs_of(start: str, outputs: Path) -> list[Path]:
 def protect(run: StoredRun, older: float, sources: Collection[str]) -> None:
     """Raise `Untouched` unless a run may be cleaned. `older` is in seconds."""
     places = [path for path in (run.path, run.folder.checkpoints) if os.path.exists(path)]
+    others = [owner for path in places if (owner := other_owner(path)) is not None]
     is_uncertain = run.had_job and not run.queue_known and run.state != "completed"
     reasons = {
         "a process is on it": is_held(run.folder),
         "its run.json cannot be read": not run.record,
         "it is queued": run.job is not None or run.state == "queued",
         "it may be queued, and SLURM does not answer": is_uncertain,
-        "it belongs to another user": any(os.stat(p).st_uid != os.geteuid() for p in places),
+        f"it belongs to {others[0] if others else ''}": bool(others),
         "it has a tag (run.tag)": run.settings.get("run.tag") is not None,
         "another run starts from it": os.path.realpath(run.path) in sources,
         "it is a copy, and its checkpoints are the original's": (

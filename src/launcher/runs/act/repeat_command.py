@@ -54,6 +54,8 @@ def add_arguments(parser: Parser) -> None:
             "*.jsonl (default: predictions/<data>.jsonl in the run's folder)",
             type=path_argument,
         )
+    if parser.prog.endswith(" export"):
+        parser.argument("--push", "OWNER/NAME", "a repository of the Hugging Face Hub")
     add_trust(parser)
 
 
@@ -84,6 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace, count: int) -> list[str]:
     """Return the overrides that a verb's own options stand for."""
     data, out = getattr(arguments, "data", None), getattr(arguments, "out", None)
+    repository = getattr(arguments, "push", None)
+    if repository and count > 1:
+        raise ConfigError(
+            f"--push {repository}: {count} runs are selected, and a repository has one; name one."
+        )
     if out and count > 1:
         raise ConfigError(
             f"--out {out}: {count} runs are selected, and each has predictions of its own; leave"
@@ -95,6 +102,8 @@ def _options(arguments: argparse.Namespace, count: int) -> list[str]:
         overrides.append(f"data.predict=[{files}]" if len(data) > 1 else f"data.predict={files}")
     if out:
         overrides.append(f"job.file={quote(str(out))}")
+    if repository:
+        overrides.append(f"job.push={quote(repository)}")
     return overrides
 
 

@@ -40,10 +40,10 @@ COLORS = {
 DIFFERENCES = "differs in"
 LEFT_OUT = (
     *("waits for", "reason", "node", "attempts", "age", "curve", "job", "train/loss", "step/max"),
-    *("best", "name", DIFFERENCES),
+    *("best", "user", "name", DIFFERENCES),
 )
 """Columns that a narrow terminal does without, in this order."""
-TEXTS = ("name", "id", DIFFERENCES, "state", "curve", "job", "node", "waits for", "reason")
+TEXTS = ("name", "id", DIFFERENCES, "state", "user", "curve", "job", "node", "waits for", "reason")
 """Columns that are aligned to the left."""
 CUT = dict.fromkeys(("reason", DIFFERENCES), 26)
 """Width to which columns are cut before other columns are left out."""
@@ -114,6 +114,8 @@ def columns_of(
     if any(differing):
         columns[DIFFERENCES] = [*differing]
     columns["state"] = [run.state for run in runs]
+    if len({name for run in runs for name in run.users}) > 1:
+        columns["user"] = [" ".join(run.users) or "-" for run in runs]
     values = {key: [number(value_of(run, key)) for run in runs] for key in keys}
     columns |= values or usual_columns(runs, now)
     if any(run.failure for run in runs):
@@ -192,6 +194,7 @@ def summary(run: StoredRun, differs: Row) -> dict[str, Any]:
         "folder": str(run.folder.path),
         "job_id": run.job_id,
         "node": run.node,
+        "users": list(run.users),
         "job_state": run.job.state if run.job is not None else None,
         "waits_for": run.waits_for,
         "reason": run.failure,

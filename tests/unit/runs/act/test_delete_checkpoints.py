@@ -102,7 +102,7 @@ def test_keep_names_what_stays(old_run, runs, keep, kept):
         ("initial", "another run starts from it"),
         ("damaged", "its run.json cannot be read"),
         ("young", "it is younger than 24h"),
-        ("foreign", "it belongs to another user"),
+        ("foreign", "it belongs to 12345"),
         ("copy", "it is a copy"),
         ("rotten", "none of its checkpoints verifies"),
     ],

@@ -197,3 +197,22 @@ def test_the_configuration_is_in_the_json_of_a_list(make_run, runs):
     (shown,) = json.loads(runs("show", "aaaa0000", "--json")[1])
     assert shown.pop("checkpoints") == []
     assert shown == listed | {"differs": {}}
+
+
+def test_users_are_a_column_and_a_filter_where_they_differ(make_run, change, runs):
+    def of(id: str, *users: str | None) -> None:
+        folder = make_run("gpt", id)
+        attempt = json.loads(folder.record_path.read_text())["attempts"][0]
+        change(folder, attempts=[{**attempt, "number": n, "user": u} for n, u in enumerate(users)])
+
+    of("aa", "alice", "alice")
+    of("old", None)
+    assert " user " not in runs("list")[1]
+    of("bb", "alice", "bob")
+    _, out, _ = runs("list")
+    assert " user " in out and "alice bob" in out
+    assert [run["users"] for run in json.loads(runs("list", "--json", "user=bob")[1])] == [
+        ["alice", "bob"]
+    ]
+    assert len(json.loads(runs("list", "--json", "user=alice")[1])) == 2
+    assert " user " in runs("show", "bb")[1] and "alice" in runs("show", "aa")[1]
