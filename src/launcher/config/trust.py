@@ -29,6 +29,8 @@ from launcher.process.files import read_file
 from launcher.rundir import signing
 
 TARGET = "_target_"
+SOURCES = "data.sources."
+"""The place of the data sources of data=mixture."""
 KERNEL = "attn_implementation"
 """A setting of transformers models. With a slash, it names code of the hub."""
 
@@ -89,7 +91,7 @@ def code_in(tree: object) -> Iterator[str]:
         name = path.rpartition(".")[2]
         if name == TARGET:
             is_code = not isinstance(value, str) or value not in own_targets()
-        elif path in code_keys():
+        elif path in code_keys() or (path.startswith(SOURCES) and f"data.{name}" in code_keys()):
             is_code = bool(value)
         elif name == "weights_only":
             is_code = value is False
