@@ -76,6 +76,11 @@ def find_lr(
         raise ValueError("find_lr: needs 0 < start_lr < end_lr and at least 2 iterations.")
     if not trainer.is_built:
         trainer.build()
+    if not trainer.strategy.needs_graph:
+        raise ConfigError(
+            "job=lr_find: the model steps its own optimizers (owns_optimizers), which have no"
+            " common rate; compare values of its own keys in a sweep."
+        )
     test = _RangeTest(start_lr, end_lr, num_iterations, smoothing_factor, divergence_threshold)
     with _keep_trainer(trainer):
         return test.measure(trainer)
