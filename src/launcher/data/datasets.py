@@ -42,7 +42,8 @@ class Datasets(DataSource):
         shuffle_buffer: a shuffled stream draws from this many rows.
         seed: of a stream's shuffle.
         collate_fn: makes a batch of a list of samples, as in `data=custom`.
-        num_classes: models refer to it.
+        vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to
+            them.
     """
 
     code_keys = ("path",)
@@ -59,6 +60,8 @@ class Datasets(DataSource):
     shuffle_buffer: PositiveInt = 1000
     seed: int = 0
     collate_fn: Any = None
+    vocab_size: PositiveInt | None = None
+    seq_len: PositiveInt | None = None
     num_features: PositiveInt | None = None
     num_classes: PositiveInt | None = None
 

@@ -76,11 +76,6 @@ def find_lr(
         raise ValueError("find_lr: needs 0 < start_lr < end_lr and at least 2 iterations.")
     if not trainer.is_built:
         trainer.build()
-    if not trainer.strategy.needs_graph:
-        raise ConfigError(
-            "job=lr_find: the model steps its own optimizers (owns_optimizers), which have no"
-            " common rate; compare values of its own keys in a sweep."
-        )
     test = _RangeTest(start_lr, end_lr, num_iterations, smoothing_factor, divergence_threshold)
     with _keep_trainer(trainer):
         return test.measure(trainer)
@@ -95,6 +90,11 @@ class _RangeTest(BaseHook):
         self._ratios: list[float] = []
 
     def measure(self, trainer: BaseTrainer) -> LRFinderResult:
+        if not trainer.strategy.needs_graph:
+            raise ConfigError(
+                "job=lr_find: the model steps its own optimizers (owns_optimizers), which have no"
+                " common rate; compare values of its own keys in a sweep."
+            )
         trainer.hooks, trainer.lr_scheduler = [self], None
         trainer.state = TrainState(self.count)
         result = self.result
