@@ -47,6 +47,7 @@ NEEDS = {
     "data=table": f"data.files='{__file__}' data.target=price data.features=[rooms,area] model=mlp"
     " data.num_classes=2",
     "data=mixture": f"data.sources={{a:{{_target_:{DATASET},weight:2}}}} {SIZES}",
+    "data=datasets": f"data.path=text data.files='{__file__}' {SIZES}",
     "data=custom": f"data.dataset={{_target_:{DATASET}}} {SIZES}",
     "job=predict": f"data.predict='{__file__}'",
 }

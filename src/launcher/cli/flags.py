@@ -1,5 +1,6 @@
 """The flags of the command line: Hydra's, for which it has no public parser, and `-v`."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -9,9 +10,9 @@ from launcher.config.options import own_folder
 from launcher.process.argument_parser import Parser
 
 VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
-COMMANDS = ("run", "multirun", "cfg", "info")
+COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 """Flags that exclude each other."""
-FOR_HYDRA = ("hydra_help", "info", "config_path")
+FOR_HYDRA = ("hydra_help", "info", "config_path", "shell_completion")
 """Flags that Hydra's own `main` serves."""
 
 
@@ -21,7 +22,8 @@ class FlagParser(Parser):
     def __init__(self) -> None:
         super().__init__(prog="python -m launcher", add_help=False)
         self.add_argument("overrides", nargs="*")
-        for flags in ("--help -h", "--hydra-help", "--resolve", "--run -r", "--multirun -m"):
+        switches = ("--help -h", "--hydra-help", "--resolve", "--run -r", "--multirun -m")
+        for flags in (*switches, "--shell-completion -sc"):
             self.add_argument(*flags.split(), action="store_true")
         for flags in ("--package -p", "--config-path -cp", "--config-dir -cd"):
             self.add_argument(*flags.split())
@@ -52,6 +54,11 @@ def read(argv: Sequence[str]) -> Namespace:
     commands = [name for name in COMMANDS if getattr(arguments, name)]
     if len(commands) > 1:
         parser.error(f"--{' and --'.join(commands)} exclude each other")
+    if arguments.shell_completion and sys.argv[0].endswith(".py"):
+        parser.error(
+            "--shell-completion is for the command launcher; use"
+            ' eval "$(launcher -sc install=bash)"'
+        )
     if arguments.resolve and not (arguments.cfg or arguments.help):
         parser.error("--resolve needs --cfg job")
     if arguments.config_dir == "":

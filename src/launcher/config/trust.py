@@ -35,6 +35,8 @@ from launcher.process.users import other_owner
 from launcher.rundir import signing
 
 TARGET = "_target_"
+SOURCES = "data.sources."
+"""The place of the data sources of data=mixture."""
 KERNEL = "attn_implementation"
 """A setting of transformers models. With a slash, it names code of the hub."""
 
@@ -102,7 +104,7 @@ def code_in(tree: object) -> Iterator[str]:
         if name == TARGET:
             targets = own_targets() | installed_targets()
             is_code = not isinstance(value, str) or value not in targets
-        elif path in keys:
+        elif path in keys or (path.startswith(SOURCES) and f"data.{name}" in keys):
             is_code = bool(value)
         elif name == "weights_only":
             is_code = value is False

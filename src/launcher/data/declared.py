@@ -159,7 +159,8 @@ def hidden_parts(dataset: object, loader: object = None) -> list[str]:
     for method, has in methods.items():
         walked = [value for _, value in _walk(dataset, has)]
         known = {id(value) for value in [*walked, *of_loader]}
-        for owner in [value for value in walked if not has(value)] + of_loader:
+        owners = [v for v in walked if not (has(v) or is_hugging_face_stream(v))]
+        for owner in owners + of_loader:
             for name, value in attributes(owner).items():
                 is_part = not isinstance(value, torch.nn.Module | type | ModuleType)
                 if id(value) not in known and is_part and has(value):

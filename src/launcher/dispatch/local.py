@@ -97,6 +97,8 @@ class LocalDispatch:
             return self.nproc
         if declared(strategy, "one_process") or declared(job, "one_process"):
             return 1
+        if declared(config.plain["model"], "owns_optimizers"):
+            return 1
         return max(1, count_gpus()) if config.device in ("auto", "cuda") else 1
 
 

@@ -90,6 +90,11 @@ class _RangeTest(BaseHook):
         self._ratios: list[float] = []
 
     def measure(self, trainer: BaseTrainer) -> LRFinderResult:
+        if not trainer.strategy.needs_graph:
+            raise ConfigError(
+                "job=lr_find: the model steps its own optimizers (owns_optimizers), which have no"
+                " common rate; compare values of its own keys in a sweep."
+            )
         trainer.hooks, trainer.lr_scheduler = [self], None
         trainer.state = TrainState(self.count)
         result = self.result

@@ -55,6 +55,10 @@ class Model(nn.Module, ABC):
     """True if `init_weights()` keeps weights that the constructor has made, which then needs real
     values, and not the meta device."""
 
+    owns_optimizers: tuple[str, ...] = ()
+    """Names of its attributes that are optimizers, and their schedules, if its forward pass steps
+    them in training. A plain module may declare them too. It returns a detached loss."""
+
     @abstractmethod
     def forward(self, batch: Any) -> tuple[torch.Tensor, Records]:
         """Compute loss and records of one micro-batch.

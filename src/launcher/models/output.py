@@ -21,8 +21,14 @@ LOGGED = frozenset(
 """The names that the trainer logs itself."""
 
 
-def check_output(output: object, name: str) -> None:
-    """Check a loss and its records, the output of method `name`, without reading the device."""
+def check_output(output: object, name: str, needs_graph: bool = True) -> None:
+    """Check a loss and its records, without reading the device.
+
+    Args:
+        output: the output of the method.
+        name: the method, for messages.
+        needs_graph: whether a loss of training has a graph, for the backward pass.
+    """
     is_sequence = isinstance(output, tuple | list)
     parts = list(output) if isinstance(output, tuple | list) else []
     if len(parts) != 2 or not isinstance(parts[1], Mapping):
@@ -32,7 +38,7 @@ def check_output(output: object, name: str) -> None:
             f"{name} should return (loss, records) with a dict of records; it returned {returned}."
         )
     loss, records = parts
-    if loss is not None and (issue := _loss_fault(loss)):
+    if loss is not None and (issue := _loss_fault(loss, needs_graph)):
         raise ConfigError(f"{name} should return a loss that is {issue}.")
     for record, value in _leaves(records):
         if issue := name_issue(record):
@@ -67,14 +73,14 @@ def is_part(value: object, attributes: Collection[str]) -> bool:
     )
 
 
-def _loss_fault(loss: object) -> str | None:
+def _loss_fault(loss: object, needs_graph: bool) -> str | None:
     if not isinstance(loss, torch.Tensor):
         return f"a 0-d tensor; it is {describe_type(loss)}"
     if loss.ndim:
         return f"a 0-d tensor; it has the shape {tuple(loss.shape)}, so take its mean"
     if not loss.is_floating_point():
         return f"a floating-point tensor; it is of {loss.dtype}"
-    if torch.is_grad_enabled() and not loss.requires_grad:
+    if needs_graph and torch.is_grad_enabled() and not loss.requires_grad:
         return (
             "computed from the parameters; it has no gradient (is it detached, a copy by"
             " torch.tensor(...), or computed under torch.no_grad?)"

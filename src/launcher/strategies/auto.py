@@ -3,6 +3,9 @@
 from launcher.process.ranks import Ranks
 from launcher.strategies.base import Strategy
 
+own_steps = True
+"""One process is started for a model that steps its own optimizers, so it is `none`."""
+
 
 def auto() -> Strategy:
     """Return fsdp with its defaults for several ranks, none for one."""

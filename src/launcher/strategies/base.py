@@ -106,6 +106,9 @@ class Strategy(ABC):
     """True if each parameter and its gradient is a separate tensor (a DTensor if sharded), False if
     they are ranges of flat buffers."""
 
+    needs_graph: ClassVar[bool] = True
+    """False if the forward pass makes the update itself, so that a loss has no graph."""
+
     supports_lanes: ClassVar[bool] = False
     """True if the strategy adds gradients in the order of the lanes, and so gives the bits of
     `strategy=none`. It counts only for the class that declares it: a subclass may change them."""

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildModel, BuildOptimizer, ModelAndOptimizer
@@ -27,22 +28,32 @@ class DdpStrategy(NativeStrategy):
             graph in each step.
         bucket_cap_mb: MiB of gradients per all-reduce.
         gradient_as_bucket_view: gradients are views of the buckets, which saves a copy.
+        reduce_dtype: gradients are summed over the ranks in this format, by torch's own hook. The
+            gradients that the optimizer gets are fp32 again.
         timeout: a rank fails after waiting this many seconds for the others.
     """
 
     name = "ddp"
+    later_keys = ("reduce_dtype",)
     supports_lanes = True
     compiles_whole = False
 
     find_unused_parameters: bool = False
     bucket_cap_mb: PositiveFloat = 25.0
     gradient_as_bucket_view: bool = True
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     timeout: Seconds = 1800.0
     _wrapped: frozenset[int] | None = field(default=None, init=False)
     """The `id`s of the parameters whose gradients DDP exchanges, or None without DDP."""
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
+        if plan.lanes is not None and self.reduce_dtype != "fp32":
+            raise ConfigError(
+                f"strategy.reduce_dtype={self.reduce_dtype}: rounds the gradients that ranks"
+                " exchange, and with trainer.lanes no number may depend on the ranks; use"
+                " strategy.reduce_dtype=fp32."
+            )
         ranks.join(self.device, self.timeout)
         return self.device
 
@@ -70,6 +81,8 @@ class DdpStrategy(NativeStrategy):
             bucket_cap_mb=self.bucket_cap_mb,
             gradient_as_bucket_view=self.gradient_as_bucket_view,
         )
+        if self.reduce_dtype == "bf16":
+            wrapped.register_comm_hook(None, sum_in_bf16)
         self._wrapped = frozenset(id(p) for p in model.parameters() if p.requires_grad)
         # With unused parameters, DDP keeps its first buckets.
         if not self.find_unused_parameters:
@@ -87,6 +100,14 @@ class DdpStrategy(NativeStrategy):
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
         return NULL if enabled or self._no_sync is None else self._no_sync()
+
+
+def sum_in_bf16(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket of gradients over the ranks in bf16, for `register_comm_hook`."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    # Torch registers its own function with NCCL alone, and gloo adds bf16 as well.
+    return bf16_compress_hook(group, bucket)
 
 
 def settle_buckets(wrapped: Any) -> None:

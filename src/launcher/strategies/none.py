@@ -16,6 +16,7 @@ class NoStrategy(NativeStrategy):
     one_process = True
     name = "none"
     supports_lanes = True
+    own_steps = True
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         if (count := Ranks.from_env().world_size) > 1:

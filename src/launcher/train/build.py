@@ -21,7 +21,7 @@ from launcher.config.identity.record_entry import read_identity
 from launcher.config.messages import describe_type
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import batch_issue
-from launcher.config.schema.declared import providing, setting
+from launcher.config.schema.declared import declared, providing, setting
 from launcher.config.schema.hook_dependencies import validation_issues
 from launcher.config.schema.lane_rules import lane_issues, support_issue
 from launcher.config.schema.matters_from import is_ours
@@ -58,6 +58,7 @@ from launcher.resume.shared import SharedStart
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.signing import sign_text
 from launcher.strategies.base import Strategy
+from launcher.strategies.own_steps import leave_steps
 from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker
 from launcher.train.composed import Trainer, captures_graphs
@@ -203,6 +204,8 @@ def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision]:
     plan = step_plan(settings, plain["data"]["batch_size"], ranks.world_size, precision)
     plan = replace(plan, seed=config.seed, lanes=settings.lanes)
     strategy: Strategy = instantiate(plain["strategy"], "strategy")
+    if declared(plain["model"], "owns_optimizers"):
+        strategy = leave_steps(strategy)
     if settings.lanes is not None and not vars(type(strategy)).get("supports_lanes"):
         raise ConfigError(str(support_issue(settings.lanes, strategy.name)))
     strategy.setup(plan, precision, config.device)

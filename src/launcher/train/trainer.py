@@ -499,7 +499,7 @@ class BaseTrainer(HookCaller):
     def call_forward(self, input: object) -> LossAndRecords:
         """Call `forward`, and check its output."""
         output = self.forward(input)
-        check_output(output, self._forward_name())
+        check_output(output, self._forward_name(), self.strategy.needs_graph)
         return output
 
     def _forward_name(self) -> str:

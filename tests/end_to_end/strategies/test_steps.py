@@ -48,7 +48,9 @@ PLATEAU = [
     "hooks.evaluation.interval=1",
 ]
 """A schedule that follows a metric."""
+IN_BF16 = ["strategy.reduce_dtype=bf16", "trainer.max_steps=6"]
 REJECTED = [
+    [*DDP, "trainer.lanes=2", "strategy.reduce_dtype=bf16"],
     [*FSDP, "strategy.replicate=2"],
     [*FSDP, "strategy.sharding=no_shard", "strategy.replicate=2"],
     [*FSDP, "strategy.reduce_dtype=bf16"],
@@ -84,6 +86,7 @@ def results(tmp_path_factory):
     tasks["uneven"] = "uneven_evaluation", uneven
     tasks["uneven stopped"] = "uneven_evaluation", {**uneven, "batches": [1, 9], "stop": True}
     tasks["plateau"] = task("whole_and_interrupted", folder / "plateau", *DDP, *PLATEAU)
+    tasks["ddp bf16"] = task("whole_and_interrupted", folder / "bf16", *DDP, *DROPOUT, *IN_BF16)
     if HAS_MUON:
         tasks["muon"] = task("train", folder / "muon", *FSDP, "optimizer=muon", FEW)
     return by_name(folder, (1, one), (2, tasks))
@@ -136,6 +139,16 @@ def test_a_schedule_that_follows_a_metric_resumes_to_the_bit(pair):
             assert first[key] + second[key] == whole[key]
         assert second["digest"] == whole["digest"]
         assert whole["rates"] == [0.01, 0.005, 0.0025, 0.00125, 0.000625, 0.0003125]
+
+
+def test_gradients_that_are_summed_in_bf16_resume_to_the_bit(pair):
+    for result, plain in zip(pair["ddp bf16"], pair["ddp"], strict=True):
+        whole, first, second = result["whole"], result["first"], result["second"]
+        assert first["losses"] + second["losses"] == whole["losses"]
+        assert second["digest"] == whole["digest"]
+        assert whole["losses"][1:3] != plain["losses"][1:]
+        assert whole["losses"][:3] == pytest.approx(plain["losses"], rel=1e-2)
+        assert whole["norms"][:3] == pytest.approx(plain["norms"], rel=1e-1)
 
 
 @pytest.mark.parametrize("overrides", REJECTED, ids=" ".join)

@@ -61,6 +61,19 @@ def test_the_help_of_hydra_is_printed(folder):
     assert exit_code("--hydra-help") == 0 and list(folder.iterdir()) == []
 
 
+def test_the_completion_of_hydra_has_the_options_of_a_project(folder, monkeypatch, capsys):
+    """`conf/` of the current folder is searched, as for a run."""
+    (folder / "conf" / "model").mkdir(parents=True)
+    (folder / "conf" / "model" / "mine.yaml").write_text("_target_: my.Net")
+    monkeypatch.setattr("sys.argv", ["launcher"])
+    monkeypatch.setenv("COMP_LINE", "launcher model=m")
+    assert exit_code("-sc", "query=bash") == 0
+    assert capsys.readouterr().out.split() == ["model=mine", "model=mlp"]
+    monkeypatch.setattr("sys.argv", ["__main__.py"])
+    assert exit_code("-sc", "install=bash") == 2
+    assert "launcher -sc install=bash" in capsys.readouterr().err
+
+
 BAD = {
     # Syntax first, then groups, then keys, each in the order of the command.
     (

@@ -22,6 +22,7 @@ from launcher.config.schema.lane_rules import lane_issues, multiples, support_is
 from launcher.config.schema.matters_from import is_ours
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import NodeRange, ranks_per_node
+from launcher.config.schema.own_optimizers import own_optimizer_issues
 from launcher.config.settings import TrainerSettings
 from launcher.config.tree import Node, get, items
 from launcher.process.files import expand
@@ -48,6 +49,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from _check_warmup(tree)
         yield from _check_without_checkpoints(tree)
         yield from need_issues(tree)
+        yield from own_optimizer_issues(tree)
         yield from metric_issues(tree)
         yield from _check_recomputation(tree)
         yield from _check_objective(tree)
@@ -143,8 +145,9 @@ def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
 def _check_one_process(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that a strategy of one process gets one rank."""
     (ranks, source), nodes = _fewest_ranks(tree), _node_range(tree)
-    strategy = tree.get("strategy")
-    if declared(strategy, "one_process") and ranks * nodes.max > nodes.min:
+    strategy, model = tree.get("strategy"), tree.get("model")
+    has_one = declared(strategy, "one_process") or declared(model, "owns_optimizers")
+    if has_one and ranks * nodes.max > nodes.min:
         text = f"uses one rank, and gets more ({source}); use one."
         yield ConfigIssue("strategy", declared(strategy, "name"), text)
 

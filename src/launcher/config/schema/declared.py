@@ -28,6 +28,10 @@ DECLARATIONS: dict[str, tuple[Any, Any]] = {
     "code_keys": ((), ()),
     # Of any part: keys that came later, which are hashed only where they differ from their default.
     "later_keys": ((), ()),
+    # Of a model: its attributes that are optimizers and schedules, which its forward pass steps.
+    "owns_optimizers": ((), ()),
+    # Of an optimizer or strategy: whether it leaves the steps to such a model.
+    "own_steps": (False, False),
     # Of a strategy: its name in messages, and whether its keys are DeepSpeed's.
     "name": ("?", "?"),
     "is_deepspeed": (False, False),
