@@ -131,7 +131,9 @@ def find_circle(graph: dict[str, set[str]]) -> list[str]:
         if name in above:
             return [*above[above.index(name) :], name]
         circle: list[str] = []
-        for other in sorted(graph[name]) if name not in done else ():
+        if name in done:
+            return []
+        for other in sorted(graph[name]):
             circle = circle or visit(other, (*above, name))
         done.add(name)
         return circle

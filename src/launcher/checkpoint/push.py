@@ -60,7 +60,7 @@ def push(key: str, repository: str, folder: RunFolder, step: int) -> None:
     """
     from huggingface_hub import HfApi
 
-    # Its client would log a line for each request.
+    # The Hub's client would log a line for each request.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     replace_file(folder.export / "README.md", card(folder, step).encode())
     hub = HfApi()

@@ -146,7 +146,8 @@ def installed_targets() -> frozenset[str]:
     return frozenset(
         target
         for name, folder in find_installed().items()
-        for target in (() if folder is None else _targets_in(folder))
+        if folder is not None
+        for target in _targets_in(folder)
         if _is_defined_in(name.partition(".")[0], target)
     )
 

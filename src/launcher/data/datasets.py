@@ -117,7 +117,9 @@ class Rows:
 
     def __init__(self, rows: Any, take: Callable[[Any], Any], commit: str | None):
         self.rows, self.take = rows, take
-        self.fingerprint = f"{len(rows)} samples{f', {commit}' if commit else ''}"
+        self.fingerprint = f"{len(rows)} samples"
+        if commit:
+            self.fingerprint += f", {commit}"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -130,7 +132,8 @@ class Stream:
     """A stream of rows, resumed by its own state where that has all that it has read."""
 
     def __init__(self, stream: Any, take: Callable[[Any], Any], commit: str | None, shuffles: bool):
-        self.stream, self.take, self.fingerprint = stream, take, commit
+        self.stream, self.take = stream, take
+        self.fingerprint = commit
         self.keeps_state = not shuffles or stores_its_buffer()
 
     def __iter__(self) -> Iterator[Any]:
@@ -160,7 +163,7 @@ def stores_its_buffer() -> bool:
     stopped, resumed = stream(), stream()
     taken = list(islice(iter(stopped), 11))
     verbosity = logging.get_verbosity()
-    # It warns of a buffer that it does not restore.
+    # The library warns of a buffer that it does not restore.
     logging.set_verbosity_error()
     try:
         resumed.load_state_dict(stopped.state_dict())

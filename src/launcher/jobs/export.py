@@ -43,7 +43,8 @@ class ExportJob:
         if not SIZE.fullmatch(max_shard_size):
             raise ConfigError(f"job.max_shard_size={max_shard_size}: should be a size; e.g. 5GB.")
         check_repository("job.push", push)
-        self.checkpoint, self.trust, self.push = checkpoint, trust, push
+        self.checkpoint, self.trust = checkpoint, trust
+        self.push = push
         self.export = Export("job", weights, dtype, max_shard_size)
 
     def run(self, config: RunConfig) -> dict[str, object]:

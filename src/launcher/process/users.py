@@ -51,6 +51,6 @@ def ask_owner(place: Path) -> str:
 def _name(user: int) -> str:
     try:
         return pwd.getpwuid(user).pw_name
-    # This machine does not know the user, for instance in a container.
+    # The machine may not know the user, for instance in a container.
     except KeyError:
         return str(user)

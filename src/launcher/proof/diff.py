@@ -123,7 +123,8 @@ def checkpoint_differences(
 
     `renamed` has the names in the first one of tensors that the second one has under other names.
     """
-    left, right, renamed = StoredCheckpoint(first), StoredCheckpoint(second), renamed or {}
+    left, right = StoredCheckpoint(first), StoredCheckpoint(second)
+    renamed = renamed or {}
     differing = list(_of_tensors(left, right, renamed))
     differing += _of_values("state", left.meta, _with_old_names(right.meta, renamed))
     for rank in range(min(left.manifest.world_size, right.manifest.world_size)):

@@ -16,8 +16,8 @@ from launcher.config.compose.composer import command
 from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.process.child import PARENT
 from launcher.process.parent import follow_parent
+from launcher.process.process_id import PARENT
 from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.logs import prepare_output
 

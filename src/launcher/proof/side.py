@@ -14,12 +14,13 @@ from typing import Any
 
 import yaml
 
+from launcher.errors import REJECTED
 from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.plural import plural
 from launcher.process.process_id import RANK_VARIABLES
 from launcher.proof import guard_job
 from launcher.proof.code_copy import Code
-from launcher.proof.scratch_run import LAST_LINES, LOG_PREFIX, REJECTED, SLURM_PREFIX, Traced
+from launcher.proof.scratch_run import LAST_LINES, LOG_PREFIX, SLURM_PREFIX, Traced
 from launcher.rundir.folder import RunFolder, step_name
 from launcher.rundir.provenance import MACHINE
 

@@ -99,7 +99,8 @@ class Batches:
         num_targets = self._num_targets
         may_interrupt = self._may_interrupt and not data_time
         first = self.next(data_time, may_interrupt)
-        self.targets = targets = num_targets(first)
+        targets = num_targets(first)
+        self.targets = targets
         if (count > 1 or not self._alone) and targets is not None:
             batches = [first, *(self.next(data_time, may_interrupt) for _ in range(count - 1))]
             counts = [targets, *(num_targets(batch) or 0 for batch in batches[1:])]

@@ -145,7 +145,7 @@ class SlurmSettings:
         return [*flags, *(self.srun or [])]
 
     def script(self, runs: Sequence[Job], snapshot_lines: list[str]) -> Script:
-        # One script serves all runs: a number that divides the fewest lanes, a power of two,
+        # A script serves all runs: a number that divides the fewest lanes, a power of two,
         # divides all.
         lanes = [n for run in runs if (n := get(run.plain, "trainer.lanes")) is not None]
         script = Script(

@@ -154,7 +154,8 @@ def stop(run: StoredRun) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        fault = f"belongs to {other_owner(f'/proc/{holder.pid}') or 'another user'}"
+        owner = other_owner(f"/proc/{holder.pid}")
+        fault = f"belongs to {owner or 'another user'}"
     warn(run, f"process {holder.pid} {fault}")
     return False
 
