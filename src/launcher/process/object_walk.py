@@ -197,8 +197,9 @@ def _items(container: Any) -> Iterator[tuple[object, Any]]:
                 yield key if isinstance(key, str | int) else type(key).__name__, value
         return
     # Arrays in a list belong to the list, and what a long one contains are rows of data.
-    own = (*PLAIN, *ARRAYS)
-    own = own if len(container) <= MAX_ELEMENTS else (*own, *CONTAINERS)
+    own: tuple[type, ...] = (*PLAIN, *ARRAYS)
+    if len(container) > MAX_ELEMENTS:
+        own += CONTAINERS
     for number, value in enumerate(ends(container, iter)):
         if not isinstance(value, own):
             yield number, value
