@@ -336,9 +336,15 @@ class Looks:
         of_epochs: set[str] = set()
         unsteady: set[str] = set()
         for leaf in walk.leaves(roots):
-            if restored.has(leaf):
+            try:
+                is_restored = restored.has(leaf)
+                described = mark(leaf.value, self._since, restored.has_tensor)
+            # A value of another library may fail in any way, and training must not.
+            except Exception:
+                self.is_cut = True
                 continue
-            described = mark(leaf.value, self._since, restored.has_tensor)
+            if is_restored:
+                continue
             if described is not None:
                 now[leaf.path] = described
             if restored.epochs.intersection(leaf.owners):
