@@ -112,5 +112,5 @@ def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path):
 def test_saver_rejects_a_state_that_cannot_be_stored_before_training(tensor, reason):
     with pytest.raises(ConfigError, match=f"^model: layer.weight has {reason}, which"):
         check_storable({"model/layer.weight": tensor}, {}, "SGD")
-    with pytest.raises(ConfigError, match="a is a object, which a checkpoint cannot hold"):
+    with pytest.raises(ConfigError, match="a is an object, which a checkpoint cannot hold"):
         check_storable({}, {"a": object()}, "SGD")

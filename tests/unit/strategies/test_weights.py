@@ -147,7 +147,7 @@ def test_a_model_that_does_not_take_its_weights_is_an_error(tmp_path):
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize(
     ("model", "sentence"),
-    [(Quantized, "table has dtype qint8"), (Unstorable, "_extra_state/_extra_state is a object")],
+    [(Quantized, "table has dtype qint8"), (Unstorable, "_extra_state/_extra_state is an object")],
 )
 def test_tensor_that_cannot_be_stored_is_rejected_before_training(model, sentence, tmp_path):
     with pytest.raises(ConfigError, match=f"model: .*{sentence}"):

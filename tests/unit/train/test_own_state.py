@@ -176,7 +176,7 @@ class Holding(BaseHook):
     ("parts", "sentence"),
     [
         ({"optimizer": Projected}, "optimizer=Projected: .*Projector, which a checkpoint cannot"),
-        ({"hooks": [Holding]}, "hooks: The state at hooks/Holding/held is a object"),
+        ({"hooks": [Holding]}, "hooks: The state at hooks/Holding/held is an object"),
     ],
 )
 def test_an_object_is_found_after_the_first_step(tmp_path, parts, sentence):
