@@ -36,7 +36,7 @@ from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
 
 logger = logging.getLogger(__name__)
-OF_ONE_JOB = ("run", "sweep", "runtime", "overrides")
+OF_ONE_JOB = ("job", "run", "sweep", "runtime", "overrides")
 """Nodes of Hydra's that each job of a sweep has for itself."""
 Mistaken = tuple[int, list[str]]
 """The number of a job with an error, and the overrides that not all jobs share."""
