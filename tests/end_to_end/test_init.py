@@ -26,9 +26,9 @@ def test_a_new_project_passes_its_own_tests(project):
 )
 def test_a_new_project_passes_linters(project, words, tmp_path):
     """With their defaults, and the package's name sorted as anybody's."""
-    environment = {**python.forking(), "MYPY_CACHE_DIR": str(tmp_path), "RUFF_NO_CACHE": "1"}
+    environment = {**python.forking(), "MYPY_CACHE_DIR": str(tmp_path), "RUFF_NO_CACHE": "true"}
     done = python.run("-m", *words, cwd=project, env=environment, real=True)
-    assert done.returncode == 0, str(done.stdout)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 
 
 def test_a_new_project_has_a_workflow_that_runs_what_its_readme_names(project):
