@@ -1,9 +1,11 @@
-"""A run that is stopped and resumed ends as one that was never stopped, bit-exact."""
+"""A run that is stopped and resumed ends as one that was never stopped, bit-exact, and has done the
+same."""
 
 import os
 import re
 import shutil
 import signal
+from pathlib import Path
 from shlex import split
 
 import pytest
@@ -36,6 +38,29 @@ WORKERS = (*TINY_GPT, "data.num_workers=2", "trainer.micro_batch_size=20", "trai
 SCALER = (*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=30", "precision=fp16")
 
 
+DONE = re.compile(r" INFO +(Step +\d+(?=/)|Step \d+: (?!checkpoint ).*)")
+"""A line of the log about progress, without the speed, or about an evaluation."""
+SAVED = re.compile(r" INFO +Step (\d+): checkpoint ")
+
+
+def work(outputs: Path) -> tuple[list[str], list[int], set[str]]:
+    """Return what all attempts of the only run have reported, which steps they have saved, and the
+    names of its files."""
+    folder = run_folder(outputs)
+    log = (folder / "logs" / "launcher.log").read_text()
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return DONE.findall(log), sorted(map(int, SAVED.findall(log))), names
+
+
+def assert_same_work(parts: Path, whole: Path, stops: list[int]) -> None:
+    """Assert that nothing was repeated or left out; `stops` are the saves that only stops made."""
+    (done, saved, names), (expected, expected_saves, expected_names) = work(parts), work(whole)
+    assert expected and expected_saves
+    assert done == expected
+    assert saved == sorted([*expected_saves, *stops])
+    assert names == expected_names
+
+
 # Some 1,400 training digits: steps of 60 samples cross the ends of epochs at 24 and 48.
 @pytest.mark.parametrize(
     ("overrides", "stops"),
@@ -59,6 +84,8 @@ def test_interruptions_leave_no_trace(tmp_path, overrides, stops):
     assert [start for start, _ in ends[1:]] == [end for _, end in ends[:-1]], "a step was lost"
     assert final_state(parts) == final_state(tmp_path / "whole")
     assert metrics(parts) == metrics(tmp_path / "whole")
+    # The evaluation that a signal ended is repeated, and its step is saved after it.
+    assert_same_work(parts, tmp_path / "whole", [step for step, _ in stops])
 
 
 ENDED = "preempted", "preempted", "SIGTERM"
@@ -326,6 +353,7 @@ def test_kill_9_loses_an_interval_at_most(tmp_path, whole, step, moment):
         assert {"starting", "evaluating", "saving"} == {*second["seconds"]}
     assert final_state(tmp_path) == final_state(whole)
     assert metrics(tmp_path) == metrics(whole)
+    assert work(tmp_path)[2] == work(whole)[2], "the names of the files"
     for key in ("state", "step", "loss", "best", "checkpoint"):
         assert ours[key] == others[key], key
     newest, expected = (data["logged"]["newest"] for data in (ours, others))
@@ -366,3 +394,4 @@ def test_pauses_leave_no_trace(tmp_path, whole):
     assert record(parts)["state"] == "completed"
     assert final_state(parts) == final_state(whole)
     assert metrics(parts) == metrics(whole)
+    assert_same_work(parts, whole, [13])
