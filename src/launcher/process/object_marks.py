@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import operator
 import random
 import time
@@ -34,6 +35,7 @@ from launcher.process.object_walk import (
     is_iterator,
 )
 
+logger = logging.getLogger(__name__)
 CLOCKS = (time.time, time.monotonic, time.perf_counter)
 
 
@@ -340,7 +342,8 @@ class Looks:
                 is_restored = restored.has(leaf)
                 described = mark(leaf.value, self._since, restored.has_tensor)
             # A value of another library may fail in any way, and training must not.
-            except Exception:
+            except Exception as error:
+                logger.debug("%s was not looked at: %r", leaf.path, error)
                 self.is_cut = True
                 continue
             if is_restored:
