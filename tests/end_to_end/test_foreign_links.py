@@ -80,3 +80,19 @@ def test_nothing_is_written_through_a_link_out_of_a_run(trained, tmp_path, verb)
     expected = files(tmp_path / "outside")
     act(verb, tmp_path / "second")
     assert files(tmp_path / "outside") == expected
+
+
+@pytest.mark.parametrize("name", ["logs", ".hydra", "export", "checkpoints"])
+def test_a_run_with_a_linked_folder_does_not_start(trained, tmp_path, name):
+    """Each verb that writes is a message; `checkpoints` may be read."""
+    shutil.copytree(trained, tmp_path / "outputs", symlinks=True)
+    run = run_folder(tmp_path / "outputs")
+    (run / "export").mkdir()
+    (run / name).rename(tmp_path / "outside")
+    (run / name).symlink_to(tmp_path / "outside")
+    expected = files(tmp_path / "outside")
+    for verb in ("resume",) if name == "checkpoints" else ("resume", "export", "fork"):
+        words = ("launcher.runs", verb, run.name, *MORE.get(verb, []))
+        done = python.run("-m", *words, "--outputs", str(run.parent.parent), cwd=tmp_path)
+        assert done.returncode == 2 and " is a link to " in done.stderr, done.stderr
+        assert files(tmp_path / "outside") == expected

@@ -1,6 +1,7 @@
 """Two steps of a checked configuration: its dispatch gets it, and its job runs in this process."""
 
 import importlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from launcher.config.construct import construct, instantiate
 from launcher.config.run_config import RunConfig
+from launcher.config.tree import flat
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import join_ranks
 from launcher.dispatch.skip_reasons import folder_of
@@ -16,6 +18,7 @@ from launcher.process import deadline, signals
 from launcher.process.files import remove_empty
 from launcher.process.user_exits import exits_are_errors
 from launcher.process.users import explain_denial
+from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import run_guarded
 
@@ -30,6 +33,8 @@ def dispatch_run(run: RunConfig) -> object:
     if not signals.handled_signals():
         signals.install()
     run.folder.check_links()
+    if run.trains:
+        check_checkpoints_link(run)
     # Several ranks must exit together, so they check once they can agree.
     alone = not join_ranks()
     dispatch = construct(run.plain["dispatch"])
@@ -44,6 +49,18 @@ def dispatch_run(run: RunConfig) -> object:
         if getattr(dispatch, "submits", False):
             return work()
         return run_guarded(work, folder_of(run.stored), Budget.of(run.plain["dispatch"]))
+
+
+def check_checkpoints_link(run: RunConfig) -> None:
+    """Check that `checkpoints`, if it leads elsewhere, leads to a place of `hooks.*.path`."""
+    configurations = flat(run.plain), RunOnDisk.read(run.folder).settings
+    if all(map(run.folder.has_foreign_checkpoints, configurations)):
+        link = run.folder.checkpoints
+        raise ConfigError(
+            f"hooks.checkpointing.path: {link} is a link to {os.path.realpath(link)}, which neither"
+            " the command nor the run names; set the key to the folder of the checkpoints of all"
+            " runs, or remove the link."
+        )
 
 
 def execute_job(config: RunConfig) -> object:

@@ -97,6 +97,7 @@ class Segment:
         self.ranks = Manifest.read(self.checkpoint).world_size
         file = self.checkpoint / "config.yaml"
         self.config: Any = read_config(file, trust, left_out=REPLACED_NODES)
+        run.folder.check_folders()
         try:
             hydra: Any = OmegaConf.load(run.folder.hydra / "hydra.yaml")
             self.hydra: Any = OmegaConf.to_container(hydra.hydra)

@@ -286,8 +286,11 @@ class SharedStart:
         for name in LINES:
             if (file := source.run.path / name).exists():
                 replace_file(workspace / name, b"".join(_copy_lines(file.read_bytes(), step)))
+        # A link in a folder of somebody else may lead to any folder of the reader.
+        images = Path(os.path.realpath(source.run.path), "images")
         for folder in source.run.path.glob("images/*"):
-            if folder.name.isdecimal() and int(folder.name) <= step:
+            is_common = folder.name.isdecimal() and int(folder.name) <= step
+            if is_common and Path(os.path.realpath(folder)).parent == images:
                 shutil.copytree(folder, workspace / "images" / folder.name, dirs_exist_ok=True)
         for at, states in source.states.items():
             self._link(source.path(at), states, workspace, store)

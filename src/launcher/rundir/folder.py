@@ -5,10 +5,10 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from launcher.errors import ConfigError
 from launcher.process.files import expand
@@ -19,6 +19,8 @@ FULL = errno.ENOSPC, errno.EDQUOT
 """Errors of a disk without room."""
 STEP = re.compile(r"step-(\d{8,})$")
 """The name of a checkpoint's folder."""
+PLACE = re.compile(r"hooks\.[^.]+\.path$")
+"""The key of a place of checkpoints."""
 
 
 def step_name(step: int) -> str:
@@ -101,6 +103,22 @@ def place_of(workspace: Path | None, path: str | Path) -> Path:
     if target.is_relative_to(root):
         return workspace / path
     return target / run_name(workspace)
+
+
+def outside_places(folder: Path, settings: Mapping[str, Any]) -> list[Path]:
+    """Return where a run's configuration, by dotted keys, puts checkpoints outside its folder."""
+    # The run may have been moved; its links lead to the places of its old name.
+    name = run_name(Path(settings.get("run.dir") or folder))
+    workspace = Path(os.path.abspath(folder)).parent.parent / name
+    paths = [value for key, value in settings.items() if PLACE.match(key)]
+    places = [place_of(workspace, path) for path in paths if isinstance(path, str)]
+    return [place for place in places if not place.is_relative_to(workspace)]
+
+
+def leads_out(entry: Path, folder: Path) -> bool:
+    """Return whether a path in a folder is a link to a place outside."""
+    target, inside = os.path.realpath(entry), os.path.realpath(folder)
+    return entry.is_symlink() and not Path(target).is_relative_to(inside)
 
 
 def is_copy(folder: Path, written_for: str | None) -> bool:
@@ -187,6 +205,20 @@ class RunFolder:
     def log_path(self, rank: int = 0) -> Path:
         return self.logs / ("launcher.log" if rank == 0 else f"rank-{rank}.log")
 
+    def has_foreign_checkpoints(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether `checkpoints` is a link to a place that a configuration does not name."""
+        if not leads_out(self.checkpoints, self.path):
+            return False
+        places = map(os.path.realpath, outside_places(self.path, settings))
+        return os.path.realpath(self.checkpoints) not in places
+
+    def check_folders(self) -> None:
+        """Check that no folder in it but `checkpoints` is a link out, before one is read."""
+        for entry in self.path.iterdir():
+            is_free = entry == self.checkpoints or not os.path.isdir(entry)
+            if not is_free and leads_out(entry, self.path):
+                raise self._link_error(entry, "where nothing is read")
+
     def check_links(self) -> None:
         """Check that no link but `checkpoints`, which may be elsewhere, leads out of the folder.
 
@@ -194,7 +226,6 @@ class RunFolder:
 
         The W&B library links its own log to the user's cache.
         """
-        inside = self.path.resolve()
         for parent, folders, files in os.walk(self.path):
             if Path(parent) == self.path:
                 folders[:] = [name for name in folders if name != self.checkpoints.name]
@@ -207,13 +238,14 @@ class RunFolder:
                         f"{self.key}='{self.path}': {entry.relative_to(self.path)} is a pipe or a"
                         " device, which nothing reads or writes; remove it."
                     )
-                if not stat.S_ISLNK(mode) or Path(os.path.realpath(entry)).is_relative_to(inside):
-                    continue
-                raise ConfigError(
-                    f"{self.key}='{self.path}': {entry.relative_to(self.path)} is a link to"
-                    f" {os.path.realpath(entry)}, outside the run's folder, where nothing is"
-                    " written; remove the link."
-                )
+                if leads_out(entry, self.path):
+                    raise self._link_error(entry, "where nothing is written")
+
+    def _link_error(self, entry: Path, why: str) -> ConfigError:
+        return ConfigError(
+            f"{self.key}='{self.path}': {entry.relative_to(self.path)} is a link to"
+            f" {os.path.realpath(entry)}, outside the run's folder, {why}; remove the link."
+        )
 
     @contextmanager
     def explain_write_errors(self) -> Iterator[None]:

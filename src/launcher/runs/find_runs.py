@@ -20,7 +20,18 @@ def find_runs(outputs: Path) -> list[StoredRun]:
 
 
 def find_run(word: str, outputs: Path) -> StoredRun:
-    """Find the run that an id, the beginning of an id, a name, name/id, or a folder names."""
+    """Find the run that an id, the beginning of an id, a name, name/id, or a folder names.
+
+    Raises:
+        ConfigError: there is none, or a folder in it is a link to another place.
+    """
+    run = _find_run(word, outputs)
+    with run.folder.being_read():
+        run.folder.check_folders()
+    return run
+
+
+def _find_run(word: str, outputs: Path) -> StoredRun:
     check_word(word)
     folder = expand(word)
     if (folder / "run.json").is_file():

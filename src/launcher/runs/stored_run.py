@@ -223,6 +223,11 @@ class StoredRun(RunOnDisk):
         return is_own_record("run.json", self.record)
 
     @property
+    def has_foreign_checkpoints(self) -> bool:
+        """Return whether `checkpoints` is a link to a place that this user's signature lacks."""
+        return self.folder.has_foreign_checkpoints(self.settings if self.is_own else {})
+
+    @property
     def overrides(self) -> list[str]:
         return self.record.get("overrides") or []
 

@@ -35,6 +35,43 @@ def test_a_link_out_of_the_folder_is_rejected(folder, tmp_path, name, target):
         folder.check_links()
 
 
+@pytest.mark.parametrize("name", ["export", "logs", ".hydra", "images", "predictions"])
+def test_a_linked_folder_is_not_read(folder, tmp_path, name):
+    place = folder.path / name
+    if place.is_dir():
+        os.rename(place, tmp_path / "moved")
+    folder.check_folders()
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=f"{name} is a link to .*, where nothing is read; "):
+        folder.check_folders()
+
+
+@pytest.mark.parametrize(
+    ("settings", "target", "is_foreign"),
+    [
+        ({}, "{tmp}/elsewhere", True),
+        ({"hooks.checkpointing.path": "checkpoints"}, "{tmp}/elsewhere", True),
+        ({"hooks.checkpointing.path": "{tmp}/there"}, "{tmp}/there/mlp/1a2b", False),
+        ({"hooks.mine.path": "../../../there"}, "{tmp}/there/mlp/1a2b", False),
+        ({"hooks.checkpointing.path": "{tmp}/there"}, "{tmp}/there/mlp/another", True),
+        ({"hooks.checkpointing.path": "{tmp}/there"}, "logs", False),
+        (
+            {"hooks.checkpointing.path": "{tmp}/there", "run.dir": "outputs/mlp/old"},
+            "{tmp}/there/mlp/old",
+            False,
+        ),
+    ],
+)
+def test_checkpoints_lead_where_the_configuration_says(
+    folder, tmp_path, settings, target, is_foreign
+):
+    settings = {key: value.format(tmp=tmp_path) for key, value in settings.items()}
+    assert not folder.has_foreign_checkpoints(settings)
+    folder.checkpoints.rmdir()
+    folder.checkpoints.symlink_to(target.format(tmp=tmp_path))
+    assert folder.has_foreign_checkpoints(settings) == is_foreign
+
+
 def test_links_within_the_folder_and_checkpoints_elsewhere_are_allowed(folder, tmp_path):
     (folder.path / "export" / "latest").symlink_to("nested")
     (folder.path / "newest.log").symlink_to(folder.log_path())

@@ -201,6 +201,9 @@ def protect(run: StoredRun, older: float, sources: Collection[str]) -> None:
         "it is a copy, and its checkpoints are the original's": (
             run.folder.checkpoints.is_symlink() and run.is_copied
         ),
+        "its checkpoints are a link to a place that your signature does not name": (
+            run.has_foreign_checkpoints
+        ),
         f"it is younger than {duration(older)}": (
             run.updated is None or time.time() - run.updated < older
         ),

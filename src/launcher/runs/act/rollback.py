@@ -46,6 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
     folder.check_links()
     if folder.checkpoints.is_symlink() and run.is_copied:
         raise ConfigError(f"'{run.label}': is a copy, and its checkpoints are the original's.")
+    if run.has_foreign_checkpoints:
+        raise ConfigError(
+            f"'{run.label}': checkpoints is a link to {os.path.realpath(folder.checkpoints)}, which"
+            " hooks.checkpointing.path of a configuration with your signature does not name."
+        )
     step = step_to_keep(store, arguments.step)
     ask_queue([run])
     with job_on_hold(run), RunLock(folder) as lock, folder.explain_write_errors():

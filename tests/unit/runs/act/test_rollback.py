@@ -220,7 +220,25 @@ def test_a_copy_does_not_roll_its_original_back(runs, folder, tmp_path):
     copy = shutil.copytree(folder.path, tmp_path / "copy", symlinks=True)
     code, _, error = runs("rollback", copy, "10")
     assert code == 2 and error.startswith("'gpt/1a2b': is a copy") and steps_of(folder) == [*STEPS]
-    assert runs("rollback", "1a2b", "10")[0] == 0 and steps_of(folder) == [5, 10]
+    code, _, error = runs("rollback", "1a2b", "10")
+    assert code == 2 and "is a link to" in error and steps_of(folder) == [*STEPS]
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_checkpoints_elsewhere_are_rolled_back_where_the_signed_record_names_them(
+    runs, make_run, change, tmp_path, is_signed
+):
+    hooks = {"checkpointing": {"path": str(tmp_path / "there")}}
+    folder = make_run("gpt", "aa", step=20, config={"hooks": hooks})
+    elsewhere = tmp_path / "there" / "gpt" / "aa"
+    for step in STEPS:
+        save(CheckpointStore(elsewhere), step)
+    folder.checkpoints.symlink_to(elsewhere)
+    if not is_signed:
+        change(folder, signature="forged")
+    code, _, error = runs("rollback", "aa", "10")
+    assert code == (0 if is_signed else 2), error
+    assert steps_of(folder) == ([5, 10] if is_signed else [*STEPS])
 
 
 @pytest.mark.slow
