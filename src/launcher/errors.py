@@ -48,7 +48,7 @@ class TrainingError(RuntimeError):
         ...         return 0 * self.model(batch[0]).sum() / 0, {}
         >>> Undefined(max_steps=9, device="cpu", max_consecutive_skipped_steps=2).train()
         Traceback (most recent call last):
-        launcher.errors.TrainingError: ...
+        launcher.errors.NonFiniteError: ...
     """
 
 

@@ -92,9 +92,7 @@ def work() -> None:
     log.record = RunRecord(folder, check_lock=reach_record)
     strategy, cpu = SimpleNamespace(name="none", plan=StepPlan()), torch.device("cpu")
     context = SimpleNamespace(settings=None)
-    trainer: Any = SimpleNamespace(
-        strategy=strategy, step=0, hooks=[], device=cpu, context=context
-    )
+    trainer: Any = SimpleNamespace(strategy=strategy, step=0, hooks=[], device=cpu, context=context)
     log.trainer = trainer
     try:
         with log.record_end():

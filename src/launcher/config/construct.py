@@ -8,6 +8,7 @@ from somebody else is checked before (see `launcher.config.trust`).
 
 import logging
 from contextlib import AbstractContextManager, nullcontext
+from pkgutil import resolve_name
 from typing import Any
 
 from hydra import utils as hydra_utils
@@ -64,7 +65,7 @@ def _typed(node: Any, path: str) -> Any:
         typed = {key: _typed(value, f"{path}.{key}".lstrip(".")) for key, value in node.items()}
     if isinstance(target := node.get("_target_"), str):
         try:
-            function = get_object(target)
+            function = resolve_name(target)
         # Hydra looks the target up again, and reports the error.
         except Exception as error:
             logger.debug("%s: %s has no types: %s", path, target, error)

@@ -142,7 +142,7 @@ def _values(steps: Sequence[StepInfo]) -> Records:
         "times": [(info["step_time"], sum(info["data_time"])) for info in steps],
         "rates": [[float(rate) for rate in info.get("lr", ())] for info in steps[-1:]],
         "without_targets": _to_floats(
-            [info["num_targets"] for info in steps if info.get("num_targets") is not None]
+            [info["num_targets"] for info in steps if "num_targets" in info]
         ).count(0),
         "retries": sum([info["non_finite_grad_retry_count"] for info in steps]),
         "memory": [info["max_memory"] for info in steps if "max_memory" in info],

@@ -33,7 +33,8 @@ class Batches:
     `source` is the loader itself, or a wrapper that knows the position in it.
 
     Args:
-        num_targets: function that returns the number of targets of a batch, or None.
+        num_targets: function that returns the number of targets of a batch, or None. None if no
+            batch has a number.
         device: the device of the weights of batches.
         alone: whether this is the only rank. A signal may then end the wait for the first batch of
             a step, when nothing has been computed yet.
@@ -43,7 +44,7 @@ class Batches:
         self,
         loader: Any,
         logger: logging.Logger,
-        num_targets: NumTargets,
+        num_targets: NumTargets | None,
         device: torch.device,
         alone: bool,
     ):
@@ -96,12 +97,12 @@ class Batches:
         If they count by targets, the first `count` are fetched before the first forward pass, since
         each factor depends on all of them.
         """
-        num_targets = self._num_targets
         may_interrupt = self._may_interrupt and not data_time
         first = self.next(data_time, may_interrupt)
-        targets = num_targets(first)
+        num_targets = self._num_targets
+        targets = None if num_targets is None else num_targets(first)
         self.targets = targets
-        if (count > 1 or not self._alone) and targets is not None:
+        if num_targets is not None and targets is not None and (count > 1 or not self._alone):
             batches = [first, *(self.next(data_time, may_interrupt) for _ in range(count - 1))]
             counts = [targets, *(num_targets(batch) or 0 for batch in batches[1:])]
             weights, self.targets = target_weights(counts, self._device)

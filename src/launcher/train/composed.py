@@ -124,5 +124,8 @@ class Trainer(BaseTrainer):
     def _forward_name(self) -> str:
         return f"{type(self.unwrapped_model).__name__}.forward"
 
+    def _counts_targets(self) -> bool:
+        return self._count_targets is not None
+
     def num_targets(self, input: Any) -> torch.Tensor | int | None:
         return None if self._count_targets is None else self._count_targets(input)

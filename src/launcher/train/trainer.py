@@ -199,6 +199,9 @@ class BaseTrainer(HookCaller):
         """
         return None
 
+    def _counts_targets(self) -> bool:
+        return type(self).num_targets is not BaseTrainer.num_targets
+
     def build_lr_scheduler(self) -> LRScheduler | None:
         """Build the schedule of `self.optimizer`, which is stepped once per optimizer step.
 
@@ -287,7 +290,11 @@ class BaseTrainer(HookCaller):
         # A hook may replace the loader and the schedule.
         if not self.is_built or self._batches.loader is not self.data_loader:
             self._batches = Batches(
-                self.data_loader, self.logger, self.num_targets, self.device, self._agreement.alone
+                self.data_loader,
+                self.logger,
+                self.num_targets if self._counts_targets() else None,
+                self.device,
+                self._agreement.alone,
             )
         if not self.is_built or self._schedule.scheduler is not self.lr_scheduler:
             self._schedule = ScheduleState(self.optimizer, self.lr_scheduler)
@@ -431,7 +438,8 @@ class BaseTrainer(HookCaller):
     def _attempt(self) -> StepResult:
         """Compute a step's gradients, let the strategy clip them, update the weights, zero them."""
         self._accumulate(self._micro_batches())
-        self.step_info["num_targets"] = self._batches.targets
+        if self._batches.targets is not None:
+            self.step_info["num_targets"] = self._batches.targets
         if (lanes := self.strategy.lanes) is not None:
             self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
         self.settle()

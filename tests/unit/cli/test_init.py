@@ -62,6 +62,7 @@ def test_the_current_folders_conf_is_used(tmp_path, monkeypatch):
     for named in (["--config-dir=other"], ["--config-dir", "other"], ["-cd", "other"]):
         assert with_own_folder(named) == named
     Path("conf/config.yaml").touch()
-    assert with_own_folder(["seed=1"]) == ["seed=1"], (
-        "another Hydra program, or a checkout of Launcher"
-    )
+    assert with_own_folder(["seed=1"]) == ["seed=1", "--config-dir", "conf"], "its own defaults"
+    os.makedirs("src/launcher")
+    Path("src/launcher/__init__.py").touch()
+    assert with_own_folder(["seed=1"]) == ["seed=1"], "a checkout of Launcher"

@@ -141,7 +141,7 @@ F32 = '{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
         (header("{,}"), "is not a complete safetensors file"),
         (header("[" * 100_000), "is not a complete safetensors file"),
         (header(F32) + b"junk" * 2, "is not a complete safetensors file"),
-        (header(F32.replace("F32", "F8_E8M0").replace("[1]", "[4]")) + b"junk", "w has the dtype"),
+        (header(F32.replace("F32", "F4").replace("[1]", "[8]")) + b"junk", "w has the dtype"),
     ],
 )
 def test_a_broken_file_is_one_sentence(tmp_path, content, reason):

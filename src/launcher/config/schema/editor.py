@@ -111,7 +111,11 @@ class _Schemas:
         """A list of options: of the own group by name, or `group: option`."""
         names = [*(option.name for option in self.options.get(group, ())), "_self_"]
         if group == EXPERIMENT:
-            names += [file.name.removesuffix(".yaml") for file in self.top.iterdir()]
+            # The place of a project's defaults has no file of its own.
+            names += [
+                "_project_",
+                *(file.name.removesuffix(".yaml") for file in self.top.iterdir()),
+            ]
         chosen: Schema = {"hydra/": {}}
         for other, options in self.options.items():
             one = {"enum": [*(option.name for option in options), None]}

@@ -48,11 +48,11 @@ MISTAKES = {
         "hpo.space={optimizer.lr:interval(1,2)}: each range in it needs quotes; or set the keys"
     ],
     "model=[mlp,gpt] data=[digits]": ["model=[mlp,gpt]: a run has one model; choose one, or sweep"],
-    "scheduler=none tracker=off hooks=[none] optimizer=none": [
-        "scheduler=none: no option none; to remove the group, write ~scheduler.",
+    "scheduler=off tracker=off hooks=[none] optimizer=off": [
+        "scheduler=off: no option off; to remove the group, write ~scheduler.",
         "tracker=off: no option off; to remove the group, write ~tracker.",
         "hooks=[none]: no option none; to remove the group, write ~hooks.",
-        "optimizer=none: no option none; optimizer has",
+        "optimizer=off: no option off; optimizer has",
     ],
     "scheduler={step_size:3} model=mlp data=digits": [
         "scheduler={step_size:3}: scheduler has no key step_size; set it alone with +scheduler.st"
