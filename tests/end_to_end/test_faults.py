@@ -151,7 +151,7 @@ def test_a_disk_that_is_full_at_the_start(small_disk):
     free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
     (small_disk / "ballast").write_bytes(bytes(free - 4096))
     done = launch(small_disk / "outputs", *RUN, code=2)
-    sentence = r"run\.dir='.*': cannot be written \(No space left on device\); use .*"
+    sentence = r"run\.dir='.*': cannot be written \(No space left on device\); make room .*"
     assert re.fullmatch(sentence, done.output.splitlines()[-1]) and "Traceback" not in done.output
     assert not list(small_disk.rglob(".run.lock.*"))
 
