@@ -182,7 +182,7 @@ def test_error_of_all_ranks_is_printed_once(tmp_path):
     of_one = "strategy._target_=support.saboteur.OneProcess"
     rejected = launch(tmp_path / "none", *LONG, "strategy=none", of_one, "dispatch.nproc=2")
     (line,) = rejected.output.splitlines()
-    assert rejected.returncode == 2 and line.startswith("strategy=none: 2 ranks")
+    assert rejected.returncode == 2 and line.startswith("strategy=none: uses one rank")
     assert not (tmp_path / "none").exists()
 
 

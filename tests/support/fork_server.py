@@ -301,6 +301,7 @@ if __name__ == "__main__":
             _exit_code = error.code or 0
         raise
     except KeyboardInterrupt:
-        # The interpreter ends by the signal.
+        # The interpreter ends by the signal, and a module of C++ would report what stays frozen.
+        gc.unfreeze()
         _exit_code = None
         raise
