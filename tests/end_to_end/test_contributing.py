@@ -25,7 +25,7 @@ def checkout(tmp_path):
     blocks = dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text()))
     assert len(blocks) == 2
     own = TITLED.findall((ROOT / "docs" / "extend.md").read_text())
-    assert len(own) == 7
+    assert len(own) == 8
     blocks |= {f"mine/{name}": text for name, text in own}
     for name, text in blocks.items():
         assert not (tmp_path / name).exists()
