@@ -92,7 +92,7 @@ class HpoSettings:
     min_steps: PositiveInt | None = None
     n_startup_trials: NonNegativeInt = 5
     warmup_steps: NonNegativeInt = 0
-    enqueue: list[dict[str, Any]] = field(default_factory=list)
+    first: list[dict[str, Any]] = field(default_factory=list)
     max_failures: NonNegativeInt = 1
     seed: NonNegativeInt = 0
     name: str | None = None

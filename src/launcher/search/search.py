@@ -66,7 +66,7 @@ class Search:
         self.runner = runner
         self.rungs = rungs
         self.say = say
-        self.enqueue = [check_enqueued(params, space) for params in settings.enqueue]
+        self.enqueue = [check_enqueued(params, space) for params in settings.first]
         self.trials: list[Trial] = []
         self.new_runs: list[RunFolder] = []
         """The folders that this search has made."""

@@ -123,16 +123,16 @@ def overrides_of(params: Mapping[str, Value]) -> list[str]:
 
 
 def check_enqueued(params: Mapping[str, object], space: Space) -> dict[str, object]:
-    """Return the values of a trial of `hpo.enqueue`."""
+    """Return the values of a trial of `hpo.first`."""
     checked: dict[str, Any] = {}
     for key, value in params.items():
         if key not in space:
-            raise ConfigError(f"hpo.enqueue: {key} is not in the search space{hint(key, space)}")
+            raise ConfigError(f"hpo.first: {key} is not in the search space{hint(key, space)}")
         value = (
             to_override_text(value) if isinstance(space[key], CategoricalDistribution) else value
         )
         if not is_within(value, space[key]):
-            raise ConfigError(f"hpo.enqueue: {key}={show(value)} is outside of its range.")
+            raise ConfigError(f"hpo.first: {key}={show(value)} is outside of its range.")
         checked[key] = value
     return checked
 

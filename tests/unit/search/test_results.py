@@ -10,7 +10,7 @@ FIRST = [{"x": x, "model.width": 8} for x in (0.31, 0.32, 0.33, 0.95)]
 
 
 def test_the_table_has_the_best_first(tmp_path):
-    study = search(tmp_path, ToyRunner(tmp_path), SPACE, pruner="asha", enqueue=FIRST, n_trials=4)
+    study = search(tmp_path, ToyRunner(tmp_path), SPACE, pruner="asha", first=FIRST, n_trials=4)
     study.run()
     lines = [line.split() for line in trial_table(study).lines()]
     assert lines[0] == ["trial", "state", "step", "rung", "val/loss", "width", "x", "run"]

@@ -162,9 +162,9 @@ class Fuse:
 
 KILLED: dict[str, tuple[int, dict[str, Any]]] = {
     "halving": (3, {"pruner": "asha", "n_trials": 5}),
-    "equal": (5, {"pruner": "asha", "n_trials": 7, "enqueue": [{"x": x} for x in (0.5, 0.3, 0.3)]}),
+    "equal": (5, {"pruner": "asha", "n_trials": 7, "first": [{"x": x} for x in (0.5, 0.3, 0.3)]}),
     "pruned": (11, {"pruner": "median", "n_trials": 6} | SOON),
-    "invalid": (3, {"n_trials": 5, "enqueue": [{"x": 0.95}, {"x": 0.5}, {"x": 0.5}]}),
+    "invalid": (3, {"n_trials": 5, "first": [{"x": 0.95}, {"x": 0.5}, {"x": 0.5}]}),
 }
 """Settings, and at how many of the events a search is killed: each so many."""
 
@@ -215,7 +215,7 @@ def close_records(folder: Path) -> None:
 
 
 def test_a_trial_whose_run_was_removed_is_asked_for_again(tmp_path):
-    keys: Any = {"sampler": "random", "enqueue": [{"x": 0.25}]}
+    keys: Any = {"sampler": "random", "first": [{"x": 0.25}]}
     before = search(tmp_path, ToyRunner(tmp_path), SPACE, n_trials=4, **keys)
     before.run()
     for number in (0, 2):

@@ -99,17 +99,17 @@ def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path):
             return super().reap() if self.looks > 3 else {}
 
     enqueue = [{"x": x} for x in (0.31, 0.5, 0.6)]
-    keys = {"n_trials": 3, "parallel": 4, "pruner": "asha", "enqueue": enqueue}
+    keys = {"n_trials": 3, "parallel": 4, "pruner": "asha", "first": enqueue}
     study = searched(tmp_path, Lingering(tmp_path), **keys)
     assert [trial.step for trial in study.trials] == [90, 10, 10]
 
 
 def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path):
     enqueue = [{"x": x} for x in (0.31, 0.32, 0.33, 0.34, 0.5, 0.51, 0.52, 0.53, 0.54)]
-    first = searched(tmp_path, n_trials=4, pruner="asha", enqueue=enqueue)
+    first = searched(tmp_path, n_trials=4, pruner="asha", first=enqueue)
     assert [trial.step for trial in first.trials] == [90, 10, 10, 10]
     assert "is the best of the highest rung, resumes" in "".join(first.lines)
-    more = searched(tmp_path, n_trials=9, pruner="asha", enqueue=enqueue)
+    more = searched(tmp_path, n_trials=9, pruner="asha", first=enqueue)
     assert [trial.step for trial in more.trials] == [90, 30, 30, 10, 10, 10, 10, 10, 10]
     assert starts(more).count(0) == 0
 
@@ -135,18 +135,18 @@ def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path):
 
     enqueue = [{"x": 0.31}, {"x": 0.32}, {"x": 0.33}, {"x": 0.8}]
     runner = Slow(tmp_path, breaks=lambda number, start: 143 if number == 3 else 0)
-    keys = {"n_startup_trials": 2, "enqueue": enqueue, "n_trials": 4}
+    keys = {"n_startup_trials": 2, "first": enqueue, "n_trials": 4}
     study = searched(tmp_path, runner, pruner="median", **keys)
     assert stopped == [3]
     assert (study.trials[3].pruned, study.trials[3].status) == (10, "pruned")
-    again = searched(tmp_path, pruner="none", enqueue=enqueue, n_trials=4)
+    again = searched(tmp_path, pruner="none", first=enqueue, n_trials=4)
     assert (starts(again), again.trials[3].step) == ([3], 90)
 
 
 @pytest.mark.parametrize("saves", [False, True])
 def test_a_trial_that_fails_resumes_only_where_it_has_a_checkpoint(tmp_path, saves):
     runner = ToyRunner(tmp_path, breaks=lambda number, start: start == 1, saves=saves)
-    study = searched(tmp_path, runner, n_trials=1, enqueue=[{"x": 0.1}], pruner="none")
+    study = searched(tmp_path, runner, n_trials=1, first=[{"x": 0.1}], pruner="none")
     run = study.trials[0].run
     then, how = ("it resumes", "resumes at step 45") if saves else ("it starts again", "starts")
     again = f"trial 0: failed: a toy breaks; {then}"
@@ -166,7 +166,7 @@ def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path):
     runner = ToyRunner(
         tmp_path, breaks=lambda number, start: number == 1 or (number == 2 and start == 1)
     )
-    study = searched(tmp_path, runner, n_trials=4, enqueue=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
+    study = searched(tmp_path, runner, n_trials=4, first=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
     assert runner.starts == [0, 1, 1, 2, 2, 3]
     assert [trial.status[0] for trial in study.trials] == [*"cfcc"]
     assert "trial 1: failed: a toy breaks; it starts again" in study.lines
@@ -185,7 +185,7 @@ def test_a_trial_that_its_process_rejects_is_started_by_the_next_search(tmp_path
 def test_a_trial_that_a_signal_stops_has_not_failed(tmp_path, code):
     """A negative code: the signal came while the trial's process was starting, as Ctrl-C may."""
     runner = ToyRunner(tmp_path, breaks=lambda number, start: code if start < 4 else 0)
-    study = searched(tmp_path, runner, n_trials=1, enqueue=[{"x": 0.2}])
+    study = searched(tmp_path, runner, n_trials=1, first=[{"x": 0.2}])
     assert (runner.starts, study.trials[0].failures) == ([0] * 4, 0)
     assert statuses(study) == {"completed": 1}
     assert sum("was stopped by a signal at step" in line for line in study.lines) == 3
@@ -196,7 +196,7 @@ def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path):
         folder = tmp_path / pruner
         runner = ToyRunner(folder, lambda x, step: "nan" if x > 0.5 else loss(x, step))
         enqueue = [{"x": 0.6}, {"x": 0.4}, {"x": 0.25}]
-        study = searched(folder, runner, n_trials=3, pruner=pruner, enqueue=enqueue)
+        study = searched(folder, runner, n_trials=3, pruner=pruner, first=enqueue)
         assert study.trials[0].status == "failed"
         assert runner.starts.count(0) == 1
         assert study.trials[2] is best_of(study.trials, study.settings)
@@ -204,7 +204,7 @@ def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path):
 
 def test_invalid_and_equal_trials_are_not_run(tmp_path):
     enqueue = [{"x": 0.95}, {"x": 0.5}, {"x": 0.5}]
-    study = searched(tmp_path, n_trials=3, enqueue=enqueue)
+    study = searched(tmp_path, n_trials=3, first=enqueue)
     assert starts(study) == [1]
     assert "trial 0: x=0.95: is invalid: x=0.95: is too large." in study.lines
     assert "trial 2: x=0.5: is trial 1 again" in study.lines
@@ -212,9 +212,9 @@ def test_invalid_and_equal_trials_are_not_run(tmp_path):
 
 
 def test_a_run_that_is_on_disk_is_not_run_again(tmp_path):
-    searched(tmp_path, n_trials=1, enqueue=[{"x": 0.5}])
+    searched(tmp_path, n_trials=1, first=[{"x": 0.5}])
     (tmp_path / "studies" / "toy").rename(tmp_path / "studies" / "other")
-    study = searched(tmp_path, n_trials=1, enqueue=[{"x": 0.5}], name="other")
+    study = searched(tmp_path, n_trials=1, first=[{"x": 0.5}], name="other")
     assert starts(study) == []
     assert "is completed already" in study.lines[0]
 
@@ -285,9 +285,9 @@ def test_a_trial_whose_run_is_trained_at_the_time_is_recorded_afterwards(tmp_pat
                 names.append([each["number"] for each in json.loads(path.read_text())["trials"]])
             return super().reap()
 
-    study = search(tmp_path, Records(tmp_path), n_trials=2, parallel=2, enqueue=enqueue)
+    study = search(tmp_path, Records(tmp_path), n_trials=2, parallel=2, first=enqueue)
     study.run()
-    again = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=2, enqueue=enqueue)
+    again = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=2, first=enqueue)
     assert names[0] == [0] and [trial.number for trial in again.trials] == [0, 1]
     again.run()
     assert runner.starts == []

@@ -74,7 +74,7 @@ def study(outputs: Path, clock: Callable[[], float] = lambda: 0.0, **settings: A
     lines: list[str] = []
     runner = SlurmRunner(outputs, "toy", lines.append, clock)
     runner.poll = 0.0
-    keys = {"n_trials": 4, "parallel": 2, "enqueue": ENQUEUE} | settings
+    keys = {"n_trials": 4, "parallel": 2, "first": ENQUEUE} | settings
     made = search(outputs, runner, compose=compose, say=lines.append, **keys)
     made.lines = lines  # type: ignore[attr-defined]
     return made
@@ -105,9 +105,7 @@ def values(searched: Search) -> list[float]:
 
 
 def local_values(folder: Path, **settings: Any) -> list[float]:
-    undisturbed = search(
-        folder, ToyRunner(folder), **{"n_trials": 4, "enqueue": ENQUEUE} | settings
-    )
+    undisturbed = search(folder, ToyRunner(folder), **{"n_trials": 4, "first": ENQUEUE} | settings)
     undisturbed.run()
     return values(undisturbed)
 
@@ -177,10 +175,10 @@ def test_a_trial_whose_job_fails_is_submitted_again_by_budget(cluster):
 
 def test_halving_pauses_and_submits_the_same_run_again(cluster, tmp_path):
     enqueue = [{"x": x} for x in (0.31, 0.5, 0.6, 0.7)]
-    searched = study(cluster.outputs, pruner="asha", parallel=1, enqueue=enqueue)
+    searched = study(cluster.outputs, pruner="asha", parallel=1, first=enqueue)
     searched.run()
     assert [trial.step for trial in searched.trials] == [90, 10, 10, 10]
-    assert values(searched) == local_values(tmp_path / "local", pruner="asha", enqueue=enqueue)
+    assert values(searched) == local_values(tmp_path / "local", pruner="asha", first=enqueue)
     assert sorted(Counter(cluster.submitted).values()) == [1, 1, 1, 3]
     # The toys leave no checkpoint.
     assert sum("is being submitted: toy/" in line for line in searched.lines) == 6
@@ -191,7 +189,7 @@ def test_a_trial_below_the_others_is_cancelled(cluster):
     enqueue = [{"x": x} for x in (0.31, 0.32, 0.33, 0.8)]
     cluster.ends = lambda x, start: 143 if x == 0.8 else 0
     searched = study(
-        cluster.outputs, pruner="median", n_startup_trials=2, parallel=1, enqueue=enqueue
+        cluster.outputs, pruner="median", n_startup_trials=2, parallel=1, first=enqueue
     )
     searched.run()
     assert statuses(searched) == ["completed", "completed", "completed", "pruned"]
