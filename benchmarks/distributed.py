@@ -25,7 +25,7 @@ def by_hand(strategy: str, folder: Path, turns: Turns) -> list[float]:
     from torch.nn.parallel import DistributedDataParallel
     from torch.nn.utils import clip_grad_norm_
 
-    from launcher.config.compose.composer import configure
+    from benchmarks.measure import configure
     from launcher.config.construct import instantiate
     from launcher.train.build import build_optimizer
 

@@ -37,7 +37,7 @@ def composed(
     settings: list[str], steps: int, hooks: str = "[default]", strategy: str = "none"
 ) -> Any:
     """A trainer as `python -m launcher` builds it, and its temporary folder."""
-    from launcher.config.compose.composer import configure
+    from benchmarks.measure import configure
     from launcher.rundir.folder import RunFolder
     from launcher.train.build import build_trainer
 

@@ -111,7 +111,7 @@ class Bench:
 
     def composed(self, shape: Shape, folder: str, *settings: str) -> Any:
         """A trainer as `python -m launcher` builds it."""
-        from launcher.config.compose.composer import configure
+        from benchmarks.measure import configure
         from launcher.rundir.folder import RunFolder
         from launcher.train.build import build_trainer
 

@@ -273,3 +273,11 @@ def table(benchmark: Benchmark, rows: list[Row]) -> str:
 
 def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def configure(overrides: list[str]) -> Any:
+    """Return the checked configuration of a command line."""
+    from launcher.config.compose.composer import command  # late: most benchmarks need no Hydra
+
+    with command(overrides) as words:
+        return words.run()

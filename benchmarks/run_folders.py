@@ -15,8 +15,9 @@ from typing import Any
 import yaml
 from hydra.types import RunMode
 
+from benchmarks.measure import configure
 from launcher.cli.sweep import check_jobs
-from launcher.config.compose.composer import command, configure
+from launcher.config.compose.composer import command
 from launcher.config.identity.record_entry import command_record
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.metrics_summary import summary

@@ -62,7 +62,7 @@ def measure(folder: Path) -> dict[str, Any]:
     import torch._dynamo  # what strategies import when they are built is no memory of the model's
     import torch.distributed.fsdp
 
-    from launcher.config.compose.composer import configure
+    from benchmarks.measure import configure
     from launcher.hooks.base import BaseHook
     from launcher.rundir.folder import RunFolder
     from launcher.train.build import build_trainer
