@@ -22,7 +22,7 @@ from launcher.config.identity.record_entry import command_record
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.metrics_summary import summary
 from launcher.rundir.provenance import VERSIONED, code_state
-from launcher.rundir.record_format import Attempt, iso
+from launcher.rundir.record_format import AttemptData, iso
 
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 MODELS = ("mlp", "gpt")
@@ -100,20 +100,20 @@ def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
     folder.metrics_path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     failed, end = index % 20 == 19, started + STEPS[-1]
     outcome: Any = "failed" if failed else "completed"
-    attempt = Attempt(
-        1,
-        iso(started),
-        "node",
-        1000 + index,
-        0,
-        iso(end),
-        None,
-        STEPS[-1],
-        outcome,
-        None,
-        int(failed),
-        "RuntimeError: out of memory" if failed else None,
-    )
+    attempt: AttemptData = {
+        "number": 1,
+        "started": iso(started),
+        "host": "node",
+        "pid": 1000 + index,
+        "start_step": 0,
+        "ended": iso(end),
+        "slurm_job_id": None,
+        "end_step": STEPS[-1],
+        "outcome": outcome,
+        "signal": None,
+        "exit_code": int(failed),
+        "reason": "RuntimeError: out of memory" if failed else None,
+    }
     record = {
         "id": config["run"]["id"], "name": config["run"]["name"], "state": outcome,
         "step": STEPS[-1], "max_steps": STEPS[-1], "checkpoint": STEPS[-1], "world_size": 1,
@@ -121,7 +121,7 @@ def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
         "git": {"commit": "0" * 40, "dirty": False},
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
         "loss": losses[-1], "best": {"metric": "val/loss", "value": losses[-1], "step": STEPS[-1]},
-        "forked_from": None, "logged": summary(folder.metrics_path), "attempts": [vars(attempt)],
+        "forked_from": None, "logged": summary(folder.metrics_path), "attempts": [attempt],
     } | command_record(config, hydra)  # fmt: skip
     folder.record_path.write_text(json.dumps(record, indent=2) + "\n")
 
