@@ -51,6 +51,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    # A module of C++ would report what stays frozen, after the summary of the tests.
+    gc.unfreeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Tests that share a fixture of their module run in one process, so that it is made once. They

@@ -64,7 +64,7 @@ def test_a_changed_value_counts_from_the_checkpoint_on(tmp_path, case):
     assert runner.metrics(tmp_path / "straight") == runner.metrics(tmp_path / "stopped")
     assert runner.final_state(tmp_path / "straight") == runner.final_state(tmp_path / "stopped")
     if words is PLATEAU:
-        # Its rates follow from the losses, which are others alone.
+        # Plateau's rates follow from the losses, which differ in a run trained alone.
         return
     train(tmp_path / "alone", *words, *changed)
     alone, here = (runner.run_folder(tmp_path / name) for name in ("alone", "straight"))

@@ -124,7 +124,7 @@ class Batches:
         except StopIteration:
             batch = self._first_of_next_epoch()
         data_time.append(time.perf_counter() - start)
-        # One batch of unknown size makes the sum unknown.
+        # A batch of unknown size makes the sum unknown.
         if self.local_samples is not None:
             samples = samples_of_last_batch(self.source)
             self.local_samples = None if samples is None else self.local_samples + samples

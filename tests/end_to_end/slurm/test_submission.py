@@ -205,7 +205,7 @@ def test_a_wait_lasts_while_other_people_fill_the_limit(cluster, tmp_path):
     assert process.poll() is None and not jobs(cluster, outputs)
     cluster.run("scancel", first)
     wait_for(lambda: jobs(cluster, outputs), "the first run to be submitted")
-    # Their other job has the only place then.
+    # The other job of that user has the only place then.
     cluster.run(*manage, "modify", "qos", "shared", "set", "GrpSubmitJobs=1")
     wait_for(lambda: not jobs(cluster, outputs), "the first run to end")
     calls = sbatch.calls()

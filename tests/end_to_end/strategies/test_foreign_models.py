@@ -29,7 +29,7 @@ CHANGES = {
     "Foreign": ("", set()),
     "Renormed": ("table.weight", set(STRATEGIES)),
     "RenormedByHand": ("table", set(STRATEGIES)),
-    # Its layer is a unit, so the forward pass changes the shards.
+    # The layer of `Momentum` is a unit, so the forward pass changes the shards.
     "Momentum": ("slow.weight", GATHERING - {"units"}),
     "FrozenRenormed": ("table.weight", GATHERING),
 }

@@ -58,7 +58,7 @@ def test_each_record_is_read_once(tmp_path):
         (True, 0, None, (8, 12, 30)),  # It is at work.
         (False, 8, 20, (0, 12, 20)),
         (False, 12, 12, (0, 0, 0)),
-        # It stands for the steps that its run shares, also if it has trained none after them.
+        # A first attempt stands for the steps that its run shares, even if it trained no others.
         (True, 12, 20, (8, 12, 20)),
         (True, 12, 12, (8, 12, 12)),
     ],

@@ -26,7 +26,7 @@ def courses(record: RecordData, ignored: Collection[str]) -> dict[str, Course]:
     if get(named, "trainer.max_steps") is None and named:
         # Steps that follow from the data are not in the identity.
         named = with_steps(named, get(stretches[-1][1], "trainer.max_steps"))
-    # Hooks are no part of the identity.
+    # Hooks are not part of the identity.
     trees = [{**named, "hooks": stretches[-1][1].get("hooks")}, *(tree for _, tree in stretches)]
     differing = diff(*map(canonical, trees), ignored={*ignored, "hooks"})
     return {

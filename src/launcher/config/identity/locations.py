@@ -1,4 +1,4 @@
-"""The places of a project and its runs, which are no part of what a run is named by.
+"""The places of a project and its runs, which are not part of a run's identity.
 
 A reference that contains such a place (`${paths.outputs}/tokens`, `${hydra:runtime.cwd}/data`) is
 hashed without it, so that two clones of a project have equal ids. All others are hashed as they

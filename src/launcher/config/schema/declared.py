@@ -44,9 +44,9 @@ DECLARATIONS: dict[str, tuple[Any, Any]] = {
     "steered_by": ((), None),
     "at_the_end": ((), ()),
 }
-"""The values of a class that does not declare one, and of a class that cannot be read, or declares
-what is no literal of this type. It may train, change numbers, provide anything (None) and be
-steered by any metric (None)."""
+"""The value of each declaration for a class that leaves it out, and for a class that cannot be read
+or declares something other than a literal of this type. Such a class counts as one that trains,
+changes numbers, provides anything (None) and is steered by any metric (None)."""
 
 
 def declared(node: object, name: str) -> Any:

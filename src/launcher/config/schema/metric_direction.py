@@ -85,7 +85,8 @@ def sort_best_first(items: Iterable[T], value: Callable[[T], float | None], mode
 def meant_metrics(metric: str, logged: Iterable[str]) -> list[str]:
     """Return the logged names from which a metric differs by a slip.
 
-    That is its group, its case, `_`, `-` or `/`, or one letter. A digit is no slip: `top1`, `top5`.
+    A slip is another group, another case, `_`, `-` or `/`, or one letter. Another digit is not a
+    slip, since `top1` and `top5` are two metrics.
     """
     written = {_spelled(metric), _spelled(metric.partition("/")[2] or metric)}
 

@@ -22,15 +22,15 @@ NAMED = {"optimizer": {"lr": 0.1}, "trainer": {"max_steps": 20}}
         ([(0, 20, settings(0.1))], ""),
         ([(0, 8, settings(0.1)), (8, 20, settings(0.1, logging={"interval": 2}))], ""),
         ([(0, 8, settings(0.1)), (8, 20, settings(0.2))], "optimizer.lr=0.1 to step 8, then 0.2"),
-        # It was adopted: its identity is another one.
+        # An adopted run has another identity.
         ([(0, 20, settings(0.2))], "optimizer.lr=0.2"),
         (
             [(0, 20, settings(0.1)), (20, 40, settings(0.1, 40))],
             "trainer.max_steps=20 to step 20, then 40",
         ),
-        # It was rolled back, so the second attempt's steps are gone.
+        # A rollback has removed the second attempt's steps.
         ([(0, 8, settings(0.1)), (8, 20, settings(0.2)), (8, 20, settings(0.1))], ""),
-        # This attempt has trained nothing.
+        # The second attempt has trained nothing.
         ([(0, 8, settings(0.1)), (8, 8, settings(0.2)), (8, 20, settings(0.1))], ""),
         ([(0, 8, None)], ""),
     ],
