@@ -40,7 +40,7 @@ help:
 	@echo 'make clean        remove .venv, caches and builds (outputs/ stays)'
 
 train: $(VENV)/.installed-train
-	@[ -n "$(ARGS)" ] || echo 'The default experiment: 500 steps of a small GPT, 2 to 9 minutes on two cores. Ctrl-C saves; make train goes on.'
+	@[ -n "$(ARGS)" ] || echo 'The default experiment: 500 steps of a small GPT, 3 to 9 minutes on two cores. Ctrl-C saves, and make train resumes.'
 	$(VENV)/bin/python -m launcher $(ARGS)
 
 # Torch's own threads would only compete with the other tests for the cores.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.proof.guard import main
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def compare(
     from launcher.proof import commits
     from launcher.proof.code_copy import copy_commit, working_tree
     from launcher.proof.side import Preset
-    from launcher.proof.two_codes import IDENTICAL, REJECTED, compare_codes
+    from launcher.proof.two_codes import IDENTICAL, compare_codes
 
     function: Any = make_trainer
     here = working_tree()
@@ -55,11 +55,7 @@ def compare(
     file = Path(inspect.getfile(function)).resolve()
     if not file.is_relative_to(here.root):
         raise ConfigError(f"{function.__qualname__}: {file} is not in {here.root}.")
-    base = (
-        commits.base_of_change(here.root)
-        if against is None
-        else commits.resolve(here.root, against, "against")
-    )
+    base = commits.base_or(here.root, against, "against")
     name = function.__qualname__
     preset = Preset(name, (), steps, function=(str(file.relative_to(here.root)), name))
     with tempfile.TemporaryDirectory(prefix="launcher-guard-") as folder:

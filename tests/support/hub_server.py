@@ -8,13 +8,14 @@ import base64
 import hashlib
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import urlsplit
 
+from support.local_server import LocalServer
 
-class HubServer:
+
+class HubServer(LocalServer):
     """Used by `with`. `files` has what the repository holds, `commits` the summary of each."""
 
     def __init__(self, token: str) -> None:
@@ -24,17 +25,7 @@ class HubServer:
         self.blobs: dict[str, bytes] = {}
         self.commits: list[str] = []
         self.created: list[dict[str, Any]] = []
-        handler = type("Handler", (_Handler,), {"owner": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(_Handler)
 
     @property
     def sha(self) -> str:

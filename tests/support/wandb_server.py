@@ -11,7 +11,9 @@ import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
+
+from support.local_server import LocalServer
 
 PROJECT = {"id": "p1", "name": "project", "entity": {"id": "e1", "name": "me"}}
 INFO = {"cliVersionInfo": {"max_cli_version": "99"}, "latestLocalVersionInfo": None, "features": []}
@@ -25,7 +27,7 @@ VIEWER = {
 }
 
 
-class WandbServer:
+class WandbServer(LocalServer):
     """Used by `with`.
 
     `runs` has what arrived, by run id; `mode` is ok, 403, hang or "no uploads"; `stopped`: somebody
@@ -38,17 +40,7 @@ class WandbServer:
         self.artifacts: list[dict[str, Any]] = []
         self.mode, self.stopped = "ok", False
         self._lock = threading.RLock()
-        handler = type("Handler", (_Handler,), {"owner": self})
-        self._server = _Server(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(_Handler, _Server)
 
     def run(self, name: str) -> dict[str, Any]:
         empty = {"history": [], "events": [], "summary": {}, "config": {}, "started": False}

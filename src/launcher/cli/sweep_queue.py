@@ -159,9 +159,7 @@ class SweepQueue:
 
     def _look(self, ended: dict[int, int]) -> None:
         assert self.pool is not None
-        if any(
-            code - 128 in signals.HANDLED or -code in signals.HANDLED for code in ended.values()
-        ):
+        if any(map(has_got_signal, ended.values())):
             # SLURM signals all processes of its job, so the signal reaches this one too.
             time.sleep(SAME_SIGNAL)
             signals.check()

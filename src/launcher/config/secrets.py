@@ -136,17 +136,15 @@ def _issue(path: str, way: str) -> ConfigIssue:
 def _way_out(path: str, plain: Node) -> str:
     """Say how to give a secret to the part that needs it."""
     parent, _, name = path.rpartition(".")
-    if name.isdecimal() and isinstance(get(plain, parent), list):
-        variable, values = _variable(_name(parent)), get(plain, parent)
-        if _is_in(path, _as_written(plain)):
-            others = ",".join(["..."] * (len(values) - 1))
-            listed = f"{others}{',' if others else ''}${{oc.env:{variable}}}"
-            return f"export it as a variable, and use '{parent}=[{listed}]'."
+    values = get(plain, parent) if name.isdecimal() else None
+    key = parent if isinstance(values, list) else path
+    variable = _variable(_name(key))
+    if not _is_in(path, _as_written(plain)):
         return f"read it from the environment in the class, by os.environ['{variable}']."
-    variable = _variable(name)
-    if _is_in(path, _as_written(plain)):
-        return f"export it as a variable, and use '{path}=${{oc.env:{variable}}}'."
-    return f"read it from the environment in the class, by os.environ['{variable}']."
+    value = f"${{oc.env:{variable}}}"
+    if isinstance(values, list):
+        value = f"[{','.join(['...'] * (len(values) - 1) + [value])}]"
+    return f"export it as a variable, and use '{key}={value}'."
 
 
 def _name(path: str) -> str:

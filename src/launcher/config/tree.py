@@ -76,9 +76,7 @@ def of_the_run(tree: Node) -> Tree:
 
 def with_text_keys(tree: object) -> Any:
     """Return the tree with keys that are all text, such as `!!int 1` for the key 1, as in YAML."""
-    if isinstance(tree, Mapping):
-        return {_text_key(key): with_text_keys(value) for key, value in tree.items()}
-    return [with_text_keys(value) for value in tree] if isinstance(tree, list) else tree
+    return _map_keys(tree, _text_key)
 
 
 def _text_key(key: object) -> str:
@@ -87,14 +85,18 @@ def _text_key(key: object) -> str:
 
 def with_typed_keys(tree: object) -> Any:
     """The reverse of `with_text_keys`."""
-    if isinstance(tree, Mapping):
-        return {_typed_key(key): with_typed_keys(value) for key, value in tree.items()}
-    return [with_typed_keys(value) for value in tree] if isinstance(tree, list) else tree
+    return _map_keys(tree, _typed_key)
 
 
 def _typed_key(key: str) -> object:
     kind, _, text = key.partition(" ")
     return KEY_TYPES[kind](text) if kind in KEY_TYPES else key
+
+
+def _map_keys(tree: object, change: Callable[[Any], object]) -> Any:
+    if isinstance(tree, Mapping):
+        return {change(key): _map_keys(value, change) for key, value in tree.items()}
+    return [_map_keys(value, change) for value in tree] if isinstance(tree, list) else tree
 
 
 def flat(tree: Node, path: str = "") -> dict[str, object]:

@@ -24,8 +24,7 @@ from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.options import find_installed, main_folder, options, own_option
 from launcher.config.schema.declared import declared
 from launcher.config.schema.matters_from import CODE_PATH
-from launcher.config.schema.signature import NAMED
-from launcher.config.schema.source import Definition, NotFound, Unresolvable, locate
+from launcher.config.schema.signature import place_of_definition
 from launcher.config.schema.validate import GROUPS
 from launcher.config.settings import CompileSettings
 from launcher.config.tree import Tree, is_interpolation, nest, walk
@@ -99,10 +98,10 @@ def code_in(tree: object) -> Iterator[str]:
     keys = code_keys() | {
         f"{path}.{key}" for path, node in installed.items() for key in declared(node, "code_keys")
     }
+    targets = own_targets() | installed_targets()
     for path, value in walk(tree, lists=True):
         name = path.rpartition(".")[2]
         if name == TARGET:
-            targets = own_targets() | installed_targets()
             is_code = not isinstance(value, str) or value not in targets
         elif path in keys or (path.startswith(SOURCES) and f"data.{name}" in keys):
             is_code = bool(value)
@@ -154,13 +153,8 @@ def installed_targets() -> frozenset[str]:
 
 def _is_defined_in(package: str, target: str) -> bool:
     """Return whether a class or function is a package's own, not one that it imports."""
-    try:
-        definition = locate(target)
-    except (NotFound, Unresolvable, RecursionError):
-        return False
-    if not (isinstance(definition, Definition) and isinstance(definition.node, NAMED)):
-        return False
-    return is_within(definition.module.name, [package])
+    place = place_of_definition(target)
+    return place is not None and is_within(place[0], [package])
 
 
 def _installed_nodes(tree: object) -> Iterator[tuple[str, Mapping[str, Any]]]:

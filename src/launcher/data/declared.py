@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import pickle
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -21,11 +22,13 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from launcher.errors import ConfigError
 from launcher.process.object_marks import Restored
+from launcher.process.object_walk import ARRAYS, CONTAINERS, GENERATORS, PLAIN
 
 logger = logging.getLogger("launcher")
 State = dict[str, Any]
 """The state of a loader or of a dataset."""
-GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+SAMPLES = frozenset({*PLAIN, *ARRAYS, *CONTAINERS})
+"""Types that declare nothing, and of which a list of samples may have millions."""
 DATASETS = ("dataset", "datasets")
 """Attributes that have the datasets inside another one."""
 SAMPLERS = ("sampler", "batch_sampler", "base_sampler")
@@ -99,16 +102,16 @@ def outermost(dataset: object, has: Has) -> dict[str, Any]:
 def _walk(dataset: object, has: Has) -> Iterator[tuple[str, Any]]:
     """Yield a dataset and those inside it with their paths, each once, down to the outermost."""
     seen: set[int] = set()
-    waiting: list[tuple[str, object]] = [("", dataset)]
+    waiting: deque[tuple[str, object]] = deque([("", dataset)])
     while waiting:
-        path, value = waiting.pop(0)
+        path, value = waiting.popleft()
         if id(value) in seen:
             continue
         seen.add(id(value))
         yield path, value
         if not has(value):
             inner = {n: item for n, item in attributes(value).items() if _is_data(n, item)}
-            waiting += [(f"{path}.{name}", item) for name, item in _each(inner)]
+            waiting.extend((f"{path}.{name}", item) for name, item in _each(inner))
 
 
 def _is_data(name: str, value: object) -> bool:
@@ -116,14 +119,17 @@ def _is_data(name: str, value: object) -> bool:
 
 
 def _each(named: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield the items of lists and dicts in place of them."""
+    """Yield the items of lists and dicts in place of them, without samples."""
     for name, value in named.items():
+        items: Iterable[tuple[object, object]]
         if isinstance(value, list | tuple):
-            yield from ((f"{name}.{number}", item) for number, item in enumerate(value))
+            items = enumerate(value)
         elif isinstance(value, dict):
-            yield from ((f"{name}.{key}", item) for key, item in value.items())
+            items = value.items()
         else:
             yield name, value
+            continue
+        yield from ((f"{name}.{key}", item) for key, item in items if type(item) not in SAMPLES)
 
 
 def attributes(owner: object) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from launcher.data.batch_samples import NotedSizes
 from launcher.data.declared import (
-    GENERATORS,
     State,
     add_restored,
     epoch_owners,
@@ -37,6 +36,7 @@ from launcher.data.declared import (
 from launcher.data.iterable import length
 from launcher.data.workers import begin_pass
 from launcher.process.object_marks import Restored
+from launcher.process.object_walk import GENERATORS
 from launcher.process.ranks import world_size
 from launcher.process.rng import call_isolated, host_state, host_tree, restore_rng
 

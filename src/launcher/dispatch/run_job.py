@@ -53,9 +53,8 @@ def dispatch_run(run: RunConfig) -> object:
 
 def check_checkpoints_link(run: RunConfig) -> None:
     """Check that `checkpoints`, if it leads elsewhere, leads to a place of `hooks.*.path`."""
-    configurations = flat(run.plain), RunOnDisk.read(run.folder).settings
-    if all(map(run.folder.has_foreign_checkpoints, configurations)):
-        link = run.folder.checkpoints
+    is_foreign, link = run.folder.has_foreign_checkpoints, run.folder.checkpoints
+    if is_foreign(flat(run.plain)) and is_foreign(RunOnDisk.read(run.folder).settings):
         raise ConfigError(
             f"hooks.checkpointing.path: {link} is a link to {os.path.realpath(link)}, which neither"
             " the command nor the run names; set the key to the folder of the checkpoints of all"

@@ -118,7 +118,7 @@ def select_samples(batch: object, chosen: torch.Tensor) -> Any:
     if isinstance(batch, Mapping):
         return {key: select_samples(value, chosen) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
-        if isinstance(batch[0], str | bytes):
+        if batch and isinstance(batch[0], str | bytes):
             return [batch[int(index)] for index in chosen]
         items = [select_samples(item, chosen) for item in batch]
         return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)

@@ -71,7 +71,7 @@ class ThroughputHook(IntervalHook):
         if not self._has_measured:
             self._measure(trainer)
         if self._since is None:
-            self._restart(trainer)
+            self._restart(trainer, _samples(trainer))
         super().on_after_step(trainer)
 
     def _measure(self, trainer: TrainerView) -> None:
@@ -114,8 +114,8 @@ class ThroughputHook(IntervalHook):
             torch.cuda.synchronize(trainer.device)
         return self._clock()
 
-    def _restart(self, trainer: TrainerView) -> None:
-        self._since = self._now(trainer), trainer.step, _samples(trainer)
+    def _restart(self, trainer: TrainerView, samples: int | None) -> None:
+        self._since = self._now(trainer), trainer.step, samples
         self._targets, self._paused = None, 0.0
 
     def report(self, trainer: TrainerView) -> None:
@@ -141,7 +141,7 @@ class ThroughputHook(IntervalHook):
                 records["mfu"] = tflops / (ranks.world_size() * self.peak_tflops)
         if records:
             trainer.log({"throughput": records})
-        self._restart(trainer)
+        self._restart(trainer, samples)
 
     def _own_targets(self) -> float | None:
         return None if self._targets is None else float(self._targets)

@@ -59,6 +59,12 @@ def declared_method(model: nn.Module, name: str, key: str = "model") -> Callable
     return None
 
 
+def declared_units(model: nn.Module) -> list[nn.Module]:
+    """Return the units of a model's declared `shard_units()`, or none."""
+    units_of = declared_method(model, "shard_units")
+    return [] if units_of is None else list(units_of())
+
+
 def check_declared(model: nn.Module, key: str = "model", names: Iterable[str] = METHODS) -> None:
     """Check that a model declares each of its methods with one of these names."""
     for name in names:

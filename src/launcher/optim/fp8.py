@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from launcher.errors import ConfigError
-from launcher.models.declared import declared_method
+from launcher.models.declared import declared_units
 from launcher.models.quiet_import import import_quietly
 from launcher.optim.precision import Precision
 
@@ -64,10 +64,7 @@ class Fp8(Precision):
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Linear]:
-    units_of = declared_method(model, "shard_units")
-    if units_of is None:
-        return
-    for unit in units_of():
+    for unit in declared_units(model):
         for layer in unit.modules():
             # A subclass has a `forward` of its own, or is not called, as in nn.MultiheadAttention.
             if type(layer) is nn.Linear and not any(size % MULTIPLE for size in layer.weight.shape):

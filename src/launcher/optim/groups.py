@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
-from launcher.models.declared import declared_method
+from launcher.models.declared import declared_units
 from launcher.types import ParameterKind
 
 NO_DECAY: tuple[ParameterKind, ...] = ("norms", "biases")
@@ -48,8 +48,7 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
     They are the matrices of the model's declared `shard_units()`, else all but embeddings. The
     last linear layer is left out, unless it is within a block.
     """
-    units_of = declared_method(model, "shard_units")
-    units = [] if units_of is None else list(units_of())
+    units = declared_units(model)
     linears = [part for part in model.modules() if isinstance(part, nn.Linear)]
     last = linears[-1:] if not units or linears[-1:] == [_last_layer(units[-1])] else []
     outer = {id(p) for part in last for p in part.parameters()}

@@ -56,9 +56,11 @@ def open_file(path: str | os.PathLike[str], follow: bool = False) -> io.Buffered
 def read_file(path: str | os.PathLike[str], follow: bool = False) -> bytes:
     """Read all of a file, see `open_file`, of at most `MAX_BYTES`."""
     with open_file(path, follow) as file:
-        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_BYTES:
             raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES >> 20} MiB", os.fspath(path))
-        return file.read(MAX_BYTES)
+        # `read(n)` allocates n bytes at once, so the bound is not passed to it.
+        return file.read(size)
 
 
 def remove_empty(*folders: Path) -> None:

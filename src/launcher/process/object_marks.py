@@ -247,13 +247,16 @@ def _is_in(leaf: Leaf, state: object, explained: frozenset[str]) -> bool:
     An entry that has the name of another attribute is of that one.
     """
     name, value = _bare(leaf.name), _value_of(leaf.value)
+    is_plain = isinstance(leaf.value, PLAIN)
     explained = explained.difference(map(_bare, leaf.path.split(".")))
     waiting: list[object] = [state]
     for _ in range(MAX_ELEMENTS):
         if not waiting:
             return False
         part = waiting.pop()
-        if value is not None and _value_of(part) == value:
+        # A plain value has no equal among containers, which take long to describe.
+        is_comparable = isinstance(part, PLAIN) or not is_plain
+        if value is not None and is_comparable and _value_of(part) == value:
             return True
         if isinstance(part, Mapping):
             names = {_bare(str(key)): item for key, item in part.items()}
@@ -267,14 +270,13 @@ def _is_in(leaf: Leaf, state: object, explained: frozenset[str]) -> bool:
 
 def _value_of(value: object) -> object:
     """Describe a value and its copy in a state alike, or return None."""
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return repr(value.get_state(legacy=False))
+    if isinstance(value, np.random.Generator | np.random.RandomState):
+        return generator_state(value)
     if isinstance(value, torch.Generator):
         return _value_of(value.get_state())
     if isinstance(value, random.Random):
-        return _listed(generator_state(value))
+        state = generator_state(value)
+        return None if state is None else _listed(state)
     if isinstance(value, torch.Tensor):
         is_small = value.numel() <= MAX_STATE
         return _listed(value.detach().reshape(-1).tolist()) if is_small else None

@@ -86,13 +86,8 @@ class Leaf:
 
 @dataclass
 class Walk:
-    """One walk, breadth first, so that what is cut is the deepest.
+    """One walk, breadth first, so that what is cut is the deepest."""
 
-    Args:
-        skipped: ids of objects that are not entered.
-    """
-
-    skipped: frozenset[int] = frozenset()
     clock: Clock = time.thread_time
     max_objects: int = MAX_OBJECTS
     max_seconds: float = MAX_SECONDS
@@ -122,7 +117,7 @@ class Walk:
         self, path: str, value: Any, owners: tuple[int, ...], is_root: bool
     ) -> Iterator[Leaf]:
         is_leaf = isinstance(value, (*PLAIN, *ARRAYS))
-        if not is_leaf and (id(value) in self._seen or id(value) in self.skipped):
+        if not is_leaf and id(value) in self._seen:
             return
         self._seen.add(id(value))
         if is_leaf or isinstance(value, GENERATORS) or is_iterator(value):

@@ -15,6 +15,7 @@ from launcher.errors import ConfigError
 from launcher.process.git import list_files, run_git
 from launcher.rundir.imported_sources import PACKAGE_FOLDERS
 from launcher.rundir.provenance import SNAPSHOT
+from launcher.rundir.repositories import top_of
 from launcher.slurm.snapshot import copy_file, list_ignored_modules
 
 GITLINK = "160000"
@@ -115,13 +116,13 @@ def _join(names: set[str]) -> str:
 
 def working_tree() -> Code:
     """Return the code in the repository of the current folder."""
-    top = run_git(Path.cwd(), "rev-parse", "--show-toplevel")
+    top = top_of(Path.cwd())
     if top is None:
         raise ConfigError(
             "guard: the current folder is not in a git repository, so there is no other code to"
             " compare with; use --locked, or run git init and commit."
         )
-    root = Path(os.fsdecode(top).strip()).resolve()
+    root = top.resolve()
     here = Path.cwd().resolve().relative_to(root)
     folders = dict.fromkeys(
         folder.relative_to(root)

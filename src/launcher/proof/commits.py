@@ -35,16 +35,25 @@ def base_of_change(root: Path) -> str:
     base = None if branch is None else git(root, "merge-base", branch, "HEAD")
     if base not in (None, head):
         return str(base)
-    if base is None and git(root, "rev-parse", "--is-shallow-repository") == "true":
+    if base is None and _is_shallow(root):
         raise _shallow()
-    if git(root, "diff", "--quiet", "HEAD") is None:
+    if not is_equal_tree(root, "HEAD"):
         return head
     previous = git(root, "rev-parse", "--verify", "--quiet", "HEAD~1")
     if previous is None:
-        if git(root, "rev-parse", "--is-shallow-repository") == "true":
+        if _is_shallow(root):
             raise _shallow()
         raise ConfigError("guard: HEAD is the first commit, so there is nothing to compare with.")
     return previous
+
+
+def base_or(root: Path, against: str | None, option: str) -> str:
+    """Return the commit that an option names, or the base of the change."""
+    return base_of_change(root) if against is None else resolve(root, against, option)
+
+
+def _is_shallow(root: Path) -> bool:
+    return git(root, "rev-parse", "--is-shallow-repository") == "true"
 
 
 def _shallow() -> ConfigError:

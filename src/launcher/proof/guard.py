@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.proof import commits
 from launcher.proof.code_copy import Code, copy_commit, working_tree
@@ -20,7 +20,7 @@ from launcher.proof.guard_bisect import GuardBisect
 from launcher.proof.guard_file import FILE, STEPS, EqualPresets, read_file
 from launcher.proof.guard_lock import LOCK, GuardLock
 from launcher.proof.side import NotTrained, Preset, new_folder, stop_all, train
-from launcher.proof.two_codes import DIFFERENT, IDENTICAL, REJECTED, Verdict, compare_codes
+from launcher.proof.two_codes import DIFFERENT, IDENTICAL, Verdict, compare_codes
 
 INTERRUPTED = 130
 
@@ -124,12 +124,7 @@ class Guard:
 
     def _compare(self, here: Code) -> int:
         """Compare with the other commit, and presets with each other; return the exit code."""
-        against = self.arguments.against
-        base = (
-            commits.base_of_change(here.root)
-            if against is None
-            else commits.resolve(here.root, against, "--against")
-        )
+        base = commits.base_or(here.root, self.arguments.against, "--against")
         name = commits.describe(here.root, base)
         if not commits.is_equal_tree(here.root, base):
             print(f"Against {name}.", file=sys.stderr, flush=True)

@@ -3,11 +3,11 @@
 import sys
 from pathlib import Path
 
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.proof import commits
 from launcher.proof.code_copy import Code, copy_commit
 from launcher.proof.side import NotTrained, Preset, Side, new_folder, train
-from launcher.proof.two_codes import IDENTICAL, REJECTED, Verdict, compare_sides
+from launcher.proof.two_codes import IDENTICAL, Verdict, compare_sides
 
 
 class GuardBisect:
@@ -21,6 +21,7 @@ class GuardBisect:
 
     def __init__(self, here: Code, names: list[str], root: Path):
         self.here, self.root = here, root
+        self.copies: dict[str, Code] = {}
         self.good = commits.resolve(here.root, names[0], "--bisect")
         self.bad = commits.resolve(here.root, [*names, "HEAD"][1], "--bisect")
         if not commits.is_ancestor(here.root, self.good, self.bad):
@@ -68,7 +69,9 @@ class GuardBisect:
         return commits.describe(self.here.root, commit)
 
     def _copy(self, commit: str) -> Code:
-        return copy_commit(self.here, commit, new_folder(self.root) / "code")
+        if commit not in self.copies:
+            self.copies[commit] = copy_commit(self.here, commit, new_folder(self.root) / "code")
+        return self.copies[commit]
 
     def _report(self, outcome: str, commit: str) -> None:
         print(f"{outcome:8}{self._name(commit)}", file=sys.stderr, flush=True)

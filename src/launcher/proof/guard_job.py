@@ -46,8 +46,10 @@ def run_scratch(run: RunConfig, request: Mapping[str, Any]) -> None:
     from launcher.dispatch.start import start_run
 
     steps, root = request["steps"], Path(request["root"])
-    # A state with the run's id is no difference.
-    config = dict(run.replace({**lowered(run.plain, steps), "run.id": "guard"}).stored)
+    # A shorter training for a closer look has the intervals of the whole one.
+    intervals = lowered(run.plain, request["longest"])
+    # The same id for both keeps it from being a difference where a hook stores it.
+    config = dict(run.replace({**intervals, "run.id": "guard"}).stored)
     traced = {**request["hook"], "folder": str(root / "trace")}
     config["hooks"] = {**config["hooks"], "guard_trace": traced}
     ranks = run.plain["dispatch"].get("nproc")

@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from launcher.errors import ConfigError
+from launcher.errors import REJECTED, ConfigError
 from launcher.process.files import replace_file
 from launcher.proof.code_copy import Code
 from launcher.proof.side import NotTrained, Preset, Side, new_folder, train
-from launcher.proof.two_codes import DIFFERENT, IDENTICAL, REJECTED, Verdict
+from launcher.proof.two_codes import DIFFERENT, IDENTICAL, Verdict
 from launcher.rundir.provenance import describe_machine
 
 LOCK = Path("guard.lock")

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,17 +103,14 @@ class ScratchRun(Traced):
         from launcher.config.schema.checks import checkpointing
 
         hooks = {name: dict(hook) for name, hook in self.config["hooks"].items() if hook}
+        saving = None if self.save_at is None else checkpointing({"hooks": hooks})
         for name, hook in hooks.items():
             if "path" in hook and is_outside(self.folder.path, hook["path"]):
                 hook["path"] = str(name)
             if "load" in hook:
                 hook["load"] = "auto"
-        saving = checkpointing({"hooks": hooks})
-        if saving is not None and self.save_at is not None:
-            hooks = {
-                name: {**hook, "keep_steps": [self.save_at]} if hook is saving else hook
-                for name, hook in hooks.items()
-            }
+            if hook is saving:
+                hook["keep_steps"] = [self.save_at]
         if self.is_traced:
             trace = "launcher.proof.trace.TraceHook"
             hooks["proof_trace"] = {"_target_": trace, "folder": str(self.trace)}
@@ -156,13 +154,18 @@ def is_outside(folder: Path, path: object) -> bool:
     return "://" in text or not inner.is_relative_to(folder)
 
 
-def run_job(file: Path, log: Path) -> int:
-    """Run the job of a file in a process, and return its exit code."""
-    env = {
+def without_job(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that neither a rank nor a SLURM job has set."""
+    return {
         name: value
-        for name, value in os.environ.items()
+        for name, value in variables.items()
         if name not in RANK_VARIABLES and not name.startswith(SLURM_PREFIX)
     }
+
+
+def run_job(file: Path, log: Path) -> int:
+    """Run the job of a file in a process, and return its exit code."""
+    env = without_job(os.environ)
     log.unlink(missing_ok=True)
     process = start_child([*ENTRY, "job", str(file)], log, env)
     try:

@@ -17,10 +17,9 @@ import yaml
 from launcher.errors import REJECTED
 from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.plural import plural
-from launcher.process.process_id import RANK_VARIABLES
 from launcher.proof import guard_job
 from launcher.proof.code_copy import Code
-from launcher.proof.scratch_run import LAST_LINES, LOG_PREFIX, SLURM_PREFIX, Traced
+from launcher.proof.scratch_run import LAST_LINES, LOG_PREFIX, Traced, without_job
 from launcher.rundir.folder import RunFolder, step_name
 from launcher.rundir.provenance import MACHINE
 
@@ -160,6 +159,7 @@ def train(
         "overrides": preset.typed(),
         "config_dir": None if options is None else str(options),
         "steps": steps,
+        "longest": preset.steps,
         "root": str(root),
         "label": preset.name,
         "hook": {"_target_": HOOK, "keep": keep},
@@ -183,11 +183,7 @@ def train(
 
 def _run(arguments: Sequence[str], log: Path, code: Code) -> int:
     """Run `guard_job` in the working folder with the code of a side; return its exit code."""
-    env = {
-        name: value
-        for name, value in code.environment().items()
-        if name not in RANK_VARIABLES and not name.startswith(SLURM_PREFIX)
-    }
+    env = without_job(code.environment())
     process = start_child([sys.executable, guard_job.__file__, *arguments], log, env)
     _running.add(process)
     if _stopped.is_set():

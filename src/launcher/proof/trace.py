@@ -7,7 +7,7 @@ import math
 import random
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from launcher.resume.unstored import roots, stored_in_model
 from launcher.strategies.checksum import checksum
 from launcher.strategies.weights import unwrap
 
-CONTAINERS = (Mapping, Sequence, set, frozenset, deque)
 NUMBERS = (bool, int, float, np.generic, itertools.count)
 VALUES = (*NUMBERS, str, bytes, torch.Tensor, np.ndarray, type(None))
 DEPTH = 6

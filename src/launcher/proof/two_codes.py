@@ -1,10 +1,13 @@
 """A preset trained with two codes, and what is found about it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.config.identity.difference import is_within
+from launcher.config.tree import leaves
+from launcher.errors import REJECTED
 from launcher.process.plural import plural
 from launcher.proof.code_copy import Code
 from launcher.proof.commits import git
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
 
 IDENTICAL = 0
 DIFFERENT = 1
-REJECTED = 2
 OF_THE_FOLDER = ("paths", "run", "hooks.guard_trace")
 """Keys that differ because the two trainings have folders of their own."""
 MAX_SHOWN = 4
@@ -107,25 +109,16 @@ def _look_closer(
 
 def list_changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return a line with the keys of the configuration whose values differ, or none."""
-    then, now = dict(_flatten(old)), dict(_flatten(new))
+    then, now = leaves(old), leaves(new)
     texts = [
         f"{key}: {then.get(key, 'not set')} -> {now.get(key, 'not set')}"
         for key in {**then, **now}
-        if then.get(key) != now.get(key)
-        and not any(key == part or key.startswith(f"{part}.") for part in OF_THE_FOLDER)
+        if then.get(key) != now.get(key) and not is_within(key, OF_THE_FOLDER)
     ]
     if not texts:
         return []
     more = f", and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
     return [f"configuration: {', '.join(texts[:MAX_SHOWN])}{more}"]
-
-
-def _flatten(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    if isinstance(node, Mapping) and node:
-        for key, value in node.items():
-            yield from _flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
 
 
 def _data_changes(old: Code, new: Code, config: Mapping[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from launcher.config.identity.difference import Differences, in_a_line, is_withi
 from launcher.config.schema.checks import checkpointing
 from launcher.config.schema.signature import defined_as
 from launcher.config.tree import Node, nest
-from launcher.process.files import fsync_file, replace_file
+from launcher.process.files import fsync_file, read_file, replace_file
 from launcher.resume.common_steps import common_steps, comparable, obstacles
 from launcher.resume.trainer import Resumable, name_by_class
 from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
@@ -92,7 +92,10 @@ class Source:
     def tidy(self) -> None:
         """Delete the checkpoints that a completed run has kept for runs which have started."""
         leaves = nest(self.record["config"])["run"].get("leaves") or {}
-        if not leaves or RunOnDisk.read(self.run).recorded_state != "completed":
+        if not leaves:
+            return
+        stored = RunOnDisk.read(self.run)
+        if stored.recorded_state != "completed":
             return
         newest = self.parts[-1].settings or {}
         settings = checkpointing(newest) or {}
@@ -101,7 +104,7 @@ class Source:
         waiting = steps_to_await(
             self.run.path.parent, {int(step): ids for step, ids in leaves.items()}
         )
-        store = CheckpointStore(self.run.checkpoints, names=RunOnDisk.read(self.run).names)
+        store = CheckpointStore(self.run.checkpoints, names=stored.names)
         store.tidy(max(store.steps()), Retention(**options, awaited=lambda: waiting))
 
 
@@ -285,7 +288,7 @@ class SharedStart:
         source, step = self.source, self.source.step
         for name in LINES:
             if (file := source.run.path / name).exists():
-                replace_file(workspace / name, b"".join(_copy_lines(file.read_bytes(), step)))
+                replace_file(workspace / name, b"".join(_copy_lines(read_file(file), step)))
         # A link in a folder of somebody else may lead to any folder of the reader.
         images = Path(os.path.realpath(source.run.path), "images")
         for folder in source.run.path.glob("images/*"):
@@ -304,7 +307,7 @@ class SharedStart:
         files = [write_file(folder / "config.yaml", [self.texts["config.yaml"].encode()])]
         if states:
             for file in path.glob("rank-*.json"):
-                tree = json.loads(file.read_bytes())
+                tree = json.loads(read_file(file, follow=True))
                 tree["hooks"] = with_states(tree["hooks"], states)
                 files.append(write_json(folder / file.name, tree))
         own = [entry.name for entry in files]
@@ -355,7 +358,7 @@ def with_states(hooks: States, states: States) -> States:
 
 
 def _read_hooks(path: Path) -> States:
-    hooks: States = json.loads((path / "rank-00000.json").read_bytes())["hooks"]
+    hooks: States = json.loads(read_file(path / "rank-00000.json", follow=True))["hooks"]
     return hooks
 
 

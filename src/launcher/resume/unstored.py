@@ -84,7 +84,8 @@ def roots(trainer: Resumable) -> dict[str, object]:
     loader: Any = trainer.data_loader
     found: dict[str, object] = {}
     if is_of_launcher(loader):
-        found["data"] = trainer.context.data
+        data = trainer.context.data
+        found["data"] = None if is_of_launcher(data) else data
         found["data.dataset"] = getattr(loader, "dataset", None)
         found["data.collate_fn"] = getattr(loader, "collate", None)
     else:
@@ -92,14 +93,10 @@ def roots(trainer: Resumable) -> dict[str, object]:
     found |= {"model": unwrap(trainer.model), "optimizer": trainer.optimizer}
     found["scheduler"] = trainer.lr_scheduler
     for name, hook in name_by_class(trainer.hooks):
-        found[f"hooks.{name}"] = hook
+        if not is_of_launcher(hook):
+            found[f"hooks.{name}"] = hook
     found["trainer"] = trainer.own_attributes()
-    is_users = {name: part for name, part in found.items() if part is not None}
-    return {n: p for n, p in is_users.items() if n.startswith("data.") or not _is_ours(n, p)}
-
-
-def _is_ours(name: str, part: object) -> bool:
-    return name.startswith(("hooks", "data")) and is_of_launcher(part)
+    return {name: part for name, part in found.items() if part is not None}
 
 
 def restored_by(

@@ -117,8 +117,10 @@ def outside_places(folder: Path, settings: Mapping[str, Any]) -> list[Path]:
 
 def leads_out(entry: Path, folder: Path) -> bool:
     """Return whether a path in a folder is a link to a place outside."""
+    if not entry.is_symlink():
+        return False
     target, inside = os.path.realpath(entry), os.path.realpath(folder)
-    return entry.is_symlink() and not Path(target).is_relative_to(inside)
+    return not Path(target).is_relative_to(inside)
 
 
 def is_copy(folder: Path, written_for: str | None) -> bool:

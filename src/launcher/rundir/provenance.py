@@ -78,7 +78,7 @@ def code_that_trains() -> dict[str, object] | None:
     Repositories of imported files, other than the current folder's, have theirs in `repositories`.
     """
     state = own_state()
-    files = files_outside_snapshot().values()
+    files = outside_snapshot(imported_files()).values()
     others = {str(folder): git_state(folder) for folder in other_repositories(files)}
     if not others:
         return state
@@ -101,11 +101,11 @@ def snapshot_file() -> Path | None:
     return None if file is None or not os.path.exists(file) else Path(file)
 
 
-def files_outside_snapshot() -> dict[str, str]:
-    """Return the files that this process has imported, see `imported_files`."""
-    files, snapshot = imported_files(), snapshot_file()
+def outside_snapshot(files: Mapping[str, str]) -> dict[str, str]:
+    """Return the files that are not part of the snapshot which this process runs."""
+    snapshot = snapshot_file()
     if snapshot is None:
-        return files
+        return dict(files)
     return {
         name: file for name, file in files.items() if not Path(file).is_relative_to(snapshot.parent)
     }

@@ -18,7 +18,7 @@ from pathlib import Path
 from launcher.process.files import replace_file
 from launcher.process.git import list_submodules, list_untracked, run_git
 from launcher.rundir.imported_sources import imported_files
-from launcher.rundir.provenance import files_outside_snapshot, snapshot_file
+from launcher.rundir.provenance import outside_snapshot, snapshot_file
 from launcher.rundir.repositories import other_repositories, top_of
 from launcher.rundir.secret_patterns import SECRET_TEXT
 
@@ -72,18 +72,18 @@ def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] |
     assert process.stdin is not None
     # The writer may have ended, and then nothing is written.
     with suppress(OSError), process.stdin as words:
-        words.write(json.dumps([imported_files(), files_outside_snapshot()]).encode())
+        words.write(json.dumps(imported_files()).encode())
     atexit.register(process.wait)
     return process
 
 
 def _write(folder: Path, outputs: Path) -> None:
-    files, outside = json.load(sys.stdin)
+    files = json.load(sys.stdin)
     # The run's own files are more important, and it reports a full disk itself.
     with suppress(OSError):
         for old in folder.glob(OTHERS):
             old.unlink()
-        for number, other in enumerate(other_repositories(outside.values()), 1):
+        for number, other in enumerate(other_repositories(outside_snapshot(files).values()), 1):
             repository = REPOSITORY.encode() + os.fsencode(other) + b"\n"
             replace_file(
                 folder / OTHERS.replace("*", str(number)),

@@ -76,8 +76,6 @@ class Trial:
     curve: Curve = field(default_factory=Curve)
     reason: str | None = None
     logged: tuple[str, ...] = ()
-    saved_step: int = 0
-    """The step of the newest checkpoint, from which the trial is started again."""
     stored: StoredRun | None = None
     value: float = math.nan
     """The objective's value so far, or NaN without one."""
@@ -121,11 +119,15 @@ class Trial:
     def look_at(self, run: StoredRun) -> None:
         self.stored = run
         self.state, self.step = run.recorded_state, run.step
-        self.saved_step = run.folder.newest_step()
         history = History.of(run.folder)
         self.curve = curve_of(history, self.goal.objective)
         self.value, self.logged = self.value_until(), tuple(history.metrics)
         self.reason = run.attempt.get("reason")
+
+    @property
+    def saved_step(self) -> int:
+        """The step of the newest checkpoint, from which the trial is started again."""
+        return 0 if self.stored is None else self.stored.folder.newest_step()
 
     @property
     def status(self) -> Status:

@@ -280,8 +280,8 @@ class Search:
                 f" {job.run}: the configuration was changed while the study ran; undo that, or"
                 " search under another name with hpo.name=<name>."
             )
-        self.runner.start(trial.number, job.config.replace({"trainer.pause_at": trial.target}))
         how = self.runner.describe_start(trial.saved_step)
+        self.runner.start(trial.number, job.config.replace({"trainer.pause_at": trial.target}))
         self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 
     def _look(self, ended: dict[int, int]) -> None:

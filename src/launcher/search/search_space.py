@@ -15,7 +15,7 @@ from optuna.distributions import (
 
 from launcher.config.compose.grid import list_values
 from launcher.config.messages import hint, show, to_override_text
-from launcher.config.tree import Node, leaves
+from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 from launcher.rundir.secret_patterns import holds_secret
 from launcher.runs.trials import Value, round_value
@@ -23,11 +23,16 @@ from launcher.runs.trials import Value, round_value
 Space = dict[str, BaseDistribution]
 
 
-def read_space(loader: Any, arguments: Sequence[str], ranges: Node) -> tuple[Space, list[str]]:
+def read_space(loader: Any, arguments: Sequence[str], ranges: object) -> tuple[Space, list[str]]:
     """Return the search space, and the overrides that all trials share.
 
     A key of `ranges` that the command line sets is not in the space.
     """
+    if not isinstance(ranges, Mapping):
+        raise ConfigError(
+            f"hpo.space={show(ranges)}: should be a mapping of keys to ranges; e.g."
+            " hpo.space.optimizer.lr='interval(0.01,0.1)'."
+        )
     parser = OverridesParser.create(config_loader=loader)
     for setting in parser.parse_overrides([text for text in arguments if is_setting(text)]):
         if setting.is_sweep_override():

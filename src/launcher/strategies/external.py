@@ -22,6 +22,7 @@ from launcher.strategies.weights import (
     MODEL,
     exchanges_gradients,
     is_fully_sharded,
+    layers,
     load_model_tensors,
     reject_misfits,
     unwrap,
@@ -48,10 +49,12 @@ class ExternalStrategy(NativeStrategy):
         self.precision = precision
         self.device = device
         self.attach(model, optimizer, scaler)
-        wrapper: Any = None if plan.sync_every_micro_batch else model
-        self._no_sync = wrapper.no_sync if exchanges_gradients(wrapper) else None
-        is_sharded = wrapper is not None and is_fully_sharded(wrapper)
-        self._set_sync = wrapper.set_requires_gradient_sync if is_sharded else None
+        # A compiled model wraps the module that exchanges gradients.
+        wrappers: list[Any] = [] if plan.sync_every_micro_batch else list(layers(model))
+        self._no_sync = next((m.no_sync for m in wrappers if exchanges_gradients(m)), None)
+        self._set_sync = next(
+            (m.set_requires_gradient_sync for m in wrappers if is_fully_sharded(m)), None
+        )
         self._syncs = True
         self._strict = getattr(state_dict_options, "strict", True)
         self._ignores_frozen = getattr(state_dict_options, "ignore_frozen_params", False)

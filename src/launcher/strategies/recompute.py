@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from launcher.errors import ConfigError
-from launcher.models.declared import declared_method
+from launcher.models.declared import declared_units
 from launcher.process.plural import plural
 
 
@@ -20,8 +20,7 @@ def recompute_units(model: nn.Module, every: int) -> None:
     block's call (gathering its weights) run outside of it.
     """
     key = f"trainer.activation_checkpointing={'full' if every == 1 else every}"
-    units_of = declared_method(model, "shard_units")
-    units = [] if units_of is None else list(units_of())
+    units = declared_units(model)
     if not units:
         raise ConfigError(
             f"{key}: {type(model).__name__} has no shard_units() to recompute; use none."

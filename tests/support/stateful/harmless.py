@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from launcher import BaseHook
 from support.stateful.case import BATCH, SIZE, Net, Parts, Rows, harmless
-from support.stateful.losing import Counting, Noisy
+from support.stateful.losing import Counting, Noisy, Warming
 
 
 @harmless
@@ -621,17 +621,7 @@ def schedule_with_attributes() -> Parts:
 
 @harmless
 def optimizer_with_its_state() -> Parts:
-    class Warming(torch.optim.SGD):
-        def __init__(self, params: Any) -> None:
-            super().__init__(params, lr=0.05)
-            self.updates = 0
-
-        def step(self, closure: Any = None) -> Any:
-            self.updates += 1
-            for group in self.param_groups:
-                group["lr"] = 0.05 / self.updates
-            return super().step(closure)
-
+    class Stored(Warming):
         def state_dict(self) -> Any:
             return {**super().state_dict(), "updates": self.updates}
 
@@ -639,4 +629,4 @@ def optimizer_with_its_state() -> Parts:
             super().load_state_dict(state)
             self.updates = state["updates"]
 
-    return Parts(optimizer=lambda model: Warming(model.parameters()))
+    return Parts(optimizer=lambda model: Stored(model.parameters()))

@@ -100,3 +100,21 @@ def test_their_type_is_checked(project):
         "model.ids={a:'b'}: should be a mapping of keys to values, each key a whole number;"
         " e.g. model.ids={}.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["+model={1: 2}"], "model.1=2: Net takes no 1."),
+        (["+optimizer={0.5: 2}"], "optimizer.0.5=2: adamw takes no 0.5."),
+        (["+strategy={true: 2}"], "strategy.True=2: NoStrategy takes no True."),
+        (["+trainer={1: 2}"], "trainer.1=2: trainer takes no 1."),
+        (["+hpo={1: 2}"], "hpo.1=2: hpo takes no 1."),
+        (["+run={1: 2}"], "run.1=2: run takes no 1."),
+        (["+data={1: 2}"], "data.1=2: DigitsData takes no 1."),
+        (["+hooks={1: 2}"], "hooks.1=2: should be a part with a _target_, or null."),
+    ],
+)
+def test_a_key_of_another_type_that_no_part_takes_is_one_sentence(words, message, project):
+    command = ["model=net", "data=digits", "strategy=none", *words]
+    assert mistakes(command, project / "conf") == [message]

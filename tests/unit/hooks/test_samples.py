@@ -8,6 +8,7 @@ from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.hooks.samples import SamplesHook, choose
+from launcher.hooks.sources import select_samples
 from launcher.models.gpt import GPT
 from launcher.models.mlp import MLP
 from support.toy import Toy
@@ -118,3 +119,10 @@ def test_choice():
     assert choose(scores, 0, None, generator) == 1
     assert {choose(scores, 5.0, 2, generator) for _ in range(100)} == {1, 3}
     assert {choose(scores, 100.0, None, generator) for _ in range(200)} == {0, 1, 2, 3}
+
+
+def test_samples_of_a_batch_with_texts_and_an_empty_list_are_selected():
+    batch = {"x": torch.arange(3), "name": ["a", "b", "c"], "tags": []}
+    selected = select_samples(batch, torch.tensor([2, 0]))
+    assert selected["x"].tolist() == [2, 0]
+    assert selected["name"] == ["c", "a"] and selected["tags"] == []

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,16 @@ def test_only_a_regular_file_of_bounded_size_is_read(make, message, tmp_path, mo
     make(path)
     with pytest.raises(OSError, match=message):
         read_file(path)
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    (tmp_path / "file").write_bytes(b"text")
+    tracemalloc.start()
+    try:
+        assert read_file(tmp_path / "file") == b"text"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_device_is_never_read():

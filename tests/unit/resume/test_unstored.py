@@ -1,5 +1,6 @@
 """Each part of the corpus is restored bitwise, or told by its path, and nothing else is told."""
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -144,6 +145,18 @@ def changes_of(*values: Any) -> list[list[str]]:
 )
 def test_what_changes_once_is_no_loss(values, expected):
     assert changes_of(*values) == expected
+
+
+@pytest.mark.parametrize("entry", [random.SystemRandom(), object(), None, {}, [], np.zeros(0)])
+def test_a_state_may_have_entries_that_equal_nothing(entry):
+    looks, holder, restored = Looks(), Holder(np.zeros(3)), Restored()
+    restored.add_state(holder, {"entry": entry})
+    looks.look({"part": holder}, restored)
+    holder.value = np.ones(3)
+    looks.look({"part": holder}, restored)
+    holder.value = np.zeros(3)
+    changes = looks.look({"part": holder}, restored)
+    assert list(map(str, changes)) == ["part.value"]
 
 
 def test_a_message_names_at_most_five_paths():

@@ -33,6 +33,8 @@ def search(*overrides: str) -> int:
             [LR, "job=lr_find"],
             "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper.",
         ),
+        (["hpo.space=5"], "hpo.space=5: should be a mapping of keys to ranges; e.g. hpo.space."),
+        ([LR, "+hpo={1:2}"], "hpo.1=2: hpo takes no 1."),
         (["hpo.space.optimizer.lrr=1,2"], "no key optimizer.lrr; did you mean optimizer.lr"),
         (
             ["model.hidden_dim=interval(2,8)"],

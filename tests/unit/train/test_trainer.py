@@ -138,6 +138,31 @@ def test_loss_none_warns_under_ddp_alone(wrap, warns):
     assert type(trainer.unwrapped_model) is nn.Linear
 
 
+@pytest.mark.parametrize("wrap", [MyDDP, lambda model: compiled(MyDDP(model))])
+@pytest.mark.parametrize(("no_sync_accumulate", "expected"), [(True, 2), (False, 6)])
+@pytest.mark.usefixtures("process_group")
+def test_ranks_exchange_gradients_as_often_as_asked(wrap, no_sync_accumulate, expected):
+    exchanges = []
+
+    def exchange(
+        state: object, bucket: torch.distributed.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        exchanges.append(bucket.index())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    class Wrapped(Toy):
+        def build_model(self) -> nn.Module:
+            model = wrap(super().build_model())
+            getattr(model, "_orig_mod", model).register_comm_hook(None, exchange)
+            return model
+
+    settings = {"gradient_accumulation_steps": 3, "no_sync_accumulate": no_sync_accumulate}
+    Wrapped([GOOD[0]] * 6, max_steps=2, **settings).train()
+    assert len(exchanges) == expected
+
+
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_non_finite_gradients_retry_with_new_batches(accumulation):
     batches = [BAD, *[GOOD[0]] * (accumulation - 1), BAD, *[GOOD[0]] * (accumulation - 1), *GOOD]

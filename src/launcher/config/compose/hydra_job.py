@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.compose.resolve import resolve_part
+from launcher.config.compose.resolve import hydra_config, resolve_part
 from launcher.config.construct import instantiate
 from launcher.config.run_config import RunConfig
 
@@ -71,19 +70,17 @@ def to_hydra_config(run: RunConfig) -> DictConfig:
 @contextmanager
 def hydra_job(run: RunConfig) -> Iterator[None]:
     """Within the context, `HydraConfig` and the variables of `hydra.job.env_set` are the run's."""
-    before = HydraConfig.instance().cfg
     config = None if run.hydra is None else to_hydra_config(run)
-    HydraConfig.instance().cfg = config  # type: ignore[assignment]
     variables = _variables(config)
     saved = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in saved:
-            os.environ.pop(name, None)
-        os.environ.update({name: value for name, value in saved.items() if value is not None})
-        HydraConfig.instance().cfg = before
+    with hydra_config(config):
+        os.environ.update(variables)
+        try:
+            yield
+        finally:
+            for name in saved:
+                os.environ.pop(name, None)
+            os.environ.update({name: value for name, value in saved.items() if value is not None})
 
 
 def _variables(config: DictConfig | None) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Resolve all interpolations of a configuration, with an error for each that does not resolve."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -46,6 +47,17 @@ def references(tree: object) -> dict[str, str]:
     return {path: match[1] for path, match in matches if match}
 
 
+@contextmanager
+def hydra_config(config: DictConfig | None) -> Iterator[None]:
+    """Within the context, Hydra's node of a configuration is what `HydraConfig` returns."""
+    before = HydraConfig.instance().cfg
+    HydraConfig.instance().cfg = config  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        HydraConfig.instance().cfg = before
+
+
 def resolve_part(config: DictConfig, path: str, without: Collection[str] = ()) -> Any:
     """Return a node of Hydra's as plain containers, resolved; values that are not set stay `???`.
 
@@ -57,21 +69,18 @@ def resolve_part(config: DictConfig, path: str, without: Collection[str] = ()) -
         ConfigError: with a message for each interpolation that does not resolve.
     """
     node = OmegaConf.select(config, path)
-    if node is None:
-        return None
-    before = HydraConfig.instance().cfg
-    # The interpolations ${hydra:...} read it.
-    HydraConfig.instance().cfg = config  # type: ignore[assignment]
+    # A value of a wrong type is reported where it is read.
+    if not isinstance(node, DictConfig):
+        return node
     resolver, keys = Resolver(config, {}), tuple(path.split("."))
 
     def value(written: Any, below: tuple[Any, ...]) -> Any:
         return written if written == "???" else resolver.value(written, below)
 
-    try:
+    # The interpolations ${hydra:...} read it.
+    with hydra_config(config):
         chosen = {key: item for key, item in to_plain(node).items() if key not in without}
         tree = map_leaves(chosen, value, keys)
-    finally:
-        HydraConfig.instance().cfg = before
     if issues := resolver.all_issues():
         raise ConfigError(*map(str, issues))
     return map_leaves(tree, lambda leaf, _: "???" if leaf is UNRESOLVED else leaf)

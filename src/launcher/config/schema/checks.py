@@ -251,7 +251,7 @@ def _check_files(tree: dict[str, object], patterns: Sequence[str]) -> Iterator[C
     if NEW_DATA in patterns:
         yield from _check_new_data(tree)
     for key, value in items(tree, "data"):
-        if any(fnmatchcase(key, pattern) for pattern in patterns):
+        if any(fnmatchcase(str(key), pattern) for pattern in patterns):
             yield from _check_patterns(f"data.{key}", value)
 
 

@@ -91,15 +91,21 @@ def signature_of(target: str | None) -> Signature | None:
 
 
 @cached_by_sources
-def defined_as(target: str) -> str:
-    """Return the name under which a class or function is defined, or its own if it is not found."""
+def place_of_definition(target: str) -> tuple[str, str] | None:
+    """Return the module and the name of a class or function where it is defined, or None."""
     try:
         definition = locate(target)
     except (NotFound, Unresolvable, RecursionError):
-        return target
+        return None
     if isinstance(definition, Definition) and isinstance(definition.node, NAMED):
-        return f"{definition.module.name}.{definition.node.name}"
-    return target
+        return definition.module.name, definition.node.name
+    return None
+
+
+def defined_as(target: str) -> str:
+    """Return the name under which a class or function is defined, or its own if it is not found."""
+    place = place_of_definition(target)
+    return target if place is None else ".".join(place)
 
 
 @cached_by_sources

@@ -372,7 +372,7 @@ def _keys(
         if key in spec.names:
             yield from _check_type(join(path, key), value, spec[key])
         elif not spec.takes_more:
-            near = hint(key, spec.names, join(path, "{}"))
+            near = hint(str(key), spec.names, join(path, "{}"))
             shown = None if value is UNRESOLVED else show(value)
             text = key_for(join(path, key)) or f"{spec.name} takes no {key}{near}"
             yield ConfigIssue(join(path, key), shown, text)

@@ -61,8 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def has_left(run: StoredRun, runs: StoredRuns) -> bool:
     """Return whether a run has ended, and its SLURM job is still of other runs."""
-    has_others = any(other is not run and other.job == run.job for other in runs)
-    return run.state in END_STATES and has_others
+    return run.state in END_STATES and any(
+        other is not run and other.job == run.job for other in runs
+    )
 
 
 def others_in_job(run: StoredRun, runs: StoredRuns, chosen: StoredRuns) -> list[str]:
