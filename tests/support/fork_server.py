@@ -195,6 +195,7 @@ def with_children(module: str, count: int) -> dict | None:
             }
             self.pid, channel = waiting.pop(0)
             socket.send_fds(channel, [json.dumps(request).encode()], [*inherited, *pass_fds])
+            channel.recv(1)  # from here on it can be sent signals
             channel.close()
             self._child_created = True
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
@@ -204,7 +205,7 @@ def with_children(module: str, count: int) -> dict | None:
 
 
 def wait_for_request(channel: socket.socket) -> dict:
-    """Wait for a request, in a child. It does not exist yet for others, so no signal reaches it."""
+    """Wait for a request, in a child. Signals that come before it are for others, and dropped."""
     every = signal.valid_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, every)
     message, files, _, _ = socket.recv_fds(channel, MAX_REQUEST, 16)
@@ -214,6 +215,9 @@ def wait_for_request(channel: socket.socket) -> dict:
     Path("/proc/self/comm").write_text(f"rank {request['env'].get('RANK', '')}")
     while signal.sigtimedwait(every, 0):
         pass
+    with contextlib.suppress(ConnectionError):  # the parent has ended
+        channel.send(b"\0")
+    channel.close()
     become(request, files)
     signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     return request
