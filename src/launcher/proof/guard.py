@@ -14,6 +14,7 @@ from pathlib import Path
 
 from launcher.errors import REJECTED, ConfigError
 from launcher.process.argument_parser import Parser, path_argument
+from launcher.process.waits import wait_for_future
 from launcher.proof import commits
 from launcher.proof.code_copy import Code, copy_commit, working_tree
 from launcher.proof.guard_bisect import GuardBisect
@@ -150,7 +151,8 @@ class Guard:
         """Judge the presets, some at a time, and print a line for each in their order."""
         with ThreadPoolExecutor(self.arguments.parallel) as pool:
             try:
-                for verdict in pool.map(judge, self.presets):
+                for future in [pool.submit(judge, preset) for preset in self.presets]:
+                    verdict = wait_for_future(future)
                     self._print(verdict)
                     yield verdict
             except KeyboardInterrupt:

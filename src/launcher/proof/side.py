@@ -17,6 +17,7 @@ import yaml
 from launcher.errors import REJECTED
 from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.plural import plural
+from launcher.process.waits import wait_for_process
 from launcher.proof import guard_job
 from launcher.proof.code_copy import Code
 from launcher.proof.scratch_run import LAST_LINES, LOG_PREFIX, Traced, without_job
@@ -189,7 +190,7 @@ def _run(arguments: Sequence[str], log: Path, code: Code) -> int:
     if _stopped.is_set():
         process.terminate()
     try:
-        return process.wait()
+        return wait_for_process(process)
     finally:
         _running.discard(process)
         process.terminate()
