@@ -19,7 +19,7 @@ from launcher.config.identity.record_entry import command_record
 from launcher.config.identity.run_id import DERIVED, digest, identity_text, identity_to_hash
 from launcher.config.messages import ConfigIssue
 from launcher.config.omegaconf_nodes import settings_of, to_plain
-from launcher.config.schema.declared import trains
+from launcher.config.schema.declared import declared
 from launcher.config.schema.validate import check_hydra, check_tree
 from launcher.config.secrets import config_to_store
 from launcher.config.settings import RunSettings, TrainerSettings
@@ -86,7 +86,7 @@ class RunConfig:
 
     @property
     def trains(self) -> bool:
-        return trains(self.plain)
+        return bool(declared(get(self.plain, "job._target_"), "trains"))
 
     @property
     def of_the_run(self) -> Tree:

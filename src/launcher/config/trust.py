@@ -96,7 +96,9 @@ def code_in(tree: object) -> Iterator[str]:
     """Yield each value that decides which code runs and is not Launcher's own, with its key."""
     installed = dict(_installed_nodes(tree))
     keys = code_keys() | {
-        f"{path}.{key}" for path, node in installed.items() for key in declared(node, "code_keys")
+        f"{path}.{key}"
+        for path, node in installed.items()
+        for key in declared(node["_target_"], "code_keys")
     }
     targets = own_targets() | installed_targets()
     for path, value in walk(tree, lists=True):
@@ -129,7 +131,7 @@ def code_keys() -> frozenset[str]:
         f"{group}.{key}"
         for group in GROUPS
         for name in options([main_folder()], group)
-        for key in declared(own_option(group, name), "code_keys")
+        for key in declared(own_option(group, name).get(TARGET), "code_keys")
     )
 
 

@@ -25,15 +25,6 @@ UNSET = re.compile(r"Environment variable '(\w+)' not found")
 UNKNOWN_RESOLVER = re.compile(r"Unsupported interpolation type (\S+)")
 
 
-def without_unresolved(tree: Tree) -> Tree:
-    """The tree without the keys whose values do not resolve."""
-    return {
-        key: without_unresolved(value) if isinstance(value, dict) else value
-        for key, value in tree.items()
-        if value is not UNRESOLVED
-    }
-
-
 def as_yaml(plain: Node) -> str:
     """The text of a configuration as it is stored."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(plain)))

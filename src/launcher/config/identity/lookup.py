@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from launcher.config.identity.difference import by_choice, diff, in_a_line
 from launcher.config.identity.equivalence import canonical, identity_key
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.identity.run_id import digest, identity_to_hash
-from launcher.config.schema.hook_dependencies import uncounted_keys
-from launcher.config.tree import Node, get
+from launcher.config.schema.hook_dependencies import COUNTING, uncounted_keys
+from launcher.config.tree import Node, pick
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import RecordData
@@ -92,7 +91,7 @@ def equivalent(folder: Path, identity: Node, runs: RunIndex) -> RunOnDisk | None
 def describe_changes(run: Node, other: RunOnDisk) -> str:
     """Return the differences of a run's configuration from an equivalent one, in a line."""
     own, before = read_identity(run), other.identity or {}
-    uncounted = uncounted_keys(before, partial(get, before))
+    uncounted = uncounted_keys(*pick(before, COUNTING))
     changes = diff(before, {} if own is None else own[1], ignored=uncounted)
     texts = [in_a_line(changes)] if changes else []
     texts += [f"{key} does not count any more" for key in sorted(uncounted)]

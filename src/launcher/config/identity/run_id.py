@@ -18,11 +18,12 @@ from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.identity.equivalence import left_out
+from launcher.config.identity.difference import is_equal
+from launcher.config.identity.equivalence import later_defaults
 from launcher.config.identity.locations import PLACEHOLDER, PREFIXES, Locations
 from launcher.config.identity.record_entry import for_json
 from launcher.config.omegaconf_nodes import resolve_at, to_plain
-from launcher.config.schema.hook_dependencies import uncounted_keys
+from launcher.config.schema.hook_dependencies import COUNTING, uncounted_keys
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.run_length import default_steps
 from launcher.config.settings import AUTO
@@ -31,8 +32,11 @@ from launcher.config.tree import (
     Tree,
     get,
     is_interpolation,
+    join,
     map_leaves,
+    pick,
     value_at,
+    walk,
     with_text_keys,
 )
 from launcher.process.files import expand
@@ -80,9 +84,9 @@ def identity_to_hash(config: DictConfig, written: Tree, plain: Node | None = Non
     """Return the tree that is hashed.
 
     It is the resolved configuration without the keys of `run.identity_exclude`, the hooks that
-    change no number (see `uncounted_keys`), and the defaults of later keys (see `left_out`). The
-    keys of `HASHED_RUN_KEYS` that are set are in it. Whole floats become ints (`lr=1.0` is `lr=1`),
-    and the values of `HASHED_AS_NULL` become null.
+    change no number (see `uncounted_keys`), and later keys that have their defaults (see
+    `later_defaults`). The keys of `HASHED_RUN_KEYS` that are set are in it. Whole floats become
+    ints (`lr=1.0` is `lr=1`), and the values of `HASHED_AS_NULL` become null.
 
     Args:
         config: composed, and not resolved.
@@ -130,8 +134,13 @@ def _keys_to_exclude(config: DictConfig, written: Tree) -> set[str]:
     """Return the keys that are not hashed."""
     value = partial(OmegaConf.select, config)
     excluded = NEVER_HASHED | without_effect(value("trainer.lanes"))
-    excluded |= uncounted_keys(written, value)
-    return excluded | left_out(_without(written, excluded), value)
+    hooks, scheduler, _ = pick(written, COUNTING)
+    excluded |= uncounted_keys(hooks, scheduler, value("run.identity_exclude"), value)
+    for path, node in walk(_without(written, excluded)):
+        defaults = later_defaults(get(node, "_target_"))
+        keys = {join(path, key): default for key, default in defaults.items() if key in node}
+        excluded |= {key for key, default in keys.items() if is_equal(value(key), default)}
+    return excluded
 
 
 def _without(tree: object, excluded: set[str], keys: tuple[object, ...] = ()) -> Any:

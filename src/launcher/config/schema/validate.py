@@ -6,13 +6,13 @@ read from its source. Rules across several keys are in `launcher.config.schema.c
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.compose.resolve import UNRESOLVED, references, without_unresolved
+from launcher.config.compose.resolve import UNRESOLVED, references
 from launcher.config.identity.difference import is_within
 from launcher.config.messages import (
     ConfigIssue,
@@ -24,7 +24,7 @@ from launcher.config.messages import (
     to_override_text,
 )
 from launcher.config.options import COLLECTIONS, composition_folders, file_with, options, typed_keys
-from launcher.config.schema.checks import address_issues, crosschecks
+from launcher.config.schema.checks import RULES, RULES_OF_TRAINING, address_issues
 from launcher.config.schema.declared import declared
 from launcher.config.schema.run_length import (
     SCHEDULE_LENGTH,
@@ -37,7 +37,7 @@ from launcher.config.schema.source import NotFound, find_module
 from launcher.config.schema.value_types import describe, fits, is_finite
 from launcher.config.secrets import config_to_store, secret_issues, without_environment
 from launcher.config.settings import SECTIONS, CompileSettings, Top, section
-from launcher.config.tree import get, join, walk
+from launcher.config.tree import Node, Tree, get, join, pick, walk
 from launcher.errors import ConfigError
 from launcher.types import NonNegativeFloat
 
@@ -89,14 +89,20 @@ def check_tree(
         unresolved: errors of the interpolations.
     """
     sources = references({key: written[key] for key in tree})
-    needs_optimizer = declared(tree.get("job"), "needs_optimizer")
-    issues = [*address_issues(tree), *unresolved]
+    needs_optimizer = _needs_optimizer(tree)
+    issues = [*address_issues(tree.get("data")), *unresolved]
     issues += [*_sections(tree, needs_optimizer), *_groups(tree, written)]
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and "_target_" in node and path not in COLLECTIONS:
             issues += _node(path, node, set(sources.values()) if path == "data" else set())
-    issues += crosschecks(without_unresolved(tree))
-    issues = _with_length_issues(issues, without_unresolved(tree), sources)
+    if get(tree, "trainer.max_epochs") is not None and get(tree, SCHEDULE_LENGTH) is None:
+        # The number of steps follows from the data.
+        issues = [issue for issue in issues if issue.key != SCHEDULE_LENGTH]
+    issues += crosschecks(tree, {issue.key for issue in issues})
+    if needs_optimizer:
+        lengths = list(length_issues(tree.get("trainer"), sources))
+        keys = {issue.key for issue in lengths}
+        issues = [*(issue for issue in issues if issue.key not in keys), *lengths]
     stored = config_to_store(written, tree)
     secrets = list(secret_issues(written, tree, stored))
     # Another message would show the value.
@@ -107,22 +113,32 @@ def check_tree(
         raise ConfigError(*without_environment(messages, str(written)))
 
 
-def _with_length_issues(
-    issues: list[ConfigIssue], tree: dict[str, object], sources: dict[str, str]
-) -> list[ConfigIssue]:
-    """Add the issues of the length.
+def _needs_optimizer(tree: Node) -> bool:
+    return bool(declared(get(tree, "job._target_"), "needs_optimizer"))
 
-    `scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known.
+
+def crosschecks(tree: Node, rejected: Collection[str] = ()) -> Iterator[ConfigIssue]:
+    """The errors of a resolved configuration by the rules across keys.
+
+    Args:
+        tree: the configuration.
+        rejected: keys with an error, of which no rule is asked.
     """
-    if get(tree, "trainer.max_epochs") is not None:
-        issues = [
-            issue
-            for issue in issues
-            if issue.key != SCHEDULE_LENGTH or get(tree, issue.key) is not None
-        ]
-    needs_length = declared(tree.get("job"), "needs_optimizer")
-    others = list(length_issues(tree, sources)) if needs_length else []
-    return [issue for issue in issues if issue.key not in {other.key for other in others}] + others
+    sound = _without(tree, rejected)
+    rules = {**(RULES_OF_TRAINING if _needs_optimizer(sound) else {}), **RULES}
+    for rule, keys in rules.items():
+        if not set(keys) & set(rejected):
+            yield from rule(*pick(sound, keys))
+
+
+def _without(tree: Node, rejected: Collection[str], path: str = "") -> Tree:
+    """Return a tree without the keys in error and the values that do not resolve."""
+    sound: Tree = {}
+    for key, value in tree.items():
+        here = join(path, key)
+        if value is not UNRESOLVED and here not in rejected:
+            sound[key] = _without(value, rejected, here) if isinstance(value, dict) else value
+    return sound
 
 
 def check_dispatch(tree: dict[str, Any]) -> None:
@@ -268,7 +284,7 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
                 begin = "its file should begin with `# @package _global_`."
                 text = f"sets {inner} below itself; {begin}"
             yield ConfigIssue(key, show(value), key_for(key) or text)
-    to_train = REQUIRED_TO_TRAIN if declared(tree.get("job"), "needs_optimizer") else ()
+    to_train = REQUIRED_TO_TRAIN if _needs_optimizer(tree) else ()
     for name in REQUIRED_GROUPS + to_train:
         if tree.get(name) is None:
             listed = " or ".join(options(composition_folders(written), name)) or "..."
