@@ -167,7 +167,9 @@ def read(config: DictConfig, runs: RunIndex | None = None) -> tuple[RunConfig, l
     nodes = resolver.nodes()
     continued = None if resolver.has_issues else _name(config, written, nodes, runs)
     plain = resolver.with_run(nodes)
-    job_numbers = [] if resolver.has_issues else find_job_numbers(config, written)
+    job_numbers = []
+    if resolver.names_job_number and "hydra" in written and not resolver.has_issues:
+        job_numbers = find_job_numbers(config, written)
     hydra = written.pop("hydra", None)
     if not resolver.has_issues:
         for part in READ_BY_A_JOB:
@@ -184,8 +186,8 @@ def check(config: DictConfig, runs: RunIndex | None = None) -> RunConfig:
     """
     run, issues = read(config, runs)
     written = {**run.written, "hydra": run.hydra or {}}
-    check_hydra(written)
-    check_tree(run.plain, written, issues)
+    check_hydra(run.hydra)
+    check_tree(run.plain, written, run.stored, issues)
     if runs is not None:
         check_identity(run.plain["run"])
     return run

@@ -269,12 +269,13 @@ def _check_names(*names: object) -> Iterator[ConfigIssue]:
             yield ConfigIssue(key, show(name), text)
 
 
-def _check_start(run: object, outputs: object) -> Iterator[ConfigIssue]:
+def _check_start(
+    folder: object, outputs: object, init_from: object, fork_from: object, fork_without: object
+) -> Iterator[ConfigIssue]:
     """Check the checkpoint or the weights that a run starts from, until it has its own."""
-    fork_from, init_from = get(run, "fork_from"), get(run, "init_from")
-    if (parts := get(run, "fork_without")) and fork_from is None:
-        yield _issue("run.fork_without", parts, "is for a fork; set run.fork_from too.")
-    if checkpoint_steps(expand(str(get(run, "dir"))) / "checkpoints"):
+    if fork_without and fork_from is None:
+        yield _issue("run.fork_without", fork_without, "is for a fork; set run.fork_from too.")
+    if checkpoint_steps(expand(str(folder)) / "checkpoints"):
         return
     if isinstance(fork_from, str):
         for text in _why_no_fork(fork_from, init_from, expand(str(outputs))):
@@ -393,7 +394,13 @@ RULES: Rules = {
     _check_files: ("job._target_", "data"),
     _check_one_process: ("strategy._target_", "model._target_", "dispatch"),
     _check_names: NAMES,
-    _check_start: ("run", "paths.outputs"),
+    _check_start: (
+        "run.dir",
+        "paths.outputs",
+        "run.init_from",
+        "run.fork_from",
+        "run.fork_without",
+    ),
     _check_folders: ("job", "data", "paths.outputs"),
     _check_signals: ("hooks",),
     deepspeed_issues: ("strategy", "trainer.sync_every_micro_batch"),

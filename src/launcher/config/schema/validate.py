@@ -6,12 +6,13 @@ read from its source. Rules across several keys are in `launcher.config.schema.c
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.config.compose.overrides import typed_keys
 from launcher.config.compose.resolve import UNRESOLVED, references
 from launcher.config.identity.difference import is_within
 from launcher.config.messages import (
@@ -23,7 +24,7 @@ from launcher.config.messages import (
     show,
     to_override_text,
 )
-from launcher.config.options import COLLECTIONS, composition_folders, file_with, options, typed_keys
+from launcher.config.options import COLLECTIONS, composition_folders, file_with, options
 from launcher.config.schema.checks import RULES, RULES_OF_TRAINING, address_issues
 from launcher.config.schema.declared import declared
 from launcher.config.schema.run_length import (
@@ -35,9 +36,9 @@ from launcher.config.schema.run_length import (
 from launcher.config.schema.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.schema.source import NotFound, find_module
 from launcher.config.schema.value_types import describe, fits, is_finite
-from launcher.config.secrets import config_to_store, secret_issues, without_environment
+from launcher.config.secrets import secret_issues, without_environment
 from launcher.config.settings import SECTIONS, CompileSettings, Top, section
-from launcher.config.tree import Node, Tree, get, join, pick, walk
+from launcher.config.tree import Node, Tree, get, items, join, pick, walk
 from launcher.errors import ConfigError
 from launcher.types import NonNegativeFloat
 
@@ -78,20 +79,19 @@ INSTANTIATION: dict[str, Any] = {
 """Keys of any node with `_target_`, with their types."""
 
 
-def check_tree(
-    tree: dict[str, Any], written: dict[str, Any], unresolved: list[ConfigIssue]
-) -> None:
+def check_tree(tree: Tree, written: Tree, stored: Node, unresolved: Sequence[ConfigIssue]) -> None:
     """Check a resolved configuration, and report every error.
 
     Args:
         tree: the configuration. `UNRESOLVED` is in place of values that do not resolve.
         written: the same with interpolations as written, and Hydra's node.
+        stored: the same as it would be stored.
         unresolved: errors of the interpolations.
     """
     sources = references({key: written[key] for key in tree})
     needs_optimizer = _needs_optimizer(tree)
     issues = [*address_issues(tree.get("data")), *unresolved]
-    issues += [*_sections(tree, needs_optimizer), *_groups(tree, written)]
+    issues += [*_sections(tree, needs_optimizer), *_groups(tree, written, needs_optimizer)]
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and "_target_" in node and path not in COLLECTIONS:
             issues += _node(path, node, set(sources.values()) if path == "data" else set())
@@ -103,7 +103,6 @@ def check_tree(
         lengths = list(length_issues(tree.get("trainer"), sources))
         keys = {issue.key for issue in lengths}
         issues = [*(issue for issue in issues if issue.key not in keys), *lengths]
-    stored = config_to_store(written, tree)
     secrets = list(secret_issues(written, tree, stored))
     # Another message would show the value.
     shown = {issue.key for issue in secrets}
@@ -148,12 +147,9 @@ def check_dispatch(tree: dict[str, Any]) -> None:
         raise ConfigError(*map(str, issues))
 
 
-def check_hydra(tree: Mapping[str, object]) -> None:
-    """Check Hydra's own keys, interpolations as written, if a configuration has them."""
-    hydra: Any = tree.get("hydra")
-    if not hydra:
-        return
-    if issues := [*_hydra_keys(hydra)] or [*_check_hidden_options(tree)]:
+def check_hydra(hydra: Any) -> None:
+    """Check Hydra's own node, interpolations as written, if a configuration has it."""
+    if hydra and (issues := [*_hydra_keys(hydra)] or [*_check_hidden_options(hydra["runtime"])]):
         raise ConfigError(*map(str, issues))
 
 
@@ -175,11 +171,11 @@ def _hydra_keys(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
             yield ConfigIssue("hydra.searchpath", path, "there is no such folder.")
 
 
-def _check_hidden_options(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
+def _check_hidden_options(runtime: Node) -> Iterator[ConfigIssue]:
     """Report chosen options that several folders have: Hydra silently uses the first."""
-    folders = composition_folders(tree)
-    choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
-    for group, choice in (choices or {}).items():
+    folders = composition_folders(runtime)
+    choices = runtime["choices"] if len(folders) > 1 else {}
+    for group, choice in choices.items():
         for option in choice if isinstance(choice, list) else [choice]:
             files = [(folder, folder / str(group) / f"{option}.yaml") for folder in folders]
             present = [(folder, file.read_bytes()) for folder, file in files if file.is_file()]
@@ -245,7 +241,7 @@ def _from_file(issue: ConfigIssue, written: dict[str, object]) -> ConfigIssue:
     typed = typed_keys(get(written, "hydra.overrides.task") or [])
     if not quotes or is_within(issue.key, typed):
         return issue
-    file = file_with(issue.key, written)
+    file = file_with(issue.key, get(written, "hydra.runtime"))
     return replace(issue, text=f"{text}; a text needs quotes in {file or 'its YAML file'}.")
 
 
@@ -270,47 +266,51 @@ def _sections(tree: dict[str, object], needs_optimizer: bool) -> Iterator[Config
             yield ConfigIssue(name, show(value), f"should have the keys {names}.")
 
 
-def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[ConfigIssue]:
+def _groups(tree: Node, written: Node, needs_optimizer: bool) -> Iterator[ConfigIssue]:
     """Report unknown keys at the top, missing groups, and groups without a `_target_`."""
+    folders = composition_folders(get(written, "hydra.runtime"))
     top_keys = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
     for key, value in tree.items():
         if key not in top_keys and not _is_referred_to(written, key):
-            near = hint(key, top_keys)
-            text = f"a run has no such key, and nothing refers to it by ${{{key}}}{near}"
-            first, dot, rest = str(key).partition(".")
-            if dot:
-                text = f"is one key with a dot; write {first}: {{{rest}: ...}}."
-            if isinstance(value, dict) and (inner := ", ".join(sorted(value.keys() & top_keys))):
-                begin = "its file should begin with `# @package _global_`."
-                text = f"sets {inner} below itself; {begin}"
-            yield ConfigIssue(key, show(value), key_for(key) or text)
-    to_train = REQUIRED_TO_TRAIN if _needs_optimizer(tree) else ()
-    for name in REQUIRED_GROUPS + to_train:
+            yield _unknown_key(key, value, top_keys)
+    for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if needs_optimizer else ()):
         if tree.get(name) is None:
-            listed = " or ".join(options(composition_folders(written), name)) or "..."
+            listed = " or ".join(options(folders, name)) or "..."
             yield ConfigIssue(name, None, f"the run needs one; choose {name}={listed}.")
     for name in GROUPS:
         yield from _has_target(name, tree.get(name))
     for name in COLLECTIONS:
-        parts = tree.get(name)
-        if not isinstance(parts, dict):
-            continue
-        if "_target_" in parts:
-            text = "its file should name the part, e.g. `my_part: {_target_: ...}`."
-            yield ConfigIssue(f"{name}._target_", show(parts["_target_"]), text)
-            continue
-        for part, value in parts.items():
-            is_option = isinstance(value, dict) and part in options(
-                composition_folders(written), name
+        if isinstance(parts := tree.get(name), dict):
+            yield from _collection(name, parts, options(folders, name))
+
+
+def _unknown_key(key: str, value: object, top_keys: Collection[str]) -> ConfigIssue:
+    near = hint(key, top_keys)
+    text = f"a run has no such key, and nothing refers to it by ${{{key}}}{near}"
+    first, dot, rest = str(key).partition(".")
+    if dot:
+        text = f"is one key with a dot; write {first}: {{{rest}: ...}}."
+    if inner := ", ".join(sorted(dict(items(value)).keys() & top_keys)):
+        begin = "its file should begin with `# @package _global_`."
+        text = f"sets {inner} below itself; {begin}"
+    return ConfigIssue(key, show(value), key_for(key) or text)
+
+
+def _collection(name: str, parts: Node, options: Collection[str]) -> Iterator[ConfigIssue]:
+    """Check the parts of a group with any number of them, by name."""
+    if "_target_" in parts:
+        text = "its file should name the part, e.g. `my_part: {_target_: ...}`."
+        yield ConfigIssue(f"{name}._target_", show(parts["_target_"]), text)
+        return
+    for part, value in parts.items():
+        if part in options and isinstance(value, dict) and "_target_" not in value:
+            text = (
+                f"has keys, but {name}=[...] does not choose {part}; add it, or remove the"
+                f" keys: ~{name}.{part}."
             )
-            if is_option and "_target_" not in value:
-                text = (
-                    f"has keys, but {name}=[...] does not choose {part}; add it, or remove the"
-                    f" keys: ~{name}.{part}."
-                )
-                yield ConfigIssue(f"{name}.{part}", None, text)
-            else:
-                yield from _has_target(f"{name}.{part}", value)
+            yield ConfigIssue(f"{name}.{part}", None, text)
+        else:
+            yield from _has_target(f"{name}.{part}", value)
 
 
 def _has_target(path: str, value: object) -> Iterator[ConfigIssue]:
