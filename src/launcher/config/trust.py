@@ -24,7 +24,7 @@ from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.options import find_installed, main_folder, options, own_option
 from launcher.config.schema.declared import declared
 from launcher.config.schema.matters_from import CODE_PATH
-from launcher.config.schema.signature import place_of_definition
+from launcher.config.schema.signature import class_source
 from launcher.config.schema.validate import GROUPS
 from launcher.config.settings import CompileSettings
 from launcher.config.tree import Tree, is_interpolation, nest, walk
@@ -155,7 +155,7 @@ def installed_targets() -> frozenset[str]:
 
 def _is_defined_in(package: str, target: str) -> bool:
     """Return whether a class or function is a package's own, not one that it imports."""
-    place = place_of_definition(target)
+    place = class_source(target).place
     return place is not None and is_within(place[0], [package])
 
 

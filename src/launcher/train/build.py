@@ -343,7 +343,7 @@ def schedule_metric(metric: str, mode: Any) -> Best:
 
 def _check_validation(plain: Tree, data: Any) -> None:
     """Check that the data have a validation set if a hook follows one of its metrics."""
-    issues = list(validation_issues(*pick(plain, FOLLOWING), plain["data"]))
+    issues = list(validation_issues(*pick(plain, (*FOLLOWING, "data"))))
     if issues and not data.val_names and data.val_dataset() is None:
         raise ConfigError(*map(str, issues))
 

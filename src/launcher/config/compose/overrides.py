@@ -158,7 +158,7 @@ def apply_value(override: Override, config: DictConfig) -> None:
 def parameters(node: DictConfig) -> list[str]:
     """The arguments that a node's `_target_` takes."""
     try:
-        spec = signature_of(str(node.get("_target_", "")))
+        spec = signature_of(node.get("_target_"))
     except OmegaConfBaseException:
         return []
     return spec.names if spec else []

@@ -53,8 +53,8 @@ def without_defaults(identity: Node, uncounted: Collection[str] = ()) -> Tree:
 
 def later_defaults(target: object) -> Tree:
     """Return the keys that came after other runs of a class, with their defaults."""
-    keys = declared(target, "later_keys") if isinstance(target, str) else ()
-    defaults = _defaults_of_target(target) if keys else {}
+    keys = declared(target, "later_keys")
+    defaults = _defaults_of_target(str(target)) if keys else {}
     return {key: defaults.get(key, REQUIRED) for key in keys}
 
 

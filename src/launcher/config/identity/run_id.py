@@ -7,7 +7,7 @@ they resolve to the same value while Hydra composes, inside the run, and in a sw
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from inspect import signature
@@ -113,21 +113,24 @@ def identity_to_hash(config: DictConfig, written: Tree, plain: Node | None = Non
                 # In it, locations are hashed as written too.
                 return map_leaves(_without(node, excluded, keys), value_to_hash, keys)
             value = locations().hide(value, resolved)
-        key = ".".join(map(str, keys))
-        if isinstance(value, str) and key in HASHED_FILES:
-            return _content(expand(value))
-        if isinstance(value, str) and HASHED_AS_NULL.get(key) == value:
-            return None
-        return int(value) if isinstance(value, float) and value.is_integer() else value
+        return _hashed_leaf(value, ".".join(map(str, keys)))
 
     hashed: Tree = with_text_keys(map_leaves(_without(written, excluded), value_to_hash))
     for key in HASHED_RUN_KEYS:
         if (setting := OmegaConf.select(config, key)) is not None:
             text = get(written, key)
-            hashed[key] = str(
-                locations().hide(text, setting) if is_interpolation(text) else setting
-            )
+            is_reference = is_interpolation(text)
+            hashed[key] = str(locations().hide(text, setting) if is_reference else setting)
     return hashed
+
+
+def _hashed_leaf(value: object, key: str) -> object:
+    """Return what is hashed of a resolved value."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and key in HASHED_FILES:
+        return _content(expand(value))
+    return None if key in HASHED_AS_NULL and HASHED_AS_NULL[key] == value else value
 
 
 def _keys_to_exclude(config: DictConfig, written: Tree) -> set[str]:
@@ -137,9 +140,10 @@ def _keys_to_exclude(config: DictConfig, written: Tree) -> set[str]:
     hooks, scheduler, _ = pick(written, COUNTING)
     excluded |= uncounted_keys(hooks, scheduler, value("run.identity_exclude"), value)
     for path, node in walk(_without(written, excluded)):
-        defaults = later_defaults(get(node, "_target_"))
-        keys = {join(path, key): default for key, default in defaults.items() if key in node}
-        excluded |= {key for key, default in keys.items() if is_equal(value(key), default)}
+        if isinstance(node, Mapping):
+            defaults = later_defaults(node.get("_target_"))
+            keys = {join(path, key): defaults[key] for key in defaults.keys() & node.keys()}
+            excluded |= {key for key, default in keys.items() if is_equal(value(key), default)}
     return excluded
 
 

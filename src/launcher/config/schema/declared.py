@@ -6,7 +6,7 @@ A declaration is an attribute of the class, its own or inherited, whose value is
 
 from typing import Any
 
-from launcher.config.schema.signature import attributes, signature_of
+from launcher.config.schema.signature import class_source, signature_of
 from launcher.config.tree import Node, get, items
 
 DEFAULT_READS = ("files", "*_files")
@@ -51,7 +51,7 @@ changes numbers, provides anything (None) and is steered by any metric (None).""
 def declared(target: object, name: str) -> Any:
     """Return what a class or function declares; see `DECLARATIONS`."""
     undeclared, unreadable = DECLARATIONS[name]
-    values, has_more = attributes(target) if isinstance(target, str) else ({}, True)
+    values, has_more = class_source(target).attributes
     if name not in values:
         return unreadable if has_more else undeclared
     # A class of a user's own may have such a name for something else.

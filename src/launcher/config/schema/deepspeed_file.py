@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.config.messages import ConfigIssue, hint, show, to_override_text
 from launcher.config.schema.declared import declared
-from launcher.config.schema.signature import signature
+from launcher.config.schema.signature import signature_of
 from launcher.config.tree import Node, Tree, get
 from launcher.errors import ConfigError
 from launcher.process.files import expand
@@ -136,7 +136,7 @@ def _find_unsupported(file: Node) -> Iterator[str]:
 
 def _options(path: Path, strategy: Node) -> Iterator[ConfigIssue]:
     """Reject options that are set next to the file, which replaces them all."""
-    spec = signature(strategy["_target_"])
+    spec = signature_of(strategy["_target_"])
     if spec is None:
         return
     for option in spec.parameters:

@@ -40,8 +40,7 @@ def uncounted_keys(
     groups = set[str]()
     for path, node in (steering | _following(scheduler)).items():
         for key in _steering_keys(path, node):
-            is_resolved = value is None or key not in node
-            metric = setting(node, key) if is_resolved else value(f"{path}.{key}")
+            metric = value(f"{path}.{key}") if value and key in node else setting(node, key)
             if isinstance(metric, str):
                 groups.add(group_of(metric))
     # A class that cannot be read may be steered by any metric.
@@ -62,8 +61,9 @@ def _changes_numbers(node: Node) -> bool:
 
 def _following(scheduler: object) -> dict[str, Node]:
     """Return the schedule by its path, if it follows a metric."""
-    follows = isinstance(scheduler, Mapping) and scheduler.get("metric") is not None
-    return {SCHEDULER: scheduler} if follows else {}
+    if isinstance(scheduler, Mapping) and scheduler.get("metric") is not None:
+        return {SCHEDULER: scheduler}
+    return {}
 
 
 def _steering_keys(path: str, node: Node) -> Sequence[str]:

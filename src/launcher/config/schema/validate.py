@@ -33,7 +33,14 @@ from launcher.config.schema.run_length import (
     number_of_epochs,
     with_epochs,
 )
-from launcher.config.schema.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
+from launcher.config.schema.signature import (
+    REQUIRED,
+    UNKNOWN,
+    Parameter,
+    Signature,
+    class_source,
+    signature_of,
+)
 from launcher.config.schema.source import NotFound, find_module
 from launcher.config.schema.value_types import describe, fits, is_finite
 from launcher.config.secrets import secret_issues, without_environment
@@ -191,7 +198,7 @@ def _check_hidden_options(runtime: Node) -> Iterator[ConfigIssue]:
 
 def without_own_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return a resolved node without keys of the user's own, to which only other keys refer."""
-    spec = signature(str(node.get("_target_")))
+    spec = signature_of(node.get("_target_"))
     if spec is None or spec.takes_more:
         return dict(node)
     return {key: value for key, value in node.items() if key in (*spec.names, *INSTANTIATION)}
@@ -324,7 +331,7 @@ def _has_target(path: str, value: object) -> Iterator[ConfigIssue]:
         yield ConfigIssue(path, show(value), f"should be a part with a _target_, or null{way}.")
 
 
-def _is_referred_to(written: dict[str, Any], key: str) -> bool:
+def _is_referred_to(written: Node, key: str) -> bool:
     """Return whether any value refers to a key of the user's own."""
     return bool(re.search(rf"\$\{{{re.escape(key)}\b", str(written)))
 
@@ -341,7 +348,7 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
         if key in node:
             yield from _check_type(join(path, key), node[key], Parameter(key, kind, UNKNOWN))
     try:
-        spec = signature(target)
+        spec = class_source(target).signature
     except NotFound as error:
         yield target_issue(path, target, error)
         return
