@@ -133,8 +133,10 @@ def _asks_for_more(config: Node, run: RunOnDisk) -> bool:
     another configuration under which it may train further.
     """
     max_steps, stored = config["trainer"]["max_steps"], run.settings
-    hooks = parts(config, "hooks")
-    at_the_end = [f"{path}.{key}" for path in hooks for key in declared(hooks[path], "at_the_end")]
+    hooks = parts("hooks", config.get("hooks"))
+    at_the_end = [
+        f"{path}.{key}" for path in hooks for key in declared(hooks[path]["_target_"], "at_the_end")
+    ]
     if any(get(config, key) not in (None, stored.get(key)) for key in at_the_end):
         return True
     if max_steps > max(run.step, run.max_steps):
@@ -204,7 +206,7 @@ def mode(config: Node) -> str:
 def _check_resume(config: Node, folder: RunFolder) -> None:
     """Check that training would accept `run.resume`, and resume the checkpoints that there are."""
     store, resume = CheckpointStore(folder.checkpoints), mode(config)
-    if checkpointing(config) is None and (step := folder.newest_step()):
+    if checkpointing(config.get("hooks")) is None and (step := folder.newest_step()):
         raise ConfigError(
             "hooks.checkpointing: is missing, and without it the run cannot resume its checkpoint"
             f" of step {step} in {folder.checkpoints}; keep it, or use run.tag=<word> for another"
@@ -213,7 +215,7 @@ def _check_resume(config: Node, folder: RunFolder) -> None:
     if resume == "never" and store.steps():
         raise has_checkpoints(store)
     # Elsewhere, only the run itself looks for one.
-    place = get(checkpointing(config), "path")
+    place = get(checkpointing(config.get("hooks")), "path")
     if resume == "must" and not store.steps() and place in (None, "checkpoints"):
         raise has_no_checkpoint(store)
 

@@ -5,6 +5,7 @@ share a composition.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,21 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from launcher.config.compose.composer import Command, Composer
+from launcher.config.compose.overrides import typed_keys, typed_searchpath
 from launcher.config.compose.session import loader, session
 from launcher.config.identity.lookup import RunIndex
 from launcher.config.run_config import RunConfig, check, read
 from launcher.errors import ConfigError
 
 
+def opened(config_dir: Path | None, overrides: Sequence[str]) -> AbstractContextManager[None]:
+    """The session of a command line."""
+    return session(config_dir, "config", typed_searchpath(overrides), typed_keys(overrides))
+
+
 def composed(overrides: Sequence[str] = (), config_dir: Path | None = None) -> DictConfig:
     """Compose as `launcher.config.compose.composer.compose` does."""
-    with session(config_dir, overrides):
+    with opened(config_dir, overrides):
         command = Command(overrides, mode=RunMode.RUN)
         command.composer = shared_composer()
         return command.config()
@@ -45,7 +52,7 @@ def validate(config: DictConfig) -> dict[str, Any]:
 def mistakes(overrides: Sequence[str], config_dir: Path | None = None) -> list[str]:
     """The messages about a command line."""
     try:
-        with session(config_dir, overrides):
+        with opened(config_dir, overrides):
             command = Command(overrides, mode=RunMode.RUN)
             command.composer = shared_composer()
             command.run()

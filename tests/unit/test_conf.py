@@ -9,7 +9,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.options import groups, main_folder
-from launcher.config.schema.signature import signature
+from launcher.config.schema.signature import signature_of
 from support.composition import composed, validate
 
 FOLDER = Path(str(main_folder()))
@@ -86,7 +86,7 @@ def test_every_option_is_valid_and_matches_its_class(choices):
 
 def check_option(group: str, option: str, node: Any) -> None:
     for target in targets(OmegaConf.to_container(node, resolve=True) if node is not None else {}):
-        read, real = signature(target), inspect.signature(get_object(target))
+        read, real = signature_of(target), inspect.signature_of(get_object(target))
         named = [
             each
             for each in real.parameters.values()

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Mapping
-from functools import partial
 from pathlib import Path
 
 import yaml
@@ -10,10 +9,10 @@ import yaml
 from launcher.config.identity.difference import ABSENT, describe, diff, is_within
 from launcher.config.plain_yaml import load
 from launcher.config.run_config import read_tree
-from launcher.config.schema.hook_dependencies import uncounted_keys
+from launcher.config.schema.hook_dependencies import COUNTING, uncounted_keys
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.settings import AUTO
-from launcher.config.tree import Node, get
+from launcher.config.tree import Node, get, pick
 from launcher.process.files import read_file
 from launcher.rundir.imported_sources import digest_imported_sources, source_changes
 from launcher.rundir.provenance import MACHINE
@@ -49,7 +48,7 @@ def changes_since(
         sources: the digests of the user's own source files, see `digest_imported_sources`.
         ignored: further keys that do not count.
     """
-    ignored = {*ATTEMPT_KEYS, *ignored, *uncounted_keys(config, partial(get, config))}
+    ignored = {*ATTEMPT_KEYS, *ignored, *uncounted_keys(*pick(config, COUNTING))}
     ignored |= without_effect(get(config, "trainer.lanes"))
     if get(config, AUTO_KEY) == AUTO:
         # An attempt replaces it by its own number.

@@ -1,7 +1,7 @@
 """Write the weights of a checkpoint for other programs, as `export/model.safetensors`."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,6 +87,24 @@ class Export:
         return {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
 
 
+def _own_writer(target: str) -> Any:
+    """Return the `write_export` of a model's class, or None if it has none."""
+    try:
+        target_class = target_object(target)
+    except (ImportError, ValueError):
+        # The class is not installed here, but its weights can still be written.
+        return None
+    is_model = isinstance(target_class, type) and issubclass(target_class, Model)
+    return getattr(target_class, "write_export", None) if is_model else None
+
+
+def _remove_others(folder: Path, names: Collection[str]) -> None:
+    """Remove the shards of an earlier export, which would be read with the new ones."""
+    for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
+        if old.name not in names:
+            old.unlink()
+
+
 def write_model(
     folder: Path,
     model: Any,
@@ -110,30 +128,19 @@ def write_model(
         The file, or the folder of several files; and the node `model` that loads the written
         weights.
     """
-    try:
-        target_class = target_object(str(model.get("_target_")))
-    except (ImportError, ValueError):
-        # The class is not installed here, but its weights can still be written.
-        target_class = None
-    is_model = isinstance(target_class, type) and issubclass(target_class, Model)
-    write = getattr(target_class, "write_export", None) if is_model else None
+    write = _own_writer(str(model.get("_target_")))
     target = folder / WEIGHTS
     if write is None:
         _check_dtypes(tensors)
+        copies = {name: tensors[source] for name, source in (tied or {}).items()}
         with replacing(target) as temporary:
-            write_tensors(
-                temporary,
-                tensors | {name: tensors[source] for name, source in (tied or {}).items()},
-            )
+            write_tensors(temporary, tensors | copies)
         return target, model
     settings = {key: value for key, value in model.items() if key != "_target_"}
     with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
         settings = write(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
         names = _move(Path(temporary_folder), folder)
-    for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
-        # Shards of an earlier export would be read with the new ones.
-        if old.name not in names:
-            old.unlink()
+    _remove_others(folder, names)
     fsync_folder(folder)
     return target if target.exists() else folder, {"_target_": model["_target_"], **settings}
 

@@ -268,6 +268,13 @@ class CheckpointStore:
                     shutil.rmtree(entry, ignore_errors=True)
         self.relink()
 
+    def _foreign_error(self, folder: Path) -> ConfigError:
+        return ConfigError(
+            f"{folder} is a checkpoint of the run {Manifest.read(folder).run}, not of"
+            f" {next(iter(self.names))}: move it away, or start another run from it with"
+            f" run.tag=<word> run.fork_from={folder}."
+        )
+
     def newest_valid(
         self, hashes: bool | Callable[[FileEntry], bool] = True
     ) -> tuple[Path, Manifest] | None:
@@ -292,11 +299,7 @@ class CheckpointStore:
                 if not self.is_own(folder):
                     if is_aside:
                         continue
-                    raise ConfigError(
-                        f"{folder} is a checkpoint of the run {Manifest.read(folder).run}, not of"
-                        f" {next(iter(self.names))}: move it away, or start another run from it"
-                        f" with run.tag=<word> run.fork_from={folder}."
-                    )
+                    raise self._foreign_error(folder)
                 manifest = verify(folder, True if is_aside else hashes)
             except CorruptCheckpoint as error:
                 problems.append(str(error))

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from launcher.config import plain_yaml
+from launcher.config.compose.overrides import typed_keys
 from launcher.config.compose.project import project_defaults, reject_stored
 from launcher.config.compose.session import MISSING_FOLDER, VERSION, first_line
 from launcher.config.construct import without_hydra_whitelist
@@ -43,7 +44,7 @@ def enter(overrides: Sequence[str], arguments: Namespace) -> None:
     warnings.filterwarnings("ignore", MISSING_FOLDER, UserWarning)
     # Overrides come first, since Hydra's parser does not accept `a=1 -m b=2`.
     sys.argv[1:] = [*overrides, *arguments.flags]
-    with without_hydra_whitelist(), project_defaults(arguments.config_dir, overrides):
+    with without_hydra_whitelist(), project_defaults(arguments.config_dir, typed_keys(overrides)):
         try:
             hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
         except YAMLError as error:

@@ -10,7 +10,7 @@ from hydra.errors import InstantiationException
 from launcher.config.compose.session import first_line
 from launcher.config.construct import target_object
 from launcher.config.schema import validate
-from launcher.config.schema.source import NotFound, Unresolvable, locate
+from launcher.config.schema.signature import class_source
 from launcher.config.secrets import without_environment
 from launcher.config.tree import join
 from launcher.errors import TrainingError, causes, config_error, is_out_of_memory
@@ -42,12 +42,8 @@ def _explain_not_found(error: InstantiationException) -> str | None:
     path, target = _parse_build_error(error, "Error locating target '")
     if not target:
         return None
-    try:
-        locate(target)
-    except NotFound as missing:
+    if (missing := class_source(target).missing) is not None:
         return str(validate.target_issue(path, target, missing))
-    except Unresolvable:
-        pass
     *_, cause = causes(error)
     why = f"{cause.msg}." if isinstance(cause, SyntaxError) else first_line(cause)
     return f"{join(path, '_target_')}={target!r}: cannot be imported: {_user_line(cause)}{why}"

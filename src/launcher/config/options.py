@@ -100,11 +100,15 @@ def installed_folders() -> list[Path]:
     return [folder for folder in find_installed().values() if folder is not None]
 
 
-def composition_folders(tree: Node) -> list[Traversable]:
-    """Return the folders that Hydra composed a configuration from, except its own."""
+def composition_folders(runtime: object) -> list[Traversable]:
+    """Return the folders that Hydra composed a configuration from, except its own.
+
+    Args:
+        runtime: `hydra.runtime` of the configuration, or None: of the current job.
+    """
     from hydra.core.hydra_config import HydraConfig
 
-    sources = get(tree, "hydra.runtime.config_sources")
+    sources = get(runtime, "config_sources")
     if sources is None and HydraConfig.initialized():
         sources = HydraConfig.get().runtime.config_sources
     folders: list[Traversable] = []
@@ -116,30 +120,18 @@ def composition_folders(tree: Node) -> list[Traversable]:
     return folders
 
 
-def typed_keys(words: Sequence[str]) -> list[str]:
-    """Return the keys whose values overrides set; a chosen option (`model=mlp`) sets none."""
-    parts = [word.lstrip("+~").partition("=") for word in words]
-    return [
-        key
-        for key, _, value in parts
-        if "." in key or value.startswith("{") or not (main_folder() / key).is_dir()
-    ]
-
-
-def file_with(key: str, tree: Node) -> Traversable | None:
+def file_with(key: str, runtime: object) -> Traversable | None:
     """Return the file that sets a key: the project's, the preset's, or a chosen option's."""
     group, _, inner = key.partition(".")
-    choices = get(tree, "hydra.runtime.choices") or {}
+    choices = get(runtime, "choices") or {}
     chosen = choices.get(group)
     names = chosen if isinstance(chosen, list) else [chosen]
-    folders = composition_folders(tree)
     places = [(f"experiment/{choices.get('experiment')}.yaml", key), (PROJECT_FILE, key)]
     places += [(f"{group}/{name}.yaml", path) for name in names for path in (inner, key)]
+    folders = [each for each in composition_folders(runtime) if each != main_folder()]
     for name, path in places:
-        for folder in folders:
-            file = folder / name
-            is_set = file.is_file() and get(plain_yaml.load(file.read_bytes()), path) is not None
-            if is_set and not (isinstance(folder, Path) and folder == main_folder()):
+        for file in (folder / name for folder in folders):
+            if file.is_file() and get(plain_yaml.load(file.read_bytes()), path) is not None:
                 return file
     return None
 

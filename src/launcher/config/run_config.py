@@ -19,7 +19,7 @@ from launcher.config.identity.record_entry import command_record
 from launcher.config.identity.run_id import DERIVED, digest, identity_text, identity_to_hash
 from launcher.config.messages import ConfigIssue
 from launcher.config.omegaconf_nodes import settings_of, to_plain
-from launcher.config.schema.declared import trains
+from launcher.config.schema.declared import declared
 from launcher.config.schema.validate import check_hydra, check_tree
 from launcher.config.secrets import config_to_store
 from launcher.config.settings import RunSettings, TrainerSettings
@@ -86,7 +86,7 @@ class RunConfig:
 
     @property
     def trains(self) -> bool:
-        return trains(self.plain)
+        return bool(declared(get(self.plain, "job._target_"), "trains"))
 
     @property
     def of_the_run(self) -> Tree:
@@ -167,7 +167,9 @@ def read(config: DictConfig, runs: RunIndex | None = None) -> tuple[RunConfig, l
     nodes = resolver.nodes()
     continued = None if resolver.has_issues else _name(config, written, nodes, runs)
     plain = resolver.with_run(nodes)
-    job_numbers = [] if resolver.has_issues else find_job_numbers(config, written)
+    job_numbers = []
+    if resolver.names_job_number and "hydra" in written and not resolver.has_issues:
+        job_numbers = find_job_numbers(config, written)
     hydra = written.pop("hydra", None)
     if not resolver.has_issues:
         for part in READ_BY_A_JOB:
@@ -184,8 +186,8 @@ def check(config: DictConfig, runs: RunIndex | None = None) -> RunConfig:
     """
     run, issues = read(config, runs)
     written = {**run.written, "hydra": run.hydra or {}}
-    check_hydra(written)
-    check_tree(run.plain, written, issues)
+    check_hydra(run.hydra)
+    check_tree(run.plain, written, run.stored, issues)
     if runs is not None:
         check_identity(run.plain["run"])
     return run

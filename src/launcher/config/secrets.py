@@ -9,13 +9,22 @@ resolved values.
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, TypeGuard
 
 from launcher.config.identity.difference import is_within
 from launcher.config.messages import ConfigIssue
-from launcher.config.schema.hook_dependencies import uncounted_keys
-from launcher.config.tree import REFERENCE, Node, Tree, get, is_interpolation, items, join, walk
+from launcher.config.schema.hook_dependencies import COUNTING, uncounted_keys
+from launcher.config.tree import (
+    REFERENCE,
+    Node,
+    Tree,
+    get,
+    is_interpolation,
+    items,
+    join,
+    pick,
+    walk,
+)
 from launcher.rundir.secret_patterns import holds_secret, is_secret
 
 VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
@@ -87,7 +96,7 @@ def config_to_store(written: Node, plain: Node) -> Tree:
 
 
 def _as_written(plain: Node) -> tuple[str, ...]:
-    return (*UNRESOLVED_GROUPS, *uncounted_keys(plain, partial(get, plain)))
+    return (*UNRESOLVED_GROUPS, *uncounted_keys(*pick(plain, COUNTING)))
 
 
 def _is_in(path: str, parts: Collection[str]) -> bool:
@@ -107,7 +116,7 @@ def escape(text: str) -> str:
 
 def secret_issues(written: Node, plain: Node, stored: Node) -> Iterator[ConfigIssue]:
     """Find secrets that would be stored with the run; see `config_to_store`."""
-    for name, text in items(written, "hydra.job.env_set"):
+    for name, text in items(get(written, "hydra.job.env_set")):
         if _is_text(text) and not is_interpolation(text) and holds_secret(name, text):
             way = f"set the variable in the shell: export {_variable(name)}=..."
             yield _issue(f"hydra.job.env_set.{name}", way)

@@ -35,9 +35,13 @@ def get(tree: object, path: str) -> Any:
     return tree
 
 
-def items(tree: object, path: str) -> Iterable[tuple[Any, Any]]:
-    """Return the items of the dict at a dotted path, or nothing if there is no dict."""
-    node = get(tree, path)
+def pick(tree: object, keys: Iterable[str]) -> list[Any]:
+    """Return the values at dotted paths, None where there is none."""
+    return [get(tree, key) for key in keys]
+
+
+def items(node: object) -> Iterable[tuple[Any, Any]]:
+    """Return the items of a dict, or nothing of anything else."""
     return node.items() if isinstance(node, dict) else ()
 
 

@@ -24,7 +24,7 @@ from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.options import find_installed, main_folder, options, own_option
 from launcher.config.schema.declared import declared
 from launcher.config.schema.matters_from import CODE_PATH
-from launcher.config.schema.signature import place_of_definition
+from launcher.config.schema.signature import class_source
 from launcher.config.schema.validate import GROUPS
 from launcher.config.settings import CompileSettings
 from launcher.config.tree import Tree, is_interpolation, nest, walk
@@ -96,7 +96,9 @@ def code_in(tree: object) -> Iterator[str]:
     """Yield each value that decides which code runs and is not Launcher's own, with its key."""
     installed = dict(_installed_nodes(tree))
     keys = code_keys() | {
-        f"{path}.{key}" for path, node in installed.items() for key in declared(node, "code_keys")
+        f"{path}.{key}"
+        for path, node in installed.items()
+        for key in declared(node["_target_"], "code_keys")
     }
     targets = own_targets() | installed_targets()
     for path, value in walk(tree, lists=True):
@@ -129,7 +131,7 @@ def code_keys() -> frozenset[str]:
         f"{group}.{key}"
         for group in GROUPS
         for name in options([main_folder()], group)
-        for key in declared(own_option(group, name), "code_keys")
+        for key in declared(own_option(group, name).get(TARGET), "code_keys")
     )
 
 
@@ -153,7 +155,7 @@ def installed_targets() -> frozenset[str]:
 
 def _is_defined_in(package: str, target: str) -> bool:
     """Return whether a class or function is a package's own, not one that it imports."""
-    place = place_of_definition(target)
+    place = class_source(target).place
     return place is not None and is_within(place[0], [package])
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.declared import declared
+from launcher.config.tree import pick
 from launcher.dispatch import forced_exit
 from launcher.dispatch.child_command import ENTRY
 from launcher.dispatch.environment import check_ranks, join_ranks
@@ -26,6 +27,7 @@ from launcher.rundir.record import RunRecord
 from launcher.types import PositiveInt, Seconds
 
 LAST_LINES = 30
+CLASSES = ("job._target_", "strategy._target_", "model._target_")
 
 
 class LocalDispatch:
@@ -90,14 +92,14 @@ class LocalDispatch:
         return not started and config.trains and is_done(config)
 
     def count(self, config: RunConfig) -> int:
-        job, strategy = config.plain["job"], config.plain["strategy"]
+        job, strategy, model = pick(config.plain, CLASSES)
         if declared(job, "starts_ranks"):
             return 1
         if self.nproc != "auto":
             return self.nproc
         if declared(strategy, "one_process") or declared(job, "one_process"):
             return 1
-        if declared(config.plain["model"], "owns_optimizers"):
+        if declared(model, "owns_optimizers"):
             return 1
         return max(1, count_gpus()) if config.device in ("auto", "cuda") else 1
 

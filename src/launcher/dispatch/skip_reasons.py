@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launcher.checkpoint.find_checkpoint import find_checkpoint
 from launcher.config.run_config import resolve_node
-from launcher.config.schema.declared import trains
+from launcher.config.schema.declared import declared
 from launcher.config.tree import Node, get, of_the_run, with_text_keys
 from launcher.remaining import Done, Train, find_queued, remaining
 from launcher.rundir.folder import RunFolder
@@ -24,7 +24,7 @@ JOBS = ".jobs"
 def folder_of(config: Node) -> RunFolder:
     """Return the folder with the record of a job whose configuration is resolved."""
     run = Path(config["run"]["dir"]).absolute()
-    if trains(config):
+    if declared(get(config, "job._target_"), "trains"):
         return RunFolder(run)
     ignored = {"dispatch": None, "run": {**config["run"], "identity": None, "sweep": None}}
     content = with_text_keys(of_the_run(config) | ignored)
@@ -41,7 +41,7 @@ def why_skipped(config: Node, folder: RunFolder, queue: Mapping[str, QueuedJob])
         folder: see `folder_of`.
         queue: jobs that have not ended, see `scheduler.queue`.
     """
-    if trains(config):
+    if declared(get(config, "job._target_"), "trains"):
         rest = remaining(config, folder, queue)
         if isinstance(rest, Train):
             return None

@@ -1,21 +1,21 @@
 """Updates `run.json` during training, and reports what has changed since the checkpoint."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.drift import changes_since, read_fingerprint
+from launcher.checkpoint.drift import read_fingerprint
 from launcher.checkpoint.manifest import Manifest
 from launcher.hooks.base import BaseHook
 from launcher.hooks.records import flatten
 from launcher.hooks.view import Records, TrainerView
 from launcher.rundir.data_files import describe_changed_files
-from launcher.rundir.imported_sources import digest_imported_sources
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import BestData, ForkedFromData
 from launcher.rundir.run_on_disk import RunOnDisk
 
+Changes = Callable[[Path, Collection[str]], list[str]]
 RUN_KEYS = ("run", "paths")
 """Keys whose values always differ between runs."""
 
@@ -24,9 +24,8 @@ class RecordHook(BaseHook):
     """The first hook whose `on_ready` is called: all is restored then, and nothing is written yet.
 
     Args:
-        config: the current resolved configuration, as a plain dict.
-        code: the current git state and versions.
         begin: function that records that the attempt has begun.
+        changes: function that lists what has changed since a checkpoint, but for further keys.
     """
 
     record: RunRecord | None = None
@@ -34,10 +33,9 @@ class RecordHook(BaseHook):
     launched: float
     """When the work on the run began (see `launcher.process.times`), set before training."""
 
-    def __init__(self, config: dict[str, Any], code: dict[str, Any], begin: Callable[[], None]):
-        self.config = config
-        self.code = code
+    def __init__(self, begin: Callable[[], None], changes: Changes):
         self.begin = begin
+        self.changes = changes
         self._loss: Any = None
         self._is_ready = False
         self._is_noted = False
@@ -64,9 +62,7 @@ class RecordHook(BaseHook):
         self, trainer: TrainerView, source: Path, is_fork: bool, files: list[str]
     ) -> None:
         ignored = RUN_KEYS if is_fork else ()
-        changes = changes_since(source, self.config, self.code, digest_imported_sources(), ignored)
-        changes += files
-        for message in changes:
+        for message in [*self.changes(source, ignored), *files]:
             trainer.logger.warning("Changed since the checkpoint: %s", message)
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:

@@ -39,7 +39,7 @@ def config_for(
     )
     composed = config.of_the_run
     merged = stored | {key: composed[key] for key in COMMAND_LINE_KEYS if key in composed}
-    wrong = []
+    wrong, place = [], f"the checkpoint {checkpoint}"
     for override in map(parse, config.overrides):
         key, value = override.key_or_group, override.value()
         top = key.split(".")[0]
@@ -52,9 +52,7 @@ def config_for(
             continue
         if top in CHECKPOINT_KEYS:
             was = f"{key}={show(then)}" if "." in key else f"another {key}"
-            wrong.append(
-                f"{key}={show(value)}: the checkpoint {checkpoint} has {was}; leave {key} out."
-            )
+            wrong.append(f"{key}={show(value)}: {place} has {was}; leave {key} out.")
         elif now is not None:
             merged = replace_values(merged, {key: now})
     if wrong:

@@ -7,7 +7,7 @@ from pathlib import Path
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import checkpointing
-from launcher.config.schema.declared import declared, parts
+from launcher.config.schema.declared import parts, provided_by
 from launcher.errors import ConfigError, TrainingError
 from launcher.process.plural import plural
 from launcher.process.ranks import Ranks
@@ -95,7 +95,7 @@ class ResumeCheckJob:
 
 def check(config: RunConfig, steps: int, world_size: int) -> None:
     """Check that the configuration can be stopped and resumed after so many steps, here."""
-    if checkpointing(config.plain) is None:
+    if checkpointing(config.plain.get("hooks")) is None:
         raise ConfigError(
             "job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the"
             " hook."
@@ -118,8 +118,8 @@ def scratch_run(config: RunConfig, root: Path, nproc: object) -> ScratchRun:
     """Return a traced copy that logs each step."""
     logging = {
         f"{path}.interval": 1
-        for path, hook in parts(config.plain, "hooks").items()
-        if "train/" in (declared(hook, "provides") or ())
+        for path, hook in parts("hooks", config.plain.get("hooks")).items()
+        if "train/" in (provided_by(hook) or ())
     }
     label = f"job=resume_check, {root.name}"
     tree = config.replace(logging).stored

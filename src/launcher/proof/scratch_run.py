@@ -104,7 +104,7 @@ class ScratchRun(Traced):
         from launcher.config.schema.checks import checkpointing
 
         hooks = {name: dict(hook) for name, hook in self.config["hooks"].items() if hook}
-        saving = None if self.save_at is None else checkpointing({"hooks": hooks})
+        saving = None if self.save_at is None else checkpointing(hooks)
         for name, hook in hooks.items():
             if "path" in hook and is_outside(self.folder.path, hook["path"]):
                 hook["path"] = str(name)

@@ -98,7 +98,7 @@ class Source:
         if stored.recorded_state != "completed":
             return
         newest = self.parts[-1].settings or {}
-        settings = checkpointing(newest) or {}
+        settings = checkpointing(newest.get("hooks")) or {}
         keys = ("keep_previous", "keep_interval", "keep_steps")
         options = {key: settings[key] for key in keys if settings.get(key)}
         waiting = steps_to_await(

@@ -197,18 +197,23 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
     if keep:
         handlers.append(_Keeping())
     screen.setLevel(logging.INFO if rank == 0 or is_diverted else logging.WARNING)
-    root, prefix = logging.getLogger(), f"[rank {rank}] " if rank else ""
     for handler in handlers:
-        text = FORMAT.replace("%(message)s", prefix + "%(message)s")
-        handler.setFormatter(logging.Formatter(text, "%H:%M:%S"))
-        handler.of_launcher = True  # type: ignore[attr-defined]
-        root.addHandler(handler)
+        _add_handler(handler, rank)
     if file is not None:
         # The last handler is the file's, even if the screen is diverted to it.
         for record in records:
             handlers[-1].handle(record)
-    root.setLevel(logging.INFO)
+    logging.getLogger().setLevel(logging.INFO)
     logging.captureWarnings(True)
+
+
+def _add_handler(handler: logging.Handler, rank: int) -> None:
+    """Let a handler write all lines, with the number of a later rank."""
+    prefix = f"[rank {rank}] " if rank else ""
+    text = FORMAT.replace("%(message)s", prefix + "%(message)s")
+    handler.setFormatter(logging.Formatter(text, "%H:%M:%S"))
+    handler.of_launcher = True  # type: ignore[attr-defined]
+    logging.getLogger().addHandler(handler)
 
 
 def _remove_handlers() -> list[logging.Handler]:

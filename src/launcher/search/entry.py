@@ -53,7 +53,7 @@ def sweep(words: Command, master: DictConfig) -> None:
     fixed_settings = [text for text in arguments if is_setting(text)]
     probe = probe_job(words, [*fixed, *fixed_settings], space)
     _check_dispatch(dispatch := probe.plain["dispatch"])
-    are_jobs = declared(dispatch, "trials") == JOBS
+    are_jobs = declared(dispatch["_target_"], "trials") == JOBS
     if are_jobs and dispatch["dry_run"]:
         construct(dispatch).sweep([probe])
         return
@@ -89,7 +89,7 @@ def _conduct(search: Search) -> None:
 
 
 def _check_dispatch(dispatch: Node) -> None:
-    if declared(dispatch, "trials") not in (PROCESSES, JOBS):
+    if declared(dispatch["_target_"], "trials") not in (PROCESSES, JOBS):
         name = dispatch["_target_"].rpartition(".")[2]
         raise ConfigError(
             f"hydra/sweeper=optuna: {name} is not supported; use dispatch=local or dispatch=slurm."
@@ -123,7 +123,7 @@ def make_search(
     def compose(overrides: list[str], number: int) -> Job:
         return Job(words.job(overrides, number), number, overrides)
 
-    are_jobs = declared(probe.plain["dispatch"], "trials") == JOBS
+    are_jobs = declared(probe.plain["dispatch"]["_target_"], "trials") == JOBS
     runner = SlurmRunner(outputs, name, say) if are_jobs else LocalRunner(folder, settings.parallel)
     return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, say)
 

@@ -41,7 +41,7 @@ def rungs_of(settings: Settings, config: Tree) -> list[int]:
 
 def interval_of(objective: str, config: Tree) -> int:
     """Steps between two values of a metric, or 1 if they are not known."""
-    hooks = providing(config, group_of(objective))
+    hooks = providing(config.get("hooks"), group_of(objective))
     interval = setting(hooks[0], "interval") if hooks else None
     if interval == 0:
         return int(config["trainer"]["max_steps"])

@@ -43,17 +43,7 @@ def read_space(loader: Any, arguments: Sequence[str], ranges: object) -> tuple[S
     set_keys = {bare(override.get_key_element()) for override in typed}
     for key, text in leaves(ranges).items():
         if bare(key) not in set_keys:
-            try:
-                override = parser.parse_override(f"{key}={_range_text(text)}")
-            except HydraException as error:
-                raise ConfigError(
-                    f"hpo.space: {key}={show(text)} is not a range; e.g. {key}: interval(0,1)."
-                ) from error
-            if not override.is_sweep_override():
-                raise ConfigError(
-                    f"hpo.space: {key}={show(text)} is one value; e.g. {key}: choice(1,2)."
-                )
-            typed.append(override)
+            typed.append(_parse_range(parser, key, text))
     space = {
         override.get_key_element(): distribution(override)
         for override in typed
@@ -66,6 +56,19 @@ def read_space(loader: Any, arguments: Sequence[str], ranges: object) -> tuple[S
             "'optimizer.lr=tag(log,interval(1e-4,1e-1))'."
         )
     return space, fixed
+
+
+def _parse_range(parser: OverridesParser, key: str, text: object) -> Override:
+    """Parse a range of `hpo.space`."""
+    try:
+        override = parser.parse_override(f"{key}={_range_text(text)}")
+    except HydraException as error:
+        raise ConfigError(
+            f"hpo.space: {key}={show(text)} is not a range; e.g. {key}: interval(0,1)."
+        ) from error
+    if not override.is_sweep_override():
+        raise ConfigError(f"hpo.space: {key}={show(text)} is one value; e.g. {key}: choice(1,2).")
+    return override
 
 
 def is_setting(override: str) -> bool:

@@ -34,13 +34,15 @@ def settings_of(config: Tree) -> Settings:
         keys["direction"] = _direction_by_name(keys["objective"])
     if keys["pruner"] == "auto":
         # On a cluster, a trial that asha promotes would wait in the queue again.
-        keys["pruner"] = "median" if declared(config["dispatch"], "trials") == JOBS else "asha"
+        keys["pruner"] = (
+            "median" if declared(config["dispatch"]["_target_"], "trials") == JOBS else "asha"
+        )
     settings = Settings(**keys)
     if settings.pruner in HALVING and get(config, "trainer.max_epochs") is not None:
         raise ConfigError(
             f"hpo.pruner={settings.pruner}: needs trainer.max_steps instead of trainer.max_epochs."
         )
-    if settings.pruner in HALVING and checkpointing(config) is None:
+    if settings.pruner in HALVING and checkpointing(config.get("hooks")) is None:
         raise ConfigError(
             f"hpo.pruner={settings.pruner}: a pause needs a checkpoint; keep hooks.checkpointing."
         )

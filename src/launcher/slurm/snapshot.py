@@ -34,20 +34,11 @@ def take(folder: Path) -> Path:
     modules = []
     commits = {}
     for subfolder in ["", *list_submodules(root)]:
-        tracked, generated = (
-            list_files(root / subfolder, "ls-files", "-z"),
-            _modules(root / subfolder),
-        )
+        tracked = list_files(root / subfolder, "ls-files", "-z")
+        generated = _modules(root / subfolder)
         for name in (*tracked, *generated):
             copy_file(root / subfolder / name, folder / "code" / subfolder / name)
-        prefixes = [
-            f"--{side}-prefix={letter}/{subfolder}{'/' if subfolder else ''}"
-            for side, letter in (("src", "a"), ("dst", "b"))
-        ]
-        diff += (
-            _git(root / subfolder, "diff", "--binary", "--ignore-submodules", *prefixes, "HEAD")
-            or ""
-        )
+        diff += _diff(root, subfolder)
         untracked += [str(Path(subfolder, name)) for name in list_untracked(root / subfolder)]
         modules += [str(Path(subfolder, name)) for name in generated]
         commits[subfolder] = (_git(root / subfolder, "rev-parse", "HEAD") or "").strip()
@@ -63,6 +54,14 @@ def take(folder: Path) -> Path:
     }
     (folder / "snapshot.json").write_text(json.dumps(saved, indent=1) + "\n")
     return folder
+
+
+def _diff(root: Path, subfolder: str) -> str:
+    """Return the uncommitted changes of a repository or submodule, by the paths from the root."""
+    inner = f"{subfolder}/" if subfolder else ""
+    prefixes = (f"--src-prefix=a/{inner}", f"--dst-prefix=b/{inner}")
+    options = ("--binary", "--ignore-submodules", *prefixes)
+    return _git(root / subfolder, "diff", *options, "HEAD") or ""
 
 
 def _repository() -> Path:

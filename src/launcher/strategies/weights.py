@@ -159,17 +159,22 @@ def load_model_tensors(
     for name in state.keys() - stored - extra.keys() - names_of_tied(model).keys():
         del state[name]
     state.update({**passed, **extra})
-    failure: Exception | None = None
-    try:
-        module.load_state_dict(state, strict=False)
-    except (RuntimeError, KeyError) as error:
-        failure = error
+    failure = _load(module, state)
     problems = misfits(model, tensor_shapes(model), saved, prefix, strict)
     if failure is not None and not problems:
         raise TrainingError(f"The weights do not fit the model: {failure}") from failure
     bad = {problem.split(":", 1)[0] for problem in problems}
     _check_taken(model, {name: passed[name] for name in passed.keys() - bad})
     return problems
+
+
+def _load(module: nn.Module, state: Mapping[str, Any]) -> Exception | None:
+    """Load a state dict, and return the error that the model's own code raises."""
+    try:
+        module.load_state_dict(state, strict=False)
+    except (RuntimeError, KeyError) as error:
+        return error
+    return None
 
 
 def loses_a_part(saved: TensorReader, name: str, target: torch.Tensor) -> bool:

@@ -25,7 +25,7 @@ from launcher.train.build import build_trainer, logger
 from launcher.train.composed import Trainer
 from launcher.train.length import with_max_steps
 from launcher.train.micro_batch import with_micro_batch_size
-from launcher.train.run_summary import end_lines, format_time, start_lines
+from launcher.train.run_summary import end_lines, format_time, log_lines, start_lines
 
 
 def train_run(config: RunConfig) -> dict[str, object] | None:
@@ -38,7 +38,7 @@ def train_run(config: RunConfig) -> dict[str, object] | None:
     follower = FollowerProcess(
         folder, on_main(lambda: usable_trackers(config.plain.get("tracker")))
     )
-    log = AttemptLog(config, folder, on_begin=follower.start)
+    log = AttemptLog(config, folder, code, on_begin=follower.start)
     # Before the data are read: a later change then shows in their fingerprint.
     if log.ranks.is_main:
         log.data_files = state_of_files(data_that_counts(config.of_the_run))
@@ -47,7 +47,7 @@ def train_run(config: RunConfig) -> dict[str, object] | None:
         with log.record_end():
             config = with_micro_batch_size(config, folder)
             log.config = config
-            recorder = RecordHook(config.of_the_run, code, log.begin)
+            recorder = RecordHook(log.begin, log.changes_since)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
             machine = _machine_of(trainer)
@@ -79,8 +79,7 @@ def _machine_of(trainer: Trainer) -> dict[str, object]:
 
 def _log_start(config: RunConfig, trainer: Trainer) -> None:
     logger.info("Run %s", config.folder.path)
-    for line in start_lines(trainer, config):
-        logger.info(line)
+    log_lines(start_lines(trainer, config))
     if not saves(trainer):
         logger.warning(
             "hooks has no checkpointing: this run saves nothing, and the same command trains it"
@@ -104,8 +103,7 @@ def report_end(log: AttemptLog, trainer: Trainer) -> None:
             f"{plural(skipped, 'update')} {'was' if skipped == 1 else 'were'}",
         )
     if log.record is not None:
-        for line in end_lines(log.record, log.config.outputs, sys.stdout):
-            logger.info(line)
+        log_lines(end_lines(log.record, log.config.outputs, sys.stdout))
 
 
 def usable_trackers(nodes: Mapping[str, object] | None) -> list[str]:

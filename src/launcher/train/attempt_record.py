@@ -10,14 +10,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from launcher.checkpoint.drift import environment_changes
+from launcher.checkpoint.drift import changes_since, environment_changes
 from launcher.config.explain import explain, unwrap_cause
 from launcher.config.identity.lookup import describe_nearest_run
 from launcher.config.run_config import RunConfig
@@ -32,6 +32,7 @@ from launcher.process.times import launch_time
 from launcher.process.user_exits import exits_are_errors
 from launcher.rundir import reproduction
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.imported_sources import digest_imported_sources
 from launcher.rundir.lock import RunLock
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import is_restart
@@ -39,7 +40,7 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import Outcome, RecordData, TrainedData
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
-from launcher.train.run_summary import end_lines, is_in_sweep
+from launcher.train.run_summary import end_lines, is_in_sweep, log_lines
 
 LESS_MEMORY = (
     "Less memory is needed with trainer.activation_checkpointing=full, with strategy=fsdp on more"
@@ -52,11 +53,25 @@ UNUSED_PARAMETERS = (
 
 
 class AttemptLog:
-    """Keeps run.json up to date; `on_begin` is called on rank 0 once the attempt has begun."""
+    """Keeps run.json up to date.
 
-    def __init__(self, config: RunConfig, folder: RunFolder, on_begin: Callable[[], None]):
+    Args:
+        config: the configuration.
+        folder: the run's folder.
+        code: the current git state and versions.
+        on_begin: called on rank 0 once the attempt has begun.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        code: Mapping[str, object],
+        on_begin: Callable[[], None],
+    ):
         self.config = config
         self.folder = folder
+        self.code = code
         self.on_begin = on_begin
         self.ranks = Ranks.from_env()
         self.lock = RunLock(folder, sleep=_sleep, on_lost=give_up) if self.ranks.is_main else None
@@ -85,6 +100,11 @@ class AttemptLog:
         with self.folder.being_read():
             self.record = RunRecord(self.folder, check_lock=self.lock.check)
         return self.record.next_number
+
+    def changes_since(self, checkpoint: Path, ignored: Collection[str]) -> list[str]:
+        """List what may change the numbers since a checkpoint."""
+        sources = digest_imported_sources()
+        return changes_since(checkpoint, self.config.of_the_run, self.code, sources, ignored)
 
     def begin(self) -> None:
         """Write that the attempt has begun. All ranks call it."""
@@ -189,8 +209,7 @@ class AttemptLog:
         logger.info("Stopped by %s at step %d; the same command %s.", name, self._step, then)
         stop.is_reported = True
         self.end("preempted", self._step, signal=name, exit_code=int(stop.code or 0))
-        for line in end_lines(self.record, self.config.outputs, sys.stdout):
-            logger.info(line)
+        log_lines(end_lines(self.record, self.config.outputs, sys.stdout))
 
     def _record_failure(self, error: BaseException) -> None:
         explained = explain(error)

@@ -20,7 +20,7 @@ from launcher.config.explain import LIBRARY_ERRORS, library_error
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.messages import describe_type
 from launcher.config.run_config import RunConfig
-from launcher.config.schema.checks import batch_issue
+from launcher.config.schema.checks import FOLLOWING, batch_issue
 from launcher.config.schema.declared import declared, providing, setting
 from launcher.config.schema.hook_dependencies import validation_issues
 from launcher.config.schema.lane_rules import lane_issues, support_issue
@@ -29,7 +29,7 @@ from launcher.config.schema.run_length import with_epochs
 from launcher.config.schema.validate import without_own_keys
 from launcher.config.schema.value_types import check_call
 from launcher.config.settings import CompileSettings, RunSettings, TrainerSettings
-from launcher.config.tree import Node, Tree, walk
+from launcher.config.tree import Node, Tree, pick, walk
 from launcher.data.declared import is_hugging_face_stream, names_of_states
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
@@ -99,7 +99,9 @@ def build_trainer(
     loader = _train_loader(data, strategy) if has_loader else None
     if loader is not None:
         if isinstance(loader.dataset, Mixture):
-            intervals = [setting(node, "interval") for node in providing(plain, "train/")]
+            intervals = [
+                setting(node, "interval") for node in providing(plain.get("hooks"), "train/")
+            ]
             hooks.insert(0, SourcesHook(next(iter(intervals), 10)))
         schedule = in_steps(schedule, loader.dataset, plain["data"]["batch_size"])
     text = config.stored_yaml
@@ -204,7 +206,7 @@ def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision]:
     plan = step_plan(settings, plain["data"]["batch_size"], ranks.world_size, precision)
     plan = replace(plan, seed=config.seed, lanes=settings.lanes)
     strategy: Strategy = instantiate(plain["strategy"], "strategy")
-    if declared(plain["model"], "owns_optimizers"):
+    if declared(plain["model"]["_target_"], "owns_optimizers"):
         strategy = leave_steps(strategy)
     if settings.lanes is not None and not vars(type(strategy)).get("supports_lanes"):
         raise ConfigError(str(support_issue(settings.lanes, strategy.name)))
@@ -341,7 +343,7 @@ def schedule_metric(metric: str, mode: Any) -> Best:
 
 def _check_validation(plain: Tree, data: Any) -> None:
     """Check that the data have a validation set if a hook follows one of its metrics."""
-    issues = list(validation_issues(plain))
+    issues = list(validation_issues(*pick(plain, (*FOLLOWING, "data"))))
     if issues and not data.val_names and data.val_dataset() is None:
         raise ConfigError(*map(str, issues))
 

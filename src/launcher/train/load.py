@@ -59,10 +59,8 @@ def load_model(
     path = _folder(run, expand(outputs))
     exported = [path / EXPORTED] if (path / EXPORTED).exists() else sorted(path.glob(SHARDS))
     is_export, is_checkpoint = bool(exported), (path / MANIFEST).exists()
-    if is_export and weights is not None:
-        raise ConfigError(
-            f"weights={weights}: {path} is an export; set job.weights when exporting."
-        )
+    if is_export:
+        _check_export(path, weights)
     if (is_export or is_checkpoint) and checkpoint != "latest":
         raise ConfigError(f"checkpoint={checkpoint}: {path} is not a run; name the run's folder.")
     if not is_export:
@@ -70,14 +68,25 @@ def load_model(
         path = find_checkpoint(RunFolder(path).checkpoints, which, "checkpoint", hashes=False)
     try:
         saved = ShardReader(exported) if is_export else _open(path, weights)
-        model = _build(path / "config.yaml", trust)
-        if is_export:
-            saved = fit_names(saved, [*model_tensors(model), *names_of_tied(model)])
-        give_own_memory(model)
-        load_weights(model, saved)
+        return _load(path, saved, is_export, trust).eval()
     except (CorruptCheckpoint, TrainingError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return model.eval()
+
+
+def _check_export(path: Path, weights: str | None) -> None:
+    if weights is not None:
+        raise ConfigError(
+            f"weights={weights}: {path} is an export; set job.weights when exporting."
+        )
+
+
+def _load(path: Path, saved: ShardReader, is_export: bool, trust: bool) -> nn.Module:
+    model = _build(path / "config.yaml", trust)
+    if is_export:
+        saved = fit_names(saved, [*model_tensors(model), *names_of_tied(model)])
+    give_own_memory(model)
+    load_weights(model, saved)
+    return model
 
 
 def _folder(run: str | Path, outputs: Path) -> Path:

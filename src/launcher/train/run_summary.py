@@ -1,7 +1,8 @@
 """Summaries that a run prints at its start and at its end."""
 
+import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -20,9 +21,16 @@ from launcher.rundir.record import RunRecord
 from launcher.strategies.weights import is_fully_sharded
 from launcher.train.composed import Trainer
 
+logger = logging.getLogger("launcher")
+
 CURVE_WIDTH = 32
 PLACES = ("run.", "paths.", "hydra.", "hydra/")
 """Prefixes of overrides that set where a run is stored, or how Hydra works."""
+
+
+def log_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        logger.info(line)
 
 
 def start_lines(trainer: Trainer, config: RunConfig) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.config.identity import equivalence
 from launcher.config.identity.lookup import RunIndex
-from launcher.config.schema.signature import signature
+from launcher.config.schema.signature import _read
 from launcher.config.schema.source import bindings, find_module, tree
 from launcher.rundir import run_on_disk
 from launcher.runs.__main__ import main
@@ -30,7 +30,7 @@ CODE, WIDTH = "model._target_=naming_code.Net", "+model.width=8"
 
 def write_code(folder: Path, default: int, body: str = "width") -> None:
     (folder / "naming_code.py").write_text(NET.format(default=default, body=body))
-    for known in (signature, find_module, tree, bindings, equivalence._defaults_of_target):
+    for known in (_read, find_module, tree, bindings, equivalence._defaults_of_target):
         known.cache_clear()
 
 

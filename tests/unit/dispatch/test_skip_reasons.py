@@ -12,7 +12,7 @@ import pytest
 from launcher.config.identity.record_entry import command_record
 from launcher.config.options import own_option, own_target
 from launcher.config.run_config import RunConfig
-from launcher.config.schema.declared import trains
+from launcher.config.schema.declared import declared
 from launcher.config.schema.run_length import with_steps
 from launcher.dispatch.skip_reasons import folder_of, why_skipped
 from launcher.errors import ConfigError
@@ -269,4 +269,4 @@ def test_a_job_is_found_in_the_queue_with_or_without_its_id(tmp_path, job_id):
     [(f"{__name__}.OwnTraining", True), (f"{__name__}.OwnReport", False), ("no.such.Job", True)],
 )
 def test_a_users_job_trains_if_it_is_a_training(target, expected):
-    assert trains({"job": {"_target_": target}}) is expected
+    assert declared(target, "trains") is expected

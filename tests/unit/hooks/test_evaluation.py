@@ -102,7 +102,7 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path, at, end)
         checkpointing = CheckpointingHook(9, best_metric="val/loss", keep_steps=[2])
         record = RunRecord(RunFolder(tmp_path / folder))
         record.begin_attempt(start_step=record.step, max_steps=4, world_size=1, strategy="none")
-        recorder = RecordHook({}, {}, lambda: None)
+        recorder = RecordHook(lambda: None, lambda *_: [])
         recorder.record = record
         records.append(record)
         stopping = EarlyStoppingHook(patience=1 if end == 2 else 9, min_delta=9)

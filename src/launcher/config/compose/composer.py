@@ -10,11 +10,13 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 
 from hydra import compose as hydra_compose
 from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,8 +24,8 @@ from launcher.config.compose.diagnose import (
     bad_key,
     bad_option,
     explain_base_error,
-    read_overrides,
     unknown_option,
+    unreadable,
 )
 from launcher.config.compose.grid import GRID, bare_key, check_swept, expand, list_values
 from launcher.config.compose.overrides import (
@@ -32,6 +34,8 @@ from launcher.config.compose.overrides import (
     normalize,
     parse,
     record_overrides,
+    typed_keys,
+    typed_searchpath,
 )
 from launcher.config.compose.resolve import resolve_part
 from launcher.config.compose.session import (
@@ -329,6 +333,28 @@ class Command:
         return check(config, self.runs)
 
 
+def read_overrides(overrides: Sequence[str], is_sweep: bool, issues: list[str]) -> list[Override]:
+    """Parse overrides; messages about those that cannot be read are added to `issues`."""
+    parsed = []
+    for text in overrides:
+        try:
+            if text.startswith("="):
+                raise ValueError("it has no key")
+            # A glob needs the loader.
+            override = replace(parse(text), config_loader=loader())
+        except (HydraException, ValueError) as error:
+            issues.append(unreadable(text, error))
+            continue
+        if override.is_sweep_override() and not is_sweep:
+            key, value = override.get_key_element(), text.partition("=")[2]
+            issues.append(
+                f"{text}: several values make a sweep, which needs -m; a list is {key}=[{value}]."
+            )
+        else:
+            parsed.append(override)
+    return parsed
+
+
 def sweep_name(words: Iterable[str]) -> str:
     """Return a name for a sweep, the same when the command is repeated."""
     used = sorted(word for word in words if not word.lstrip("+~").startswith(NOT_IN_NAME))
@@ -343,7 +369,7 @@ def command(
     mode: RunMode | None = None,
 ) -> Iterator[Command]:
     """Read a command line in a session of Hydra."""
-    with session(config_dir, overrides, config_name):
+    with session(config_dir, config_name, typed_searchpath(overrides), typed_keys(overrides)):
         yield Command(overrides, config_name, mode)
 
 

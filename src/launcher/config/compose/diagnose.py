@@ -1,8 +1,6 @@
 """Messages about overrides that cannot be read, or do not apply to a configuration."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
 from shlex import quote
 
 from hydra.core.object_type import ObjectType
@@ -29,29 +27,7 @@ OPTIONAL = ("scheduler", "hooks", "tracker")
 """Groups that a run may do without."""
 
 
-def read_overrides(overrides: Sequence[str], is_sweep: bool, issues: list[str]) -> list[Override]:
-    """Parse overrides; messages about those that cannot be read are added to `issues`."""
-    parsed = []
-    for text in overrides:
-        try:
-            if text.startswith("="):
-                raise ValueError("it has no key")
-            # A glob needs the loader.
-            override = replace(parse(text), config_loader=loader())
-        except (HydraException, ValueError) as error:
-            issues.append(_unreadable(text, error))
-            continue
-        if override.is_sweep_override() and not is_sweep:
-            key, value = override.get_key_element(), text.partition("=")[2]
-            issues.append(
-                f"{text}: several values make a sweep, which needs -m; a list is {key}=[{value}]."
-            )
-        else:
-            parsed.append(override)
-    return parsed
-
-
-def _unreadable(text: str, error: Exception) -> str:
+def unreadable(text: str, error: Exception) -> str:
     if "=" not in text.lstrip("=") and not text.startswith("~"):
         return f"{text}: should be KEY=VALUE or GROUP=OPTION, without spaces around the =."
     key, _, value = text.partition("=")
@@ -217,7 +193,7 @@ def _unknown_part(override: Override, path: str, part: str, config: DictConfig) 
     """Return the message for a key that its node does not have."""
     node = select(config, path)
     keys, taken = [str(key) for key in node], parameters(node)
-    if others := options_with(composition_folders(to_plain(config)), path, part):
+    if others := options_with(composition_folders(to_plain(config.hydra.runtime)), path, part):
         have = "has" if len(others) == 1 else "have"
         return f"no key {path}.{part}; {path}={', '.join(others)} {have} it."
     if override.is_delete() and part in taken:

@@ -1,7 +1,7 @@
 """Hydra's grammar of overrides, and applying their values to a composed configuration."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.identity.difference import is_within
-from launcher.config.options import COLLECTIONS
+from launcher.config.options import COLLECTIONS, main_folder
 from launcher.config.schema.signature import signature_of
 from launcher.errors import ConfigError
 
@@ -88,6 +88,28 @@ def _parser() -> OverridesParser:
     return OverridesParser.create()
 
 
+def typed_keys(words: Iterable[str]) -> list[str]:
+    """Return the keys whose values overrides set; a chosen option (`model=mlp`) sets none."""
+    parts = [word.lstrip("+~").partition("=") for word in words]
+    return [
+        key
+        for key, _, value in parts
+        if "." in key or value.startswith("{") or not (main_folder() / key).is_dir()
+    ]
+
+
+def typed_searchpath(words: Iterable[str]) -> list[object] | None:
+    """Return the folders of `hydra.searchpath`, or None if no override sets that."""
+    texts = [word for word in words if word.startswith("hydra.searchpath=")]
+    if not texts:
+        return None
+    try:
+        value = parse(texts[0]).value()
+    except (HydraException, ValueError):
+        return []
+    return value if isinstance(value, list) else []
+
+
 def is_group(override: Override, loader: ConfigLoader) -> bool:
     """Return whether an override chooses (or adds, or deletes) an option of a config group."""
     # The method `get_group_options` of the loader parses the main configuration each time.
@@ -136,7 +158,7 @@ def apply_value(override: Override, config: DictConfig) -> None:
 def parameters(node: DictConfig) -> list[str]:
     """The arguments that a node's `_target_` takes."""
     try:
-        spec = signature_of(str(node.get("_target_", "")))
+        spec = signature_of(node.get("_target_"))
     except OmegaConfBaseException:
         return []
     return spec.names if spec else []

@@ -6,7 +6,7 @@ them under the name `NAME`, which is in the defaults list of Launcher's own `con
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from launcher.config.options import (
     main_folder,
     options,
     project_file,
-    typed_keys,
 )
 from launcher.config.settings import SECTIONS, Top, section
 from launcher.config.tree import Node, flat, get
@@ -44,12 +43,12 @@ KEY = re.compile(r"[\w./@-]+")
 
 
 @contextmanager
-def project_defaults(folder: str | Path | None, overrides: Sequence[str]) -> Iterator[None]:
+def project_defaults(folder: str | Path | None, typed: Collection[str]) -> Iterator[None]:
     """Let Hydra find the defaults of a folder of options, if it has any, within the context.
 
     Args:
         folder: the folder, or None if there is none.
-        overrides: of the command line. Errors of keys that they do not set are the file's.
+        typed: the keys that the command line sets. Errors of other keys are the file's.
     Raises:
         ConfigError: the file does not fit, with all that does not and the way out.
     """
@@ -63,7 +62,7 @@ def project_defaults(folder: str | Path | None, overrides: Sequence[str]) -> Ite
     except ConfigError as error:
         if file is None:
             raise
-        raise ConfigError(*_with_file(file, content, overrides, error.messages)) from error
+        raise ConfigError(*_with_file(file, content, typed, error.messages)) from error
     finally:
         store.store(NAME, before, provider="launcher")
 
@@ -197,11 +196,10 @@ def _is_referred_to(key: str, folder: Path) -> bool:
 
 
 def _with_file(
-    file: Path, content: Node, overrides: Sequence[str], messages: Sequence[str]
+    file: Path, content: Node, typed: Collection[str], messages: Sequence[str]
 ) -> list[str]:
     """Return the messages, with one for all keys that the file sets and no override does."""
     keys = flat({key: value for key, value in content.items() if key != "defaults"})
-    typed = typed_keys(overrides)
 
     def is_of_file(message: str) -> bool:
         match = KEY.match(message)

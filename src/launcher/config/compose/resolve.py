@@ -15,7 +15,16 @@ from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.omegaconf_nodes import resolve_at, to_plain
 from launcher.config.options import composition_folders, options_with
 from launcher.config.secrets import escape
-from launcher.config.tree import REFERENCE, Node, Tree, is_interpolation, join, map_leaves, walk
+from launcher.config.tree import (
+    REFERENCE,
+    Node,
+    Tree,
+    get,
+    is_interpolation,
+    join,
+    map_leaves,
+    walk,
+)
 from launcher.errors import ConfigError
 
 UNRESOLVED = object()
@@ -23,15 +32,6 @@ UNRESOLVED = object()
 
 UNSET = re.compile(r"Environment variable '(\w+)' not found")
 UNKNOWN_RESOLVER = re.compile(r"Unsupported interpolation type (\S+)")
-
-
-def without_unresolved(tree: Tree) -> Tree:
-    """The tree without the keys whose values do not resolve."""
-    return {
-        key: without_unresolved(value) if isinstance(value, dict) else value
-        for key, value in tree.items()
-        if value is not UNRESOLVED
-    }
 
 
 def as_yaml(plain: Node) -> str:
@@ -102,6 +102,8 @@ class Resolver:
         that is missing."""
         self.unresolved: list[str] = []
         """Keys that refer to a key that does not resolve; without another error, in a circle."""
+        self.names_job_number = False
+        """Whether an interpolation mentions the number of a job in its sweep."""
 
     def nodes(self) -> Tree:
         """Resolve all nodes but `run`, whose id is a hash of the others, and Hydra's."""
@@ -142,6 +144,7 @@ class Resolver:
         return self.interpolate(written, keys) if is_interpolation(written) else written
 
     def interpolate(self, written: str, keys: tuple[object, ...]) -> object:
+        self.names_job_number |= "job.num" in written or "job.id" in written
         try:
             value = resolve_at(self.config, keys)
         except OmegaConfBaseException as error:
@@ -193,7 +196,7 @@ class Resolver:
 
     def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
         """Return one error for all keys that the chosen option of a group lacks."""
-        folders = composition_folders(self.tree)
+        folders = composition_folders(get(self.tree, "hydra.runtime"))
         having = [set(options_with(folders, group, name)) for name in referring.values()]
         fitting = [f"{group}={option}" for option in sorted(set.intersection(*having))]
         choose = f"choose {', '.join(fitting)} or " if fitting else ""

@@ -1,7 +1,7 @@
 """Hydra's composition in this process: where it looks for options, and its errors."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -16,7 +16,6 @@ from omegaconf import ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from launcher.config.compose.overrides import parse
 from launcher.config.compose.project import project_defaults, reject_stored
 from launcher.config.messages import reason
 from launcher.config.options import config_path
@@ -44,25 +43,31 @@ COMPOSITION_ERRORS = (
 
 @contextmanager
 def session(
-    config_dir: str | Path | None, overrides: Sequence[str] = (), config_name: str = "config"
+    config_dir: str | Path | None,
+    config_name: str = "config",
+    searchpath: list[object] | None = None,
+    typed: Collection[str] = (),
 ) -> Iterator[None]:
     """Set Hydra up with our configuration folder and the user's, as its command line does.
 
-    The folders of `hydra.searchpath` come from the overrides or from the file `config_name`.
+    Args:
+        config_dir: the user's folder, if there is one.
+        config_name: the primary configuration.
+        searchpath: the folders of `hydra.searchpath`. Default None: as in the file `config_name`.
+        typed: the keys that the command line sets.
     """
     forget_changed_sources()
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
     if config_dir is not None:
         reject_stored("--config-dir", Path(config_dir), config_name)
-    with _hydra(), project_defaults(config_dir, overrides):
+    with _hydra(), project_defaults(config_dir, typed):
         searched = loader().config_search_path
         if config_dir is not None:
             own = f"file://{Path(config_dir).absolute()}"
             searched.prepend("command-line", own, anchor=BEFORE_SCHEMAS)
         loader().repository.initialize_sources(searched)
-        typed = _parse_searchpath(overrides)
-        if folders := _in_file(config_name) if typed is None else typed:
+        if folders := _in_file(config_name) if searchpath is None else searchpath:
             # Hydra adds them while it composes. Before, they decide which overrides are of groups.
             extended = deepcopy(searched)
             for folder in folders:
@@ -90,18 +95,6 @@ def _hydra() -> Iterator[None]:
             GlobalHydra.instance().initialize(others)
         if others is not None and base is not None:
             VersionBase.instance().setbase(base)
-
-
-def _parse_searchpath(overrides: Sequence[str]) -> list[object] | None:
-    """The folders in `hydra.searchpath` of the command line, or None if it does not set that."""
-    for text in overrides:
-        if text.startswith("hydra.searchpath="):
-            try:
-                value = parse(text).value()
-            except (HydraException, ValueError):
-                return []
-            return value if isinstance(value, list) else []
-    return None
 
 
 def _in_file(config_name: str) -> list[object]:

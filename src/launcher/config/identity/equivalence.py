@@ -10,12 +10,11 @@ value loses the key.
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import Any
 
 from launcher.config.identity.difference import is_equal
 from launcher.config.schema.declared import declared
-from launcher.config.schema.hook_dependencies import Values, uncounted_keys
+from launcher.config.schema.hook_dependencies import COUNTING, uncounted_keys
 from launcher.config.schema.signature import (
     REQUIRED,
     UNKNOWN,
@@ -25,7 +24,7 @@ from launcher.config.schema.signature import (
 )
 from launcher.config.schema.source import cached_by_sources
 from launcher.config.settings import SECTIONS, CompileSettings, section
-from launcher.config.tree import Node, Tree, get, join, walk
+from launcher.config.tree import Node, Tree, join, pick
 
 OPTIONAL_GROUPS = ("scheduler",)
 """Groups that a run does without if they are null."""
@@ -43,7 +42,7 @@ def identity_key(identity: Node) -> str:
 
 def canonical(identity: Node) -> Tree:
     """Return an identity without the keys that have their defaults, and the hooks that observe."""
-    return without_defaults(identity, uncounted_keys(identity, partial(get, identity)))
+    return without_defaults(identity, uncounted_keys(*pick(identity, COUNTING)))
 
 
 def without_defaults(identity: Node, uncounted: Collection[str] = ()) -> Tree:
@@ -52,30 +51,11 @@ def without_defaults(identity: Node, uncounted: Collection[str] = ()) -> Tree:
     return reduced
 
 
-def left_out(tree: Node, value: Values) -> set[str]:
-    """Return the keys that came after other runs of their class, where they have their default.
-
-    Args:
-        tree: a configuration.
-        value: the values of the configuration.
-    """
-    keys = {
-        join(path, key): _defaults(node, path).get(key, REQUIRED)
-        for path, node in walk(tree)
-        if isinstance(node, Mapping)
-        for key in _later_keys(node, path)
-        if key in node
-    }
-    return {key for key, default in keys.items() if is_equal(value(key), default)}
-
-
-def _later_keys(node: Node, path: str) -> Collection[str]:
-    keys: Collection[str] = (
-        declared(node, "later_keys")
-        if "_target_" in node
-        else getattr(SETTINGS.get(path), "later_keys", ())
-    )
-    return keys
+def later_defaults(target: object) -> Tree:
+    """Return the keys that came after other runs of a class, with their defaults."""
+    keys = declared(target, "later_keys")
+    defaults = _defaults_of_target(str(target)) if keys else {}
+    return {key: defaults.get(key, REQUIRED) for key in keys}
 
 
 def _reduce(tree: object, path: str, uncounted: Collection[str]) -> Any:

@@ -8,9 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config.identity.difference import diff
 from launcher.config.identity.run_id import identity_to_hash
 from launcher.config.messages import ConfigIssue, show
-from launcher.config.tree import Tree, get, is_interpolation, walk
-
-MENTIONS = ("job.num", "job.id")
+from launcher.config.tree import Tree, get
 
 
 def find_job_numbers(config: DictConfig, written: Tree) -> list[ConfigIssue]:
@@ -20,10 +18,6 @@ def find_job_numbers(config: DictConfig, written: Tree) -> list[ConfigIssue]:
         config: composed, with its `hydra` node, and it resolves.
         written: the same as plain containers, interpolations as written.
     """
-    values = (value for path, value in walk(written, lists=True) if not path.startswith("hydra"))
-    texts = (value for value in values if is_interpolation(value))
-    if "hydra" not in config or not any(word in str(text) for text in texts for word in MENTIONS):
-        return []
     before = OmegaConf.to_container(config.hydra.job, resolve=False)
     assert isinstance(before, dict)
     identities = []

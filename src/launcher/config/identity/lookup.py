@@ -1,9 +1,9 @@
 """Find the run on disk that a configuration names."""
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from launcher.config.identity.difference import by_choice, diff, in_a_line
 from launcher.config.identity.equivalence import canonical, identity_key
 from launcher.config.identity.record_entry import read_identity
 from launcher.config.identity.run_id import digest, identity_to_hash
-from launcher.config.schema.hook_dependencies import uncounted_keys
-from launcher.config.tree import Node, get
+from launcher.config.schema.hook_dependencies import COUNTING, uncounted_keys
+from launcher.config.tree import Node, pick
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import RecordData
@@ -41,22 +41,22 @@ class RunIndex:
             self._by_folder[folder] = list(_read_runs(folder))
         return self._by_folder[folder]
 
-    def equivalent(self, folder: Path, key: str) -> list[RunOnDisk]:
-        """Return the runs in the folder of a name whose `identity_key` is this."""
+    def equivalent(self, folder: Path, identity: Node) -> list[RunOnDisk]:
+        """Return the runs in the folder of a name whose identities are equivalent to this."""
         if folder not in self._by_key:
-            index: dict[str, list[RunOnDisk]] = {}
-            self._by_key[folder] = index
+            self._by_key[folder] = defaultdict(list)
             for run in self.of(folder):
-                index.setdefault(identity_key(run.identity or {}), []).append(run)
-        return self._by_key[folder].get(key, [])
+                self._by_key[folder][identity_key(run.identity or {})].append(run)
+        runs = self._by_key[folder]
+        return runs.get(identity_key(identity), []) if runs else []
 
 
-def _read_runs(folder: Path) -> Iterator[RunOnDisk]:
+def _read_runs(folder: Path, without: str = "") -> Iterator[RunOnDisk]:
     try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.name[0] != ".")
+        names = {entry.name for entry in os.scandir(folder) if entry.name[0] != "."}
     except OSError:
         return
-    for name in names:
+    for name in sorted(names - {without}):
         run = RunOnDisk.read(folder / name)
         has_id = run.identity is not None and run.record.get("identity_id") is not None
         if has_id and not is_copy(folder / name, run.record.get("folder")):
@@ -78,7 +78,7 @@ def equivalent(folder: Path, identity: Node, runs: RunIndex) -> RunOnDisk | None
     # Hydra's own launchers make the folder before the job starts.
     if folder.is_dir() and any(folder.iterdir()):
         return None
-    matches = runs.equivalent(folder.parent, identity_key(identity))
+    matches = runs.equivalent(folder.parent, identity)
     matches = [run for run in matches if run.record["identity_id"] == folder.name] or matches
     if len(matches) > 1:
         listed = ", ".join(run.folder.path.name for run in matches[:MAX_SHOWN_RUNS])
@@ -92,7 +92,7 @@ def equivalent(folder: Path, identity: Node, runs: RunIndex) -> RunOnDisk | None
 def describe_changes(run: Node, other: RunOnDisk) -> str:
     """Return the differences of a run's configuration from an equivalent one, in a line."""
     own, before = read_identity(run), other.identity or {}
-    uncounted = uncounted_keys(before, partial(get, before))
+    uncounted = uncounted_keys(*pick(before, COUNTING))
     changes = diff(before, {} if own is None else own[1], ignored=uncounted)
     texts = [in_a_line(changes)] if changes else []
     texts += [f"{key} does not count any more" for key in sorted(uncounted)]
@@ -108,11 +108,12 @@ def describe_nearest_run(folder: Path, record: RecordData) -> str | None:
     Returns:
         A line, or None if no run is near, or the new run was named outright.
     """
-    if record["identity_id"] != folder.name:
+    is_named = record["identity_id"] != folder.name
+    others = [] if is_named else [*_read_runs(folder.parent, without=folder.name)]
+    if not others:
         return None
-    current = canonical(record["identity"] or {})
-    near = []
-    for run in RunIndex().of(folder.parent):
+    current, near = canonical(record["identity"] or {}), []
+    for run in others:
         changes = diff(canonical(run.identity or {}), current)
         changes = by_choice(changes, run.record.get("choices", {}), record["choices"])
         if 0 < len(changes) <= MAX_NEAR:

@@ -1,10 +1,9 @@
 """Data that run.json stores about a configuration and the command that composed it."""
 
 import json
-from functools import partial
 
-from launcher.config.schema.hook_dependencies import uncounted_keys
-from launcher.config.tree import Node, Tree, flat, get, map_leaves, of_the_run, with_text_keys
+from launcher.config.schema.hook_dependencies import COUNTING, uncounted_keys
+from launcher.config.tree import Node, Tree, flat, get, map_leaves, of_the_run, pick, with_text_keys
 from launcher.rundir.record_format import RecordData, json_value
 
 
@@ -25,7 +24,7 @@ def command_record(config: Node, hydra: Node | None) -> RecordData:
         "config_dir": folders[0] if folders else None,
         "config": for_json(flat(of_the_run(config))),
         "identity": None if entry is None else entry[1],
-        "uncounted": sorted(uncounted_keys(config, partial(get, config))),
+        "uncounted": sorted(uncounted_keys(*pick(config, COUNTING))),
         "identity_id": entry[0] if entry is not None and entry[0] == run.get("id") else None,
     }
 

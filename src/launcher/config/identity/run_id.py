@@ -7,7 +7,7 @@ they resolve to the same value while Hydra composes, inside the run, and in a sw
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from inspect import signature
@@ -18,11 +18,12 @@ from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.identity.equivalence import left_out
+from launcher.config.identity.difference import is_equal
+from launcher.config.identity.equivalence import later_defaults
 from launcher.config.identity.locations import PLACEHOLDER, PREFIXES, Locations
 from launcher.config.identity.record_entry import for_json
 from launcher.config.omegaconf_nodes import resolve_at, to_plain
-from launcher.config.schema.hook_dependencies import uncounted_keys
+from launcher.config.schema.hook_dependencies import COUNTING, uncounted_keys
 from launcher.config.schema.lane_rules import without_effect
 from launcher.config.schema.run_length import default_steps
 from launcher.config.settings import AUTO
@@ -31,8 +32,11 @@ from launcher.config.tree import (
     Tree,
     get,
     is_interpolation,
+    join,
     map_leaves,
+    pick,
     value_at,
+    walk,
     with_text_keys,
 )
 from launcher.process.files import expand
@@ -80,9 +84,9 @@ def identity_to_hash(config: DictConfig, written: Tree, plain: Node | None = Non
     """Return the tree that is hashed.
 
     It is the resolved configuration without the keys of `run.identity_exclude`, the hooks that
-    change no number (see `uncounted_keys`), and the defaults of later keys (see `left_out`). The
-    keys of `HASHED_RUN_KEYS` that are set are in it. Whole floats become ints (`lr=1.0` is `lr=1`),
-    and the values of `HASHED_AS_NULL` become null.
+    change no number (see `uncounted_keys`), and later keys that have their defaults (see
+    `later_defaults`). The keys of `HASHED_RUN_KEYS` that are set are in it. Whole floats become
+    ints (`lr=1.0` is `lr=1`), and the values of `HASHED_AS_NULL` become null.
 
     Args:
         config: composed, and not resolved.
@@ -109,29 +113,38 @@ def identity_to_hash(config: DictConfig, written: Tree, plain: Node | None = Non
                 # In it, locations are hashed as written too.
                 return map_leaves(_without(node, excluded, keys), value_to_hash, keys)
             value = locations().hide(value, resolved)
-        key = ".".join(map(str, keys))
-        if isinstance(value, str) and key in HASHED_FILES:
-            return _content(expand(value))
-        if isinstance(value, str) and HASHED_AS_NULL.get(key) == value:
-            return None
-        return int(value) if isinstance(value, float) and value.is_integer() else value
+        return _hashed_leaf(value, ".".join(map(str, keys)))
 
     hashed: Tree = with_text_keys(map_leaves(_without(written, excluded), value_to_hash))
     for key in HASHED_RUN_KEYS:
         if (setting := OmegaConf.select(config, key)) is not None:
             text = get(written, key)
-            hashed[key] = str(
-                locations().hide(text, setting) if is_interpolation(text) else setting
-            )
+            is_reference = is_interpolation(text)
+            hashed[key] = str(locations().hide(text, setting) if is_reference else setting)
     return hashed
+
+
+def _hashed_leaf(value: object, key: str) -> object:
+    """Return what is hashed of a resolved value."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and key in HASHED_FILES:
+        return _content(expand(value))
+    return None if key in HASHED_AS_NULL and HASHED_AS_NULL[key] == value else value
 
 
 def _keys_to_exclude(config: DictConfig, written: Tree) -> set[str]:
     """Return the keys that are not hashed."""
     value = partial(OmegaConf.select, config)
     excluded = NEVER_HASHED | without_effect(value("trainer.lanes"))
-    excluded |= uncounted_keys(written, value)
-    return excluded | left_out(_without(written, excluded), value)
+    hooks, scheduler, _ = pick(written, COUNTING)
+    excluded |= uncounted_keys(hooks, scheduler, value("run.identity_exclude"), value)
+    for path, node in walk(_without(written, excluded)):
+        if isinstance(node, Mapping):
+            defaults = later_defaults(node.get("_target_"))
+            keys = {join(path, key): defaults[key] for key in defaults.keys() & node.keys()}
+            excluded |= {key for key, default in keys.items() if is_equal(value(key), default)}
+    return excluded
 
 
 def _without(tree: object, excluded: set[str], keys: tuple[object, ...] = ()) -> Any:

@@ -1,28 +1,35 @@
 """Rules across several keys, and about files and folders.
 
-The code that depends on a rule calls the same function.
+A rule gets the values of the keys that it reads, and reports no value of a wrong type, which the
+schema does. The code that depends on a rule calls the same function.
 """
 
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from glob import iglob
 from math import lcm
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from launcher.config.messages import ConfigIssue, show
 from launcher.config.omegaconf_nodes import settings_of
-from launcher.config.schema import deepspeed_file
-from launcher.config.schema.declared import declared, parts, providing
+from launcher.config.schema.declared import (
+    DEFAULT_READS,
+    declared,
+    parts,
+    provided_by,
+    providing,
+)
+from launcher.config.schema.deepspeed_file import deepspeed_issues
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
 from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
 from launcher.config.schema.matters_from import is_ours
 from launcher.config.schema.metric_direction import direction
-from launcher.config.schema.node_range import NodeRange, ranks_per_node
-from launcher.config.schema.own_optimizers import own_optimizer_issues
+from launcher.config.schema.node_range import RankRange
+from launcher.config.schema.own_optimizers import ALLOWED, own_optimizer_issues
 from launcher.config.settings import TrainerSettings
 from launcher.config.tree import Node, get, items
 from launcher.process.files import expand
@@ -30,6 +37,7 @@ from launcher.process.plural import plural
 from launcher.process.users import ask_owner, other_owner
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps, weights_source
 
+Rules = dict[Callable[..., Iterator[ConfigIssue]], tuple[str, ...]]
 CHECKPOINTING = "checkpointing"
 """The hook that saves and resumes, as its class has it in `provides`."""
 NAME = re.compile(r"\w[\w.+=@-]*")
@@ -40,38 +48,10 @@ PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
 PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
 
 
-def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """The errors of a resolved configuration. Values of a wrong type are reported by the schema."""
-    job = tree.get("job")
-    if declared(job, "needs_optimizer"):
-        yield from _check_batch(tree)
-        yield from _check_lanes(tree)
-        yield from _check_warmup(tree)
-        yield from _check_without_checkpoints(tree)
-        yield from need_issues(tree)
-        yield from own_optimizer_issues(tree)
-        yield from metric_issues(tree)
-        yield from _check_recomputation(tree)
-        yield from _check_objective(tree)
-        yield from _check_test_set(tree)
-    yield from _check_files(tree, declared(job, "reads"))
-    yield from _check_one_process(tree)
-    yield from _check_names(tree)
-    yield from _check_start(tree)
-    yield from _check_folders(tree)
-    yield from _check_signals(tree)
-    yield from deepspeed_file.crosschecks(tree)
-
-
-def _issue(tree: dict[str, Any], key: str, text: str) -> ConfigIssue:
-    """Return an issue of a key with its value, a text without quotes."""
-    return ConfigIssue(key, show(get(tree, key), 200).strip("'"), text)
-
-
-def _check_objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """`job.objective`, whose best value is the least or the greatest."""
-    metric, followed = get(tree, "job.objective"), get(checkpointing(tree), "best_metric")
-    if not isinstance(metric, str) or get(tree, "job.value") == "last" or metric == followed:
+def _check_objective(metric: object, value: object, hooks: object) -> Iterator[ConfigIssue]:
+    """Check that the better of two values of `job.objective` is known."""
+    followed = get(checkpointing(hooks), "best_metric")
+    if not isinstance(metric, str) or value == "last" or metric == followed:
         return
     if direction(metric) is None:
         yield ConfigIssue(
@@ -82,23 +62,22 @@ def _check_objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         )
 
 
-def _check_test_set(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _check_test_set(data: object, hooks: object) -> Iterator[ConfigIssue]:
     """Check that the data have a test set, as far as their settings show it."""
-    data = tree.get("data")
-    if not isinstance(data, dict) or data.get("test_dataset") is not None:
-        return
+    settings = dict(items(data))
     # A data source of the user's own may make one without a key.
-    if "test_dataset" not in data and not is_ours(data.get("_target_")):
+    has_none = "test_dataset" in settings or is_ours(settings.get("_target_"))
+    if not has_none or settings.get("test_dataset") is not None:
         return
-    for path, hook in parts(tree, "hooks").items():
-        if "evaluation" in (declared(hook, "provides") or ()) and hook.get("test") is not None:
+    for path, hook in parts("hooks", hooks).items():
+        if "evaluation" in (provided_by(hook) or ()) and hook.get("test") is not None:
             text = "the data have no test set; set data.test_dataset, or leave it out."
-            yield _issue(tree, f"{path}.test", text)
+            yield _issue(f"{path}.test", hook["test"], text)
 
 
-def _count(tree: dict[str, object], path: str) -> int | None:
-    value = get(tree, path)
-    return value if type(value) is int and value > 0 else None
+def _issue(key: str, value: object, text: str) -> ConfigIssue:
+    """Return an issue of a key with its value, a text without quotes."""
+    return ConfigIssue(key, show(value, 200).strip("'"), text)
 
 
 def batch_issue(size: int, world_size: int, source: str | None = None) -> ConfigIssue | None:
@@ -113,58 +92,24 @@ def batch_issue(size: int, world_size: int, source: str | None = None) -> Config
     )
 
 
-def _check_batch(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and value > 0
+
+
+def _check_batch(size: object, lanes: object, dispatch: Any) -> Iterator[ConfigIssue]:
     """Check that the samples of a step divide evenly over any number of ranks."""
-    size, nodes = _count(tree, "data.batch_size"), _node_range(tree)
-    if get(tree, "trainer.lanes") is not None or not size:
+    if lanes is not None or not _is_count(size):
         return
-    if nodes.is_open:
-        yield from _check_nodes(size, nodes, _tasks_per_node(tree))
-    elif issue := batch_issue(size, *_fewest_ranks(tree)):
+    ranks = RankRange.of(dispatch)
+    if ranks.nodes.is_open:
+        yield from _check_nodes(size, ranks)
+    elif issue := batch_issue(size, ranks.fewest, ranks.source):
         yield issue
 
 
-def _node_range(tree: dict[str, object]) -> NodeRange:
-    return NodeRange.parse(get(tree, "dispatch.nodes")) or NodeRange(1, 1)
-
-
-def _tasks_per_node(tree: dict[str, object]) -> int:
-    return ranks_per_node(dict(items(tree, "dispatch")))
-
-
-def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
-    """Return the smallest number of ranks of an attempt (1 for `nproc=auto`), and its keys."""
-    nproc = _count(tree, "dispatch.nproc")
-    nodes = _node_range(tree)
-    tasks = _tasks_per_node(tree)
-    source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
-    source += f" x {nodes} nodes" if nodes.max > 1 else ""
-    return (nproc or tasks) * nodes.min, source
-
-
-def _check_one_process(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check that a strategy of one process gets one rank."""
-    (ranks, source), nodes = _fewest_ranks(tree), _node_range(tree)
-    strategy, model = tree.get("strategy"), tree.get("model")
-    has_one = declared(strategy, "one_process") or declared(model, "owns_optimizers")
-    if has_one and ranks * nodes.max > nodes.min:
-        text = f"uses one rank, and gets more ({source}); use one."
-        yield ConfigIssue("strategy", declared(strategy, "name"), text)
-
-
-def _check_lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Check that the smallest number of nodes divides `trainer.lanes`."""
-    lanes = get(tree, "trainer.lanes")
-    if type(lanes) is not int or lanes < 1:
-        return
-    settings = settings_of(TrainerSettings, tree["trainer"])
-    yield from lane_issues(settings, _count(tree, "data.batch_size"), *_fewest_ranks(tree))
-    if declared(tree.get("strategy"), "is_deepspeed"):
-        yield support_issue(lanes, "deepspeed")
-
-
-def _check_nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
+def _check_nodes(size: int, ranks: RankRange) -> Iterator[ConfigIssue]:
     """Check that each number of nodes that a job may get divides the batch."""
+    nodes, tasks = ranks.nodes, ranks.per_node
     bad = next((count for count in nodes.counts if size % (count * tasks)), None)
     if bad is None:
         return
@@ -177,6 +122,29 @@ def _check_nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssu
         unit = lcm(*(count * tasks for count in nodes.counts))
         text += f" or data.batch_size={multiples(size, unit)}"
     yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}.")
+
+
+def _check_one_process(strategy: object, model: object, dispatch: Any) -> Iterator[ConfigIssue]:
+    """Check that a strategy of one process gets one rank."""
+    ranks = RankRange.of(dispatch)
+    has_one = declared(strategy, "one_process") or declared(model, "owns_optimizers")
+    if has_one and ranks.fewest * ranks.nodes.max > ranks.nodes.min:
+        text = f"uses one rank, and gets more ({ranks.source}); use one."
+        yield ConfigIssue("strategy", declared(strategy, "name"), text)
+
+
+def _check_lanes(
+    trainer: object, size: object, strategy: object, dispatch: Any
+) -> Iterator[ConfigIssue]:
+    """Check that the smallest number of nodes divides `trainer.lanes`."""
+    settings = settings_of(TrainerSettings, {"max_steps": None, **dict(items(trainer))})
+    if not _is_count(settings.lanes):
+        return
+    ranks = RankRange.of(dispatch)
+    batch_size = size if _is_count(size) else None
+    yield from lane_issues(settings, batch_size, ranks.fewest, ranks.source)
+    if declared(strategy, "is_deepspeed"):
+        yield support_issue(settings.lanes, "deepspeed")
 
 
 def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
@@ -196,49 +164,47 @@ def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> C
     return None
 
 
-def _check_warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    steps, ratio = get(tree, "scheduler.warmup_steps"), get(tree, "scheduler.warmup_ratio")
-    total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
-    if get(tree, "trainer.max_epochs") is not None:
-        # The number of steps in epochs depends on the data.
-        total = None
-    if type(steps) is int and (issue := warmup_issue(steps, ratio, total)):
+def _check_warmup(
+    steps: object, ratio: Any, length: object, max_steps: object, max_epochs: object
+) -> Iterator[ConfigIssue]:
+    """Check the warm-up of a schedule whose length is its own, or the length of the run."""
+    # The number of steps in epochs depends on the data.
+    totals = [total for total in (length, max_steps) if _is_count(total) and max_epochs is None]
+    if type(steps) is int and (issue := warmup_issue(steps, ratio, next(iter(totals), None))):
         yield issue
 
 
-def _check_without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_without_checkpoints(
+    hooks: object, pause_at: object, resume: object, fork_from: object
+) -> Iterator[ConfigIssue]:
     """Reject settings that need hooks.checkpointing, which saves and resumes."""
-    if checkpointing(tree) is not None:
+    if checkpointing(hooks) is not None:
         return
-    is_set = {
-        "trainer.pause_at": type(get(tree, "trainer.pause_at")) is int,
-        "run.resume": get(tree, "run.resume") == "must",
-        "run.fork_from": get(tree, "run.fork_from") is not None,
-    }
-    for key, value in is_set.items():
-        if value:
-            yield _issue(tree, key, "needs hooks.checkpointing, which saves and resumes; keep it.")
+    text = "needs hooks.checkpointing, which saves and resumes; keep it."
+    if type(pause_at) is int:
+        yield _issue("trainer.pause_at", pause_at, text)
+    if resume == "must":
+        yield _issue("run.resume", resume, text)
+    if fork_from is not None:
+        yield _issue("run.fork_from", fork_from, text)
 
 
-def checkpointing(config: Node) -> Node | None:
+def checkpointing(hooks: object) -> Node | None:
     """Return the hook that saves and resumes, by what its class declares, else by its name."""
-    named = get(config, f"hooks.{CHECKPOINTING}")
-    return next(iter(providing(config, CHECKPOINTING)), named)
+    return next(iter(providing(hooks, CHECKPOINTING)), get(hooks, CHECKPOINTING))
 
 
-def _check_recomputation(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_recomputation(backend: object, value: object) -> Iterator[ConfigIssue]:
     """Check activation checkpointing in a compiled model."""
-    backend = get(tree, "trainer.compile.backend")
     # AOT autograd lets a block that is recomputed repeat its dropout.
-    if not isinstance(backend, str) or backend.startswith(("aot_", "inductor", "cudagraphs")):
-        return
-    key = "trainer.activation_checkpointing"
-    if (value := get(tree, key)) not in (None, "none"):
+    repeats = not isinstance(backend, str) or backend.startswith(("aot_", "inductor", "cudagraphs"))
+    if not repeats and value not in (None, "none"):
+        key = "trainer.activation_checkpointing"
         text = (
             f"with {key}={value} a block that is recomputed draws other dropout masks than before,"
             f" so the gradient is wrong; use trainer.compile.backend=aot_eager, or {key}=none."
         )
-        yield ConfigIssue("trainer.compile.backend", backend, text)
+        yield ConfigIssue("trainer.compile.backend", str(backend), text)
 
 
 def no_file(key: str, pattern: str) -> ConfigIssue:
@@ -246,80 +212,86 @@ def no_file(key: str, pattern: str) -> ConfigIssue:
     return ConfigIssue(key, show(pattern, 200), f"matches no file{where}.")
 
 
-def _check_files(tree: dict[str, object], patterns: Sequence[str]) -> Iterator[ConfigIssue]:
+def _check_files(job: object, data: object) -> Iterator[ConfigIssue]:
     """Check the files of `data` that a job reads."""
-    if NEW_DATA in patterns:
-        yield from _check_new_data(tree)
-    for key, value in items(tree, "data"):
-        if any(fnmatchcase(str(key), pattern) for pattern in patterns):
-            yield from _check_patterns(f"data.{key}", value)
-
-
-def address_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Report addresses in place of files; other messages about the data would mislead."""
-    for key, value in items(tree, "data"):
-        if key in ("files", "predict") or str(key).endswith("_files"):
-            for pattern in value if isinstance(value, list) else [value]:
-                if isinstance(pattern, str) and "://" in pattern:
-                    text = (
-                        "is an address, and files are read from a file system; copy the files, or"
-                        " mount their bucket, or read them in a dataset of your own (data=custom)."
-                    )
-                    yield ConfigIssue(f"data.{key}", show(pattern, 200), text)
-
-
-def _check_new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check that there is `data.predict`."""
-    data, value = get(tree, "data"), get(tree, "data.predict")
-    if value is None and isinstance(data, dict):
-        text = "job=predict needs new data; e.g. data.predict=new.jsonl."
-        if "predict" not in data:
-            source = str(data.get("_target_")).rpartition(".")[2]
-            text = (
-                f"job=predict needs new data, which {source} does not read; use data=table, jsonl,"
-                " parquet, text, tokens or custom."
-            )
-        yield ConfigIssue("data.predict", None, text)
-
-
-def _check_patterns(key: str, value: Any) -> Iterator[ConfigIssue]:
-    for pattern in value if isinstance(value, list) else [value]:
-        is_path = isinstance(pattern, str) and "://" not in pattern
-        if is_path and not (pattern and _matches(expand(pattern))):
+    read = declared(job, "reads")
+    if NEW_DATA in read and isinstance(data, dict) and data.get(NEW_DATA) is None:
+        yield _no_new_data(data)
+    for key, pattern in _patterns(data, read):
+        if "://" not in pattern and not (pattern and _matches(expand(pattern))):
             yield no_file(key, pattern)
+
+
+def _patterns(data: object, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each path in a key of `data` that has one of these names, with the key."""
+    for key, value in items(data):
+        if any(fnmatchcase(str(key), name) for name in keys):
+            listed = value if isinstance(value, list) else [value]
+            yield from ((f"data.{key}", each) for each in listed if isinstance(each, str))
+
+
+def address_issues(data: object) -> Iterator[ConfigIssue]:
+    """Report addresses in place of files; other messages about the data would mislead."""
+    for key, pattern in _patterns(data, (*DEFAULT_READS, NEW_DATA)):
+        if "://" in pattern:
+            text = (
+                "is an address, and files are read from a file system; copy the files, or"
+                " mount their bucket, or read them in a dataset of your own (data=custom)."
+            )
+            yield ConfigIssue(key, show(pattern, 200), text)
+
+
+def _no_new_data(data: Node) -> ConfigIssue:
+    text = "job=predict needs new data; e.g. data.predict=new.jsonl."
+    if NEW_DATA not in data:
+        source = str(data.get("_target_")).rpartition(".")[2]
+        text = (
+            f"job=predict needs new data, which {source} does not read; use data=table, jsonl,"
+            " parquet, text, tokens or custom."
+        )
+    return ConfigIssue("data.predict", None, text)
 
 
 def _matches(path: Path) -> bool:
     return path.exists() or any(True for _ in iglob(str(path), recursive=True))
 
 
-def _check_names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    for key in ("run.name", "run.id", "run.tag", "hpo.name"):
-        value = get(tree, key)
-        if isinstance(value, str) and not (
-            NAME.fullmatch(value) and len(value.encode()) <= MAX_NAME_BYTES
+def _check_names(*names: object) -> Iterator[ConfigIssue]:
+    """Check the names of folders: the values of the keys of `NAMES`."""
+    for key, name in zip(NAMES, names, strict=True):
+        if isinstance(name, str) and not (
+            NAME.fullmatch(name) and len(name.encode()) <= MAX_NAME_BYTES
         ):
             text = (
                 f"should be a valid folder name of at most {MAX_NAME_BYTES} bytes: letters, digits"
                 " and . _ - + = @, starting with a letter, digit or _."
             )
-            yield ConfigIssue(key, show(value), text)
+            yield ConfigIssue(key, show(name), text)
 
 
-def _check_start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _check_start(
+    folder: object, outputs: object, init_from: object, fork_from: object, fork_without: object
+) -> Iterator[ConfigIssue]:
     """Check the checkpoint or the weights that a run starts from, until it has its own."""
-    if get(tree, "run.fork_without") and get(tree, "run.fork_from") is None:
-        yield _issue(tree, "run.fork_without", "is for a fork; set run.fork_from too.")
-    if checkpoint_steps(expand(str(get(tree, "run.dir"))) / "checkpoints"):
+    if fork_without and fork_from is None:
+        yield _issue("run.fork_without", fork_without, "is for a fork; set run.fork_from too.")
+    if checkpoint_steps(expand(str(folder)) / "checkpoints"):
         return
-    yield from _check_fork(tree)
-    init_from = get(tree, "run.init_from")
-    if not isinstance(init_from, str):
-        return
-    source = weights_source(expand(str(get(tree, "paths.outputs"))), init_from)
-    issue = "there is no such file or folder, and no run of this id, or several."
-    if source is None or (issue := no_weights(source) or ""):
-        yield ConfigIssue("run.init_from", show(init_from, 200), issue)
+    if isinstance(fork_from, str):
+        for text in _why_no_fork(fork_from, init_from, expand(str(outputs))):
+            yield ConfigIssue("run.fork_from", show(fork_from, 200), text)
+    if isinstance(init_from, str):
+        source = weights_source(expand(str(outputs)), init_from)
+        text = "there is no such file or folder, and no run of this id, or several."
+        if source is None or (text := no_weights(source) or ""):
+            yield ConfigIssue("run.init_from", show(init_from, 200), text)
+
+
+def _why_no_fork(source: str, init_from: object, outputs: Path) -> Iterator[str]:
+    if init_from is not None:
+        yield "run.init_from is set too; a run starts from one of them."
+    if checkpoint_of(outputs, source) is None:
+        yield "there is no such checkpoint; give <run id>/<step>, or the folder of a checkpoint."
 
 
 def no_weights(source: Path) -> str | None:
@@ -346,28 +318,15 @@ def no_weights(source: Path) -> str | None:
     )
 
 
-def _check_fork(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    source = get(tree, "run.fork_from")
-    if not isinstance(source, str):
-        return
-    texts = []
-    if get(tree, "run.init_from") is not None:
-        texts.append("run.init_from is set too; a run starts from one of them.")
-    if checkpoint_of(expand(str(get(tree, "paths.outputs"))), source) is None:
-        text = "there is no such checkpoint; give <run id>/<step>, or the folder of a checkpoint."
-        texts.append(text)
-    yield from (ConfigIssue("run.fork_from", show(source, 200), text) for text in texts)
-
-
-def _check_folders(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _check_folders(job: Any, data: Any, outputs: object) -> Iterator[ConfigIssue]:
     """Check that a folder that is written to exists, or can be created."""
-    written = [
-        f"{group}.{key}" for group in ("job", "data") for key in declared(tree.get(group), "writes")
-    ]
-    for key in ["paths.outputs", *written]:
-        value = get(tree, key)
-        if isinstance(value, str) and (text := _why_not_writable(value)):
-            yield ConfigIssue(key, show(value, 200), text)
+    folders = {"paths.outputs": outputs}
+    for group, node in (("job", job), ("data", data)):
+        written = declared(get(node, "_target_"), "writes")
+        folders |= {f"{group}.{key}": get(node, key) for key in written}
+    for key, folder in folders.items():
+        if isinstance(folder, str) and (text := _why_not_writable(folder)):
+            yield ConfigIssue(key, show(folder, 200), text)
 
 
 def _why_not_writable(folder: str) -> str | None:
@@ -401,11 +360,49 @@ def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
     return ConfigIssue(key, show(value), text)
 
 
-def _check_signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _check_signals(hooks: object) -> Iterator[ConfigIssue]:
     """Check `exit_signals` of any hook."""
-    for name, _ in items(tree, "hooks"):
-        key = f"hooks.{name}.exit_signals"
-        value = get(tree, key)
+    for name, node in items(hooks):
+        key, value = f"hooks.{name}.exit_signals", get(node, "exit_signals")
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, str | int) and (issue := signal_issue(key, item)):
                 yield issue
+
+
+TARGETS = ("model._target_", "optimizer._target_", "scheduler._target_", "strategy._target_")
+NAMES = ("run.name", "run.id", "run.tag", "hpo.name")
+FOLLOWING = ("hooks", "tracker", "scheduler")
+RULES_OF_TRAINING: Rules = {
+    _check_batch: ("data.batch_size", "trainer.lanes", "dispatch"),
+    _check_lanes: ("trainer", "data.batch_size", "strategy._target_", "dispatch"),
+    _check_warmup: (
+        "scheduler.warmup_steps", "scheduler.warmup_ratio", "scheduler.max_steps",
+        "trainer.max_steps", "trainer.max_epochs",
+    ),
+    _check_without_checkpoints: ("hooks", "trainer.pause_at", "run.resume", "run.fork_from"),
+    need_issues: FOLLOWING,
+    own_optimizer_issues: (
+        *TARGETS, "precision.name", "data.batch_size", "trainer.micro_batch_size", *ALLOWED
+    ),
+    metric_issues: FOLLOWING,
+    _check_recomputation: ("trainer.compile.backend", "trainer.activation_checkpointing"),
+    _check_objective: ("job.objective", "job.value", "hooks"),
+    _check_test_set: ("data", "hooks"),
+}  # fmt: skip
+"""The rules of jobs that need an optimizer, with the keys whose values they get."""
+RULES: Rules = {
+    _check_files: ("job._target_", "data"),
+    _check_one_process: ("strategy._target_", "model._target_", "dispatch"),
+    _check_names: NAMES,
+    _check_start: (
+        "run.dir",
+        "paths.outputs",
+        "run.init_from",
+        "run.fork_from",
+        "run.fork_without",
+    ),
+    _check_folders: ("job", "data", "paths.outputs"),
+    _check_signals: ("hooks",),
+    deepspeed_issues: ("strategy", "trainer.sync_every_micro_batch"),
+}
+"""The rules of all jobs."""

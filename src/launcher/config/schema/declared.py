@@ -4,10 +4,9 @@ A declaration is an attribute of the class, its own or inherited, whose value is
 `one_process = True`. A function has the declarations of its module.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from launcher.config.schema.signature import attributes, signature_of
+from launcher.config.schema.signature import class_source, signature_of
 from launcher.config.tree import Node, get, items
 
 DEFAULT_READS = ("files", "*_files")
@@ -49,11 +48,10 @@ or declares something other than a literal of this type. Such a class counts as 
 changes numbers, provides anything (None) and is steered by any metric (None)."""
 
 
-def declared(node: object, name: str) -> Any:
-    """Return what the class of a node declares; see `DECLARATIONS`."""
+def declared(target: object, name: str) -> Any:
+    """Return what a class or function declares; see `DECLARATIONS`."""
     undeclared, unreadable = DECLARATIONS[name]
-    target = get(node, "_target_")
-    values, has_more = attributes(target) if isinstance(target, str) else ({}, True)
+    values, has_more = class_source(target).attributes
     if name not in values:
         return unreadable if has_more else undeclared
     # A class of a user's own may have such a name for something else.
@@ -61,24 +59,24 @@ def declared(node: object, name: str) -> Any:
     return values[name] if isinstance(values[name], kinds) else unreadable
 
 
-def trains(config: Node) -> bool:
-    """Return whether the job of a configuration trains its run."""
-    return bool(declared(config.get("job"), "trains"))
-
-
-def parts(tree: object, group: str) -> dict[str, Node]:
-    """Return the parts of a group, by path."""
+def parts(group: str, nodes: object) -> dict[str, Node]:
+    """Return the parts of a group by path, from its nodes by name."""
     return {
         f"{group}.{name}": node
-        for name, node in items(tree, group)
-        if isinstance(node, Mapping) and isinstance(node.get("_target_"), str)
+        for name, node in items(nodes)
+        if isinstance(get(node, "_target_"), str)
     }
 
 
-def providing(tree: object, name: str) -> list[Node]:
+def provided_by(node: Node) -> tuple[str, ...] | None:
+    """Return what a hook or tracker provides, or None if that may be anything."""
+    names: tuple[str, ...] | None = declared(node["_target_"], "provides")
+    return names
+
+
+def providing(hooks: object, name: str) -> list[Node]:
     """Return the hooks whose classes declare that they provide something."""
-    hooks = parts(tree, "hooks").values()
-    return [node for node in hooks if name in (declared(node, "provides") or ())]
+    return [node for node in parts("hooks", hooks).values() if name in (provided_by(node) or ())]
 
 
 def setting(node: Node, name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.config.messages import ConfigIssue, hint, show, to_override_text
 from launcher.config.schema.declared import declared
-from launcher.config.schema.signature import signature
+from launcher.config.schema.signature import signature_of
 from launcher.config.tree import Node, Tree, get
 from launcher.errors import ConfigError
 from launcher.process.files import expand
@@ -62,10 +62,9 @@ ALLOWED_ZERO_VALUES: dict[str, tuple[object, ...]] = {
 which Launcher does not support."""
 
 
-def crosschecks(tree: Node) -> Iterator[ConfigIssue]:
-    """The errors of a resolved configuration with `strategy=deepspeed`."""
-    strategy = tree.get("strategy")
-    if not isinstance(strategy, dict) or not declared(strategy, "is_deepspeed"):
+def deepspeed_issues(strategy: Any, syncs_every_micro_batch: object) -> Iterator[ConfigIssue]:
+    """The errors of `strategy=deepspeed`."""
+    if not declared(get(strategy, "_target_"), "is_deepspeed"):
         return
     stage = strategy.get("zero_stage")
     if strategy.get("offload_optimizer") is True and stage == 0:
@@ -74,7 +73,7 @@ def crosschecks(tree: Node) -> Iterator[ConfigIssue]:
     if strategy.get("offload_param") is True and stage != 3:
         text = "needs strategy.zero_stage=3, which shards parameters."
         yield ConfigIssue("strategy.offload_param", "true", text)
-    if get(tree, "trainer.sync_every_micro_batch"):
+    if syncs_every_micro_batch:
         text = (
             "DeepSpeed's stage decides when gradients are exchanged (once a step with 0 and 1, with"
             " each micro-batch with 2 and 3); set trainer.sync_every_micro_batch=false."
@@ -137,7 +136,7 @@ def _find_unsupported(file: Node) -> Iterator[str]:
 
 def _options(path: Path, strategy: Node) -> Iterator[ConfigIssue]:
     """Reject options that are set next to the file, which replaces them all."""
-    spec = signature(strategy["_target_"])
+    spec = signature_of(strategy["_target_"])
     if spec is None:
         return
     for option in spec.parameters:

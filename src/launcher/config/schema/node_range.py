@@ -36,13 +36,37 @@ class NodeRange:
         return range(self.min, self.max + 1)
 
 
-def ranks_per_node(dispatch: Mapping[str, Any]) -> int:
-    """Return the ranks of a run on one node.
+@dataclass(frozen=True)
+class RankRange:
+    """The ranks of an attempt, as far as its configuration says; 1 for `nproc=auto`."""
 
-    A value of a wrong type, which the schema reports, counts as none.
-    """
-    for key in ("tasks_per_node", "gpus_per_node"):
-        value = dispatch.get(key)
-        if type(value) is int and value > 0:
-            return value
-    return 1
+    nodes: NodeRange
+    per_node: int
+    nproc: int | None
+
+    @classmethod
+    def of(cls, dispatch: object) -> "RankRange":
+        node = dispatch if isinstance(dispatch, Mapping) else {}
+        nodes = NodeRange.parse(node.get("nodes")) or NodeRange(1, 1)
+        return cls(nodes, ranks_per_node(node), _count(node, "nproc"))
+
+    @property
+    def fewest(self) -> int:
+        return (self.nproc or self.per_node) * self.nodes.min
+
+    @property
+    def source(self) -> str:
+        """The keys that decide the number."""
+        source = f"dispatch.nproc={self.nproc}" if self.nproc else f"{self.per_node} per node"
+        return f"{source} x {self.nodes} nodes" if self.nodes.max > 1 else source
+
+
+def ranks_per_node(dispatch: Mapping[str, Any]) -> int:
+    """Return the ranks of a run on one node."""
+    return _count(dispatch, "tasks_per_node") or _count(dispatch, "gpus_per_node") or 1
+
+
+def _count(node: Mapping[str, Any], key: str) -> int | None:
+    """Return a positive whole number; any other value, which the schema reports, is None."""
+    value = node.get(key)
+    return value if type(value) is int and value > 0 else None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 
 from launcher.config.messages import ConfigIssue, show
-from launcher.config.tree import Node, Tree, get, map_leaves
+from launcher.config.tree import Node, Tree, items, map_leaves, pick
 
 DEFAULT_STEPS = 500
 SCHEDULE_LENGTH = "scheduler.max_steps"
@@ -18,16 +18,16 @@ def default_steps(epochs: float | None) -> int | None:
     return DEFAULT_STEPS if epochs is None else None
 
 
-def length_issues(tree: Tree, sources: Mapping[str, str]) -> Iterator[ConfigIssue]:
+def length_issues(trainer: object, sources: Mapping[str, str]) -> Iterator[ConfigIssue]:
     """Return the issues of the run's length."""
-    steps, epochs = get(tree, "trainer.max_steps"), get(tree, "trainer.max_epochs")
+    steps, epochs = pick(trainer, ("max_steps", "max_epochs"))
     if steps is not None and epochs is not None:
         text = (
             f"trainer.max_epochs={show(epochs)} is set too, and only one may be; set the other to"
             " null: trainer.max_epochs=null, or trainer.max_steps=null."
         )
         yield ConfigIssue("trainer.max_steps", show(steps), text)
-    if steps is None and epochs is None and "max_steps" in (tree.get("trainer") or {}):
+    if steps is None and epochs is None and "max_steps" in dict(items(trainer)):
         yield ConfigIssue(
             "trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs."
         )

@@ -3,12 +3,12 @@
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from launcher.config.schema.annotations import evaluate
 from launcher.config.schema.source import (
     Definition,
-    Module,
     NotFound,
     Unresolvable,
     bind,
@@ -63,64 +63,85 @@ class Signature:
         return [parameter.name for parameter in self.parameters]
 
 
-@cached_by_sources
-def signature(target: str) -> Signature | None:
-    """Return the parameters of a class or function, or None if only running code defines them.
+@dataclass(frozen=True)
+class ClassSource:
+    """A class or function as its source defines it, found once, with each answer read once."""
 
-    Raises:
-        launcher.config.schema.source.NotFound: there is no such module, or no such name in it.
-    """
+    name: str
+    """Last part of the target, for messages."""
+    definition: Definition | None = None
+    """None if there is no such target, it is a module, or only running code defines it."""
+    missing: NotFound | None = None
+    """Says which part of the target does not exist, if one does not."""
+
+    @cached_property
+    def signature(self) -> Signature | None:
+        """The parameters, or None if only running code defines them.
+
+        Raises:
+            launcher.config.schema.source.NotFound: the class, or a base of it, does not exist.
+        """
+        if self.missing is not None:
+            raise self.missing
+        if self.definition is None:
+            return None
+        is_class = isinstance(self.definition.node, ast.ClassDef)
+        try:
+            if is_class:
+                return _constructor(self.definition, self.name) or Signature(self.name)
+            return _function(self.definition, self.name)
+        except (Unresolvable, RecursionError):
+            return None
+
+    @cached_property
+    def attributes(self) -> tuple[Mapping[str, Any], bool]:
+        """The literals that are attributes of a class, or of the module of a function.
+
+        They are the own and inherited values by name, `UNKNOWN` for values of other expressions;
+        and whether there may be more, since the class or a base of it cannot be read.
+        """
+        try:
+            return ({}, True) if self.definition is None else _attributes(self.definition)
+        except (NotFound, Unresolvable, RecursionError):
+            return {}, True
+
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """The module and the name where it is defined, or None."""
+        if self.definition is None or not isinstance(self.definition.node, NAMED):
+            return None
+        return self.definition.module.name, self.definition.node.name
+
+
+def class_source(target: object) -> ClassSource:
+    """Return what the source of a `_target_` says; nothing if it is not a text."""
+    return _read(target) if isinstance(target, str) else ClassSource("")
+
+
+@cached_by_sources
+def _read(target: str) -> ClassSource:
     name = target.rpartition(".")[2]
     try:
-        definition = locate(target)
-        if isinstance(definition, Module):
-            return None
-        if isinstance(definition.node, ast.ClassDef):
-            return _constructor(definition, name) or Signature(name)
-        return _function(definition, name)
+        found = locate(target)
+    except NotFound as error:
+        return ClassSource(name, missing=error)
     except (Unresolvable, RecursionError):
-        return None
+        return ClassSource(name)
+    return ClassSource(name, found if isinstance(found, Definition) else None)
 
 
-def signature_of(target: str | None) -> Signature | None:
+def signature_of(target: object) -> Signature | None:
     """Return a signature, or None if there is no such target or only running code defines it."""
     try:
-        return None if target is None else signature(target)
+        return class_source(target).signature
     except NotFound:
         return None
 
 
-@cached_by_sources
-def place_of_definition(target: str) -> tuple[str, str] | None:
-    """Return the module and the name of a class or function where it is defined, or None."""
-    try:
-        definition = locate(target)
-    except (NotFound, Unresolvable, RecursionError):
-        return None
-    if isinstance(definition, Definition) and isinstance(definition.node, NAMED):
-        return definition.module.name, definition.node.name
-    return None
-
-
 def defined_as(target: str) -> str:
     """Return the name under which a class or function is defined, or its own if it is not found."""
-    place = place_of_definition(target)
+    place = class_source(target).place
     return target if place is None else ".".join(place)
-
-
-@cached_by_sources
-def attributes(target: str) -> tuple[Mapping[str, Any], bool]:
-    """Return the literals that are attributes of a class, or of the module of a function.
-
-    Returns:
-        The own and inherited values by name, `UNKNOWN` for values of other expressions; and whether
-            there may be more, since the class or a base of it cannot be read.
-    """
-    try:
-        definition = locate(target)
-        return ({}, True) if isinstance(definition, Module) else _attributes(definition)
-    except (NotFound, Unresolvable, RecursionError):
-        return {}, True
 
 
 def _attributes(definition: Definition) -> tuple[dict[str, object], bool]:

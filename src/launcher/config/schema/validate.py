@@ -6,13 +6,14 @@ read from its source. Rules across several keys are in `launcher.config.schema.c
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.compose.resolve import UNRESOLVED, references, without_unresolved
+from launcher.config.compose.overrides import typed_keys
+from launcher.config.compose.resolve import UNRESOLVED, references
 from launcher.config.identity.difference import is_within
 from launcher.config.messages import (
     ConfigIssue,
@@ -23,8 +24,8 @@ from launcher.config.messages import (
     show,
     to_override_text,
 )
-from launcher.config.options import COLLECTIONS, composition_folders, file_with, options, typed_keys
-from launcher.config.schema.checks import address_issues, crosschecks
+from launcher.config.options import COLLECTIONS, composition_folders, file_with, options
+from launcher.config.schema.checks import RULES, RULES_OF_TRAINING, address_issues
 from launcher.config.schema.declared import declared
 from launcher.config.schema.run_length import (
     SCHEDULE_LENGTH,
@@ -32,12 +33,19 @@ from launcher.config.schema.run_length import (
     number_of_epochs,
     with_epochs,
 )
-from launcher.config.schema.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
+from launcher.config.schema.signature import (
+    REQUIRED,
+    UNKNOWN,
+    Parameter,
+    Signature,
+    class_source,
+    signature_of,
+)
 from launcher.config.schema.source import NotFound, find_module
 from launcher.config.schema.value_types import describe, fits, is_finite
-from launcher.config.secrets import config_to_store, secret_issues, without_environment
+from launcher.config.secrets import secret_issues, without_environment
 from launcher.config.settings import SECTIONS, CompileSettings, Top, section
-from launcher.config.tree import get, join, walk
+from launcher.config.tree import Node, Tree, get, items, join, pick, walk
 from launcher.errors import ConfigError
 from launcher.types import NonNegativeFloat
 
@@ -78,26 +86,30 @@ INSTANTIATION: dict[str, Any] = {
 """Keys of any node with `_target_`, with their types."""
 
 
-def check_tree(
-    tree: dict[str, Any], written: dict[str, Any], unresolved: list[ConfigIssue]
-) -> None:
+def check_tree(tree: Tree, written: Tree, stored: Node, unresolved: Sequence[ConfigIssue]) -> None:
     """Check a resolved configuration, and report every error.
 
     Args:
         tree: the configuration. `UNRESOLVED` is in place of values that do not resolve.
         written: the same with interpolations as written, and Hydra's node.
+        stored: the same as it would be stored.
         unresolved: errors of the interpolations.
     """
     sources = references({key: written[key] for key in tree})
-    needs_optimizer = declared(tree.get("job"), "needs_optimizer")
-    issues = [*address_issues(tree), *unresolved]
-    issues += [*_sections(tree, needs_optimizer), *_groups(tree, written)]
+    needs_optimizer = _needs_optimizer(tree)
+    issues = [*address_issues(tree.get("data")), *unresolved]
+    issues += [*_sections(tree, needs_optimizer), *_groups(tree, written, needs_optimizer)]
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and "_target_" in node and path not in COLLECTIONS:
             issues += _node(path, node, set(sources.values()) if path == "data" else set())
-    issues += crosschecks(without_unresolved(tree))
-    issues = _with_length_issues(issues, without_unresolved(tree), sources)
-    stored = config_to_store(written, tree)
+    if get(tree, "trainer.max_epochs") is not None and get(tree, SCHEDULE_LENGTH) is None:
+        # The number of steps follows from the data.
+        issues = [issue for issue in issues if issue.key != SCHEDULE_LENGTH]
+    issues += crosschecks(tree, {issue.key for issue in issues})
+    if needs_optimizer:
+        lengths = list(length_issues(tree.get("trainer"), sources))
+        keys = {issue.key for issue in lengths}
+        issues = [*(issue for issue in issues if issue.key not in keys), *lengths]
     secrets = list(secret_issues(written, tree, stored))
     # Another message would show the value.
     shown = {issue.key for issue in secrets}
@@ -107,22 +119,32 @@ def check_tree(
         raise ConfigError(*without_environment(messages, str(written)))
 
 
-def _with_length_issues(
-    issues: list[ConfigIssue], tree: dict[str, object], sources: dict[str, str]
-) -> list[ConfigIssue]:
-    """Add the issues of the length.
+def _needs_optimizer(tree: Node) -> bool:
+    return bool(declared(get(tree, "job._target_"), "needs_optimizer"))
 
-    `scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known.
+
+def crosschecks(tree: Node, rejected: Collection[str] = ()) -> Iterator[ConfigIssue]:
+    """The errors of a resolved configuration by the rules across keys.
+
+    Args:
+        tree: the configuration.
+        rejected: keys with an error, of which no rule is asked.
     """
-    if get(tree, "trainer.max_epochs") is not None:
-        issues = [
-            issue
-            for issue in issues
-            if issue.key != SCHEDULE_LENGTH or get(tree, issue.key) is not None
-        ]
-    needs_length = declared(tree.get("job"), "needs_optimizer")
-    others = list(length_issues(tree, sources)) if needs_length else []
-    return [issue for issue in issues if issue.key not in {other.key for other in others}] + others
+    sound = _without(tree, rejected)
+    rules = {**(RULES_OF_TRAINING if _needs_optimizer(sound) else {}), **RULES}
+    for rule, keys in rules.items():
+        if not set(keys) & set(rejected):
+            yield from rule(*pick(sound, keys))
+
+
+def _without(tree: Node, rejected: Collection[str], path: str = "") -> Tree:
+    """Return a tree without the keys in error and the values that do not resolve."""
+    sound: Tree = {}
+    for key, value in tree.items():
+        here = join(path, key)
+        if value is not UNRESOLVED and here not in rejected:
+            sound[key] = _without(value, rejected, here) if isinstance(value, dict) else value
+    return sound
 
 
 def check_dispatch(tree: dict[str, Any]) -> None:
@@ -132,12 +154,9 @@ def check_dispatch(tree: dict[str, Any]) -> None:
         raise ConfigError(*map(str, issues))
 
 
-def check_hydra(tree: Mapping[str, object]) -> None:
-    """Check Hydra's own keys, interpolations as written, if a configuration has them."""
-    hydra: Any = tree.get("hydra")
-    if not hydra:
-        return
-    if issues := [*_hydra_keys(hydra)] or [*_check_hidden_options(tree)]:
+def check_hydra(hydra: Any) -> None:
+    """Check Hydra's own node, interpolations as written, if a configuration has it."""
+    if hydra and (issues := [*_hydra_keys(hydra)] or [*_check_hidden_options(hydra["runtime"])]):
         raise ConfigError(*map(str, issues))
 
 
@@ -159,11 +178,11 @@ def _hydra_keys(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
             yield ConfigIssue("hydra.searchpath", path, "there is no such folder.")
 
 
-def _check_hidden_options(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
+def _check_hidden_options(runtime: Node) -> Iterator[ConfigIssue]:
     """Report chosen options that several folders have: Hydra silently uses the first."""
-    folders = composition_folders(tree)
-    choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
-    for group, choice in (choices or {}).items():
+    folders = composition_folders(runtime)
+    choices = runtime["choices"] if len(folders) > 1 else {}
+    for group, choice in choices.items():
         for option in choice if isinstance(choice, list) else [choice]:
             files = [(folder, folder / str(group) / f"{option}.yaml") for folder in folders]
             present = [(folder, file.read_bytes()) for folder, file in files if file.is_file()]
@@ -179,7 +198,7 @@ def _check_hidden_options(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
 
 def without_own_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return a resolved node without keys of the user's own, to which only other keys refer."""
-    spec = signature(str(node.get("_target_")))
+    spec = signature_of(node.get("_target_"))
     if spec is None or spec.takes_more:
         return dict(node)
     return {key: value for key, value in node.items() if key in (*spec.names, *INSTANTIATION)}
@@ -229,7 +248,7 @@ def _from_file(issue: ConfigIssue, written: dict[str, object]) -> ConfigIssue:
     typed = typed_keys(get(written, "hydra.overrides.task") or [])
     if not quotes or is_within(issue.key, typed):
         return issue
-    file = file_with(issue.key, written)
+    file = file_with(issue.key, get(written, "hydra.runtime"))
     return replace(issue, text=f"{text}; a text needs quotes in {file or 'its YAML file'}.")
 
 
@@ -254,47 +273,51 @@ def _sections(tree: dict[str, object], needs_optimizer: bool) -> Iterator[Config
             yield ConfigIssue(name, show(value), f"should have the keys {names}.")
 
 
-def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[ConfigIssue]:
+def _groups(tree: Node, written: Node, needs_optimizer: bool) -> Iterator[ConfigIssue]:
     """Report unknown keys at the top, missing groups, and groups without a `_target_`."""
+    folders = composition_folders(get(written, "hydra.runtime"))
     top_keys = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
     for key, value in tree.items():
         if key not in top_keys and not _is_referred_to(written, key):
-            near = hint(key, top_keys)
-            text = f"a run has no such key, and nothing refers to it by ${{{key}}}{near}"
-            first, dot, rest = str(key).partition(".")
-            if dot:
-                text = f"is one key with a dot; write {first}: {{{rest}: ...}}."
-            if isinstance(value, dict) and (inner := ", ".join(sorted(value.keys() & top_keys))):
-                begin = "its file should begin with `# @package _global_`."
-                text = f"sets {inner} below itself; {begin}"
-            yield ConfigIssue(key, show(value), key_for(key) or text)
-    to_train = REQUIRED_TO_TRAIN if declared(tree.get("job"), "needs_optimizer") else ()
-    for name in REQUIRED_GROUPS + to_train:
+            yield _unknown_key(key, value, top_keys)
+    for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if needs_optimizer else ()):
         if tree.get(name) is None:
-            listed = " or ".join(options(composition_folders(written), name)) or "..."
+            listed = " or ".join(options(folders, name)) or "..."
             yield ConfigIssue(name, None, f"the run needs one; choose {name}={listed}.")
     for name in GROUPS:
         yield from _has_target(name, tree.get(name))
     for name in COLLECTIONS:
-        parts = tree.get(name)
-        if not isinstance(parts, dict):
-            continue
-        if "_target_" in parts:
-            text = "its file should name the part, e.g. `my_part: {_target_: ...}`."
-            yield ConfigIssue(f"{name}._target_", show(parts["_target_"]), text)
-            continue
-        for part, value in parts.items():
-            is_option = isinstance(value, dict) and part in options(
-                composition_folders(written), name
+        if isinstance(parts := tree.get(name), dict):
+            yield from _collection(name, parts, options(folders, name))
+
+
+def _unknown_key(key: str, value: object, top_keys: Collection[str]) -> ConfigIssue:
+    near = hint(key, top_keys)
+    text = f"a run has no such key, and nothing refers to it by ${{{key}}}{near}"
+    first, dot, rest = str(key).partition(".")
+    if dot:
+        text = f"is one key with a dot; write {first}: {{{rest}: ...}}."
+    if inner := ", ".join(sorted(dict(items(value)).keys() & top_keys)):
+        begin = "its file should begin with `# @package _global_`."
+        text = f"sets {inner} below itself; {begin}"
+    return ConfigIssue(key, show(value), key_for(key) or text)
+
+
+def _collection(name: str, parts: Node, options: Collection[str]) -> Iterator[ConfigIssue]:
+    """Check the parts of a group with any number of them, by name."""
+    if "_target_" in parts:
+        text = "its file should name the part, e.g. `my_part: {_target_: ...}`."
+        yield ConfigIssue(f"{name}._target_", show(parts["_target_"]), text)
+        return
+    for part, value in parts.items():
+        if part in options and isinstance(value, dict) and "_target_" not in value:
+            text = (
+                f"has keys, but {name}=[...] does not choose {part}; add it, or remove the"
+                f" keys: ~{name}.{part}."
             )
-            if is_option and "_target_" not in value:
-                text = (
-                    f"has keys, but {name}=[...] does not choose {part}; add it, or remove the"
-                    f" keys: ~{name}.{part}."
-                )
-                yield ConfigIssue(f"{name}.{part}", None, text)
-            else:
-                yield from _has_target(f"{name}.{part}", value)
+            yield ConfigIssue(f"{name}.{part}", None, text)
+        else:
+            yield from _has_target(f"{name}.{part}", value)
 
 
 def _has_target(path: str, value: object) -> Iterator[ConfigIssue]:
@@ -308,7 +331,7 @@ def _has_target(path: str, value: object) -> Iterator[ConfigIssue]:
         yield ConfigIssue(path, show(value), f"should be a part with a _target_, or null{way}.")
 
 
-def _is_referred_to(written: dict[str, Any], key: str) -> bool:
+def _is_referred_to(written: Node, key: str) -> bool:
     """Return whether any value refers to a key of the user's own."""
     return bool(re.search(rf"\$\{{{re.escape(key)}\b", str(written)))
 
@@ -325,7 +348,7 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
         if key in node:
             yield from _check_type(join(path, key), node[key], Parameter(key, kind, UNKNOWN))
     try:
-        spec = signature(target)
+        spec = class_source(target).signature
     except NotFound as error:
         yield target_issue(path, target, error)
         return

@@ -51,6 +51,15 @@ def is_trained(parameter: nn.Parameter, shape: Shape) -> bool:
     return parameter.requires_grad and bool(torch.Size(shape).numel())
 
 
+def _flat_masters(engine: Any, optimizer: torch.optim.Optimizer, stage: int) -> list[Any]:
+    if stage != 3:
+        return [flat for group in optimizer.param_groups for flat in group["params"]]
+    from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS
+
+    flats: list[Any] = engine.optimizer.state_dict()[FP32_FLAT_GROUPS]
+    return flats
+
+
 def find_slots(
     engine: Any,
     optimizer: torch.optim.Optimizer,
@@ -68,11 +77,7 @@ def find_slots(
     ]
     if stage == 0:
         return _list_unsharded(optimizer, groups, shapes)
-    flats = [flat for group in optimizer.param_groups for flat in group["params"]]
-    if stage == 3:
-        from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS
-
-        flats = engine.optimizer.state_dict()[FP32_FLAT_GROUPS]
+    flats = _flat_masters(engine, optimizer, stage)
     trained = {name: number for number, names in enumerate(groups) for name in names}
     ranges = _measure(
         flats, [parameters[name] for name in trained], [shapes[name] for name in trained], stage

@@ -8,11 +8,11 @@ import pytest
 from launcher.config.options import own_target
 from launcher.config.schema.checks import (
     checkpointing,
-    crosschecks,
     no_weights,
     parse_signal,
     warmup_issue,
 )
+from launcher.config.schema.validate import crosschecks
 from launcher.errors import ConfigError
 from support.composition import composed, run_of, sentences, validate
 
@@ -56,8 +56,8 @@ def test_a_job_without_an_optimizer_has_no_rules_about_training():
 def test_the_hook_that_saves_is_known_by_its_class_under_any_name():
     node = {"_target_": "launcher.hooks.checkpointing.CheckpointingHook", "interval": 3}
     other = {"_target_": "launcher.hooks.ema.EmaHook"}
-    assert checkpointing({"hooks": {"other": other, "mine": node}}) == node
-    assert checkpointing({"hooks": {"other": other}}) is None
+    assert checkpointing({"other": other, "mine": node}) == node
+    assert checkpointing({"other": other}) is None
 
 
 @pytest.mark.parametrize(

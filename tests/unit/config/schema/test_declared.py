@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from launcher.config.identity.equivalence import canonical
 from launcher.config.identity.record_entry import command_record, read_identity
 from launcher.config.options import main_folder, options, own_option
 from launcher.config.run_config import RunConfig
-from launcher.config.schema.checks import checkpointing, crosschecks
-from launcher.config.schema.declared import DECLARATIONS, declared, trains
+from launcher.config.schema.checks import checkpointing
+from launcher.config.schema.declared import DECLARATIONS, declared
 from launcher.config.schema.hook_dependencies import uncounted_keys
+from launcher.config.schema.validate import crosschecks
 from launcher.config.secrets import config_to_store
-from launcher.config.tree import get
 from launcher.dispatch.local import LocalDispatch
 from launcher.dispatch.skip_reasons import folder_of
 from launcher.proof.resume_check import check
@@ -80,7 +79,7 @@ def package(tmp_path_factory) -> Iterator[Path]:
 
 @pytest.mark.parametrize("option", TARGETS)
 def test_a_derived_class_declares_what_its_base_declares(option):
-    own, base = {"_target_": derived(option)}, {"_target_": TARGETS[option]}
+    own, base = derived(option), TARGETS[option]
     assert [declared(own, name) for name in DECLARATIONS] == [
         declared(base, name) for name in DECLARATIONS
     ]
@@ -94,7 +93,7 @@ def test_what_is_read_from_source_is_what_the_class_has(option):
     names = DECLARATIONS.keys() - ({"name"} if option[:8] != "strategy" else set())
     for attribute in names:
         value = getattr(cls, attribute, DECLARATIONS[attribute][0])
-        assert callable(value) or declared({"_target_": TARGETS[option]}, attribute) == value
+        assert callable(value) or declared(TARGETS[option], attribute) == value
 
 
 def with_target(option: str, *words: str) -> RunConfig:
@@ -123,7 +122,7 @@ def test_two_ranks_of_a_strategy_of_one_process_are_rejected_before_torch():
 def test_a_job_that_trains_is_its_run(name):
     run = with_target(f"job={name}")
     is_training = name == "train"
-    assert (run.trains, trains(run.stored)) == (is_training, is_training)
+    assert run.trains == is_training
     assert (folder_of(run.stored).path == run.folder.path.absolute()) == is_training
 
 
@@ -145,7 +144,7 @@ def test_a_job_without_files_needs_none():
 def test_a_derived_hook_saves_and_resumes():
     words = ["~hooks.checkpointing", f"+hooks.mine._target_={derived('hooks=checkpointing')}"]
     run = run_of(["model=mlp", "data=digits", *words, "trainer.pause_at=2"])
-    assert checkpointing(run.plain) is run.plain["hooks"]["mine"] and not list(
+    assert checkpointing(run.plain["hooks"]) is run.plain["hooks"]["mine"] and not list(
         crosschecks(run.plain)
     )
     check(run, 2, 1)
@@ -176,9 +175,7 @@ def test_a_derived_hook_logs_what_its_base_logs():
 
 
 HOOKS = [option for option in TARGETS if option.startswith("hooks=")]
-OBSERVING = [
-    option for option in HOOKS if not declared({"_target_": TARGETS[option]}, "changes_numbers")
-]
+OBSERVING = [option for option in HOOKS if not declared(TARGETS[option], "changes_numbers")]
 
 
 def test_the_hooks_that_observe():
@@ -235,16 +232,15 @@ def test_what_measures_a_steering_metric_stays_in_identities(word, counts):
 @pytest.mark.parametrize("key", ["hooks=evaluation test", "hooks=export checkpoint"])
 def test_a_completed_run_does_what_a_derived_hook_does_at_the_end(key):
     option, name = key.split()
-    assert name in declared({"_target_": derived(option)}, "at_the_end")
+    assert name in declared(derived(option), "at_the_end")
 
 
 @pytest.mark.parametrize("target", ["nothing.here.Hook", "builtins.dict", "torch.Tensor.add"])
 def test_a_class_that_cannot_be_read_counts_as_the_most_that_it_may_do(target):
-    node = {"_target_": target}
-    assert declared(node, "trains") and declared(node, "changes_numbers")
+    assert declared(target, "trains") and declared(target, "changes_numbers")
     evaluation = own_option("hooks", "evaluation")["evaluation"]
-    tree = {"hooks": {"evaluation": evaluation, "own": node}}
-    assert not uncounted_keys(tree, partial(get, tree))
+    tree = {"hooks": {"evaluation": evaluation, "own": {"_target_": target}}}
+    assert not uncounted_keys(tree["hooks"], None, None)
     assert canonical(tree)["hooks"].keys() == {"evaluation", "own"}
 
 

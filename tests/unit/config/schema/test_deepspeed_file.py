@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from launcher.config.options import own_target
-from launcher.config.schema.checks import crosschecks
 from launcher.config.schema.deepspeed_file import SET_BY_LAUNCHER, ZERO, read_file
+from launcher.config.schema.validate import crosschecks
 from launcher.errors import ConfigError
 
 DEEPSPEED = own_target("strategy", "deepspeed")

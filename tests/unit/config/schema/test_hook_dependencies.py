@@ -9,7 +9,9 @@ import pytest
 import launcher
 from launcher.config.compose.composer import compose
 from launcher.config.options import main_folder, options, own_option
+from launcher.config.schema.checks import FOLLOWING
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues, providers
+from launcher.config.tree import pick
 from launcher.hooks.base import BaseHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
 from support.composition import run_of
@@ -47,25 +49,26 @@ def composed():
     return run_of(compose(words)).plain
 
 
-def tree(composed: dict[str, Any], names: str, **changes: Any) -> dict[str, Any]:
+def nodes(composed: dict[str, Any], names: str, **changes: Any) -> list[Any]:
+    """The hooks, trackers and schedule of a configuration with these hooks and changes."""
     chosen = [each for name in names.split() for each in (DEFAULT if name == "default" else [name])]
     hooks = {name: composed["hooks"][name] for name in chosen} | changes.pop("hooks", {})
     for key, value in changes.pop("values", {}).items():
         hook, _, name = key.partition(".")
         hooks[hook] = hooks[hook] | {name: value}
-    return composed | {"hooks": hooks} | changes
+    return pick(composed | {"hooks": hooks} | changes, FOLLOWING)
 
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_a_hook_alone_works_or_is_rejected_with_what_to_add(composed, name):
-    found = list(map(str, need_issues(tree(composed, name))))
+    found = list(map(str, need_issues(*nodes(composed, name))))
     if name not in ("early_stopping", "ema", "export"):
         assert found == []
         return
     [message] = found
     assert message.startswith(f"hooks.{name}: needs hooks.")
     assert "which is missing; add default to hooks=[...]." in message
-    assert not list(need_issues(tree(composed, f"default {name}")))
+    assert not list(need_issues(*nodes(composed, f"default {name}")))
 
 
 TRAIN_LOSS = {"values": {"early_stopping.metric": "train/loss"}}
@@ -101,7 +104,7 @@ def mine(node: dict[str, Any], **settings: Any) -> dict[str, Any]:
     ("checkpointing", BY_TRAIN_LOSS, "hooks.logging (best_metric="),
 ])  # fmt: skip
 def test_needs_of_a_hook_are_reported(composed, names, changes, expected):
-    found = list(map(str, need_issues(tree(composed, names, **changes))))
+    found = list(map(str, need_issues(*nodes(composed, names, **changes))))
     assert (len(found) == 1 and expected in found[0]) if expected else found == [], found
 
 
@@ -124,7 +127,7 @@ def test_a_metric_that_no_hook_logs_is_rejected_before_training(
     if key == "scheduler":
         changes = {"scheduler": BY_METRIC["scheduler"] | {"metric": metric}}
     names = "default early_stopping"
-    found = list(map(str, metric_issues(tree(composed, names, **changes, **extra))))
+    found = list(map(str, metric_issues(*nodes(composed, names, **changes, **extra))))
     path = "scheduler.metric" if key == "scheduler" else f"hooks.{key}"
     text = f"no hook logs it; use a name of {'/, '.join(LOGGED_GROUPS)}/, e.g. val/loss."
     assert found == ([] if is_known else [f"{path}='{metric}': {text}"])

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from annotated_types import MaxLen, MinLen
 
-from launcher.config.schema.signature import REQUIRED, UNKNOWN, Signature, signature
+from launcher.config.schema.signature import REQUIRED, UNKNOWN, Signature, class_source
 from launcher.config.schema.source import NotFound
 from launcher.types import PositiveInt
 
@@ -96,7 +96,7 @@ def package(tmp_path_factory):
 
 
 def read(target: str) -> Signature:
-    spec = signature(target)
+    spec = class_source(target).signature
     assert spec is not None
     return spec
 
@@ -153,7 +153,7 @@ def test_a_missing_default_differs_from_none(package):
     ["functions.decorated", "functions.bound", "lazy.Anything", "parts", "parts.Typed.make"],
 )
 def test_signature_that_only_running_code_defines_is_left_open(package, target):
-    assert signature(f"{package}.{target}") is None
+    assert class_source(f"{package}.{target}").signature is None
 
 
 @pytest.mark.parametrize(
@@ -166,5 +166,5 @@ def test_signature_that_only_running_code_defines_is_left_open(package, target):
 )
 def test_a_name_that_does_not_exist_is_rejected(package, target, where, name):
     with pytest.raises(NotFound) as error:
-        signature(target)
+        read(target)
     assert (error.value.where, error.value.name) == (where, name)

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from launcher.config.compose import session
-from launcher.config.schema.signature import UNKNOWN, signature
+from launcher.config.schema.signature import UNKNOWN, signature_of
 from launcher.config.schema.validate import _check_type, _keys, without_own_keys
 from launcher.config.schema.value_types import fits
 from launcher.config.settings import SECTIONS, section
@@ -310,7 +310,7 @@ def test_lists_of_one_option_of_hooks_and_of_values_are_accepted():
 
 INFINITE = (float("inf"), float("-inf"), float("nan"), 2**63)
 SIGNATURES = {
-    str(node["_target_"]): signature(str(node["_target_"]))
+    str(node["_target_"]): signature_of(str(node["_target_"]))
     for path in sorted((ROOT / "conf").glob("*/*.yaml"))
     for _, node in walk({"option": OmegaConf.to_container(OmegaConf.load(path))})
     if isinstance(node, dict) and node.get("_target_", "???") != "???"
@@ -343,5 +343,5 @@ class Unbounded:
 
 
 def test_a_number_may_be_infinite_where_its_default_is():
-    spec, keys = signature(f"{__name__}.Unbounded"), {"most": math.inf, "any": math.inf}
+    spec, keys = signature_of(f"{__name__}.Unbounded"), {"most": math.inf, "any": math.inf}
     assert spec is not None and not list(_keys("x", keys, spec, partial=True))
