@@ -92,14 +92,16 @@ class HuggingFaceModel(Model):
         if liger:
             liger_kernels.apply(self.model)
         if lora is not None and lora.r:
-            if pretrained is None:
-                raise ConfigError(
-                    f"model.lora.r={lora.r}: adapters need a pretrained model; set"
-                    " model.pretrained."
-                )
-            with torch.device("cpu"):
-                self.model = lora.apply(self.model)
-            self.frozen = FrozenWeights(self, str(pretrained))
+            self._add_adapters(lora, pretrained)
+
+    def _add_adapters(self, lora: Lora, pretrained: str | None) -> None:
+        if pretrained is None:
+            raise ConfigError(
+                f"model.lora.r={lora.r}: adapters need a pretrained model; set model.pretrained."
+            )
+        with torch.device("cpu"):
+            self.model = lora.apply(self.model)
+        self.frozen = FrozenWeights(self, pretrained)
 
     def _check_data(self, vocab_size: int | None, seq_len: int | None) -> None:
         settings = self.model.config

@@ -182,10 +182,9 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
             rejected must not write a log.
     """
     records = [record for old in _remove_handlers() for record in getattr(old, "records", ())]
-    screen: logging.Handler = (
-        _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
-    )
-    handlers, is_diverted = [screen], False
+    screen = _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
+    handlers: list[logging.Handler] = [screen]
+    is_diverted = False
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.is_dir():
@@ -198,8 +197,8 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
         handlers.append(_Keeping())
     screen.setLevel(logging.INFO if rank == 0 or is_diverted else logging.WARNING)
     root, prefix = logging.getLogger(), f"[rank {rank}] " if rank else ""
+    text = FORMAT.replace("%(message)s", prefix + "%(message)s")
     for handler in handlers:
-        text = FORMAT.replace("%(message)s", prefix + "%(message)s")
         handler.setFormatter(logging.Formatter(text, "%H:%M:%S"))
         handler.of_launcher = True  # type: ignore[attr-defined]
         root.addHandler(handler)

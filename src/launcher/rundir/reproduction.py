@@ -83,7 +83,7 @@ def _write(folder: Path, outputs: Path) -> None:
     with suppress(OSError):
         for old in folder.glob(OTHERS):
             old.unlink()
-        for number, other in enumerate(other_repositories(outside_snapshot(files).values()), 1):
+        for number, other in enumerate(other_repositories(outside_snapshot(files.values())), 1):
             repository = REPOSITORY.encode() + os.fsencode(other) + b"\n"
             replace_file(
                 folder / OTHERS.replace("*", str(number)),

@@ -58,20 +58,25 @@ def load_model(
     """
     path = _folder(run, expand(outputs))
     exported = [path / EXPORTED] if (path / EXPORTED).exists() else sorted(path.glob(SHARDS))
-    is_export, is_checkpoint = bool(exported), (path / MANIFEST).exists()
-    if is_export and weights is not None:
+    if exported and weights is not None:
         raise ConfigError(
             f"weights={weights}: {path} is an export; set job.weights when exporting."
         )
-    if (is_export or is_checkpoint) and checkpoint != "latest":
+    is_checkpoint = (path / MANIFEST).exists()
+    if (exported or is_checkpoint) and checkpoint != "latest":
         raise ConfigError(f"checkpoint={checkpoint}: {path} is not a run; name the run's folder.")
-    if not is_export:
+    if not exported:
         which = path if is_checkpoint else checkpoint
         path = find_checkpoint(RunFolder(path).checkpoints, which, "checkpoint", hashes=False)
+    return _load(path, exported, weights, trust)
+
+
+def _load(path: Path, exported: list[Path], weights: str | None, trust: bool) -> nn.Module:
+    """Load the files of an export in a folder, or the checkpoint that the folder is."""
     try:
-        saved = ShardReader(exported) if is_export else _open(path, weights)
         model = _build(path / "config.yaml", trust)
-        if is_export:
+        saved = ShardReader(exported) if exported else StoredCheckpoint(path).use_weights(weights)
+        if exported:
             saved = fit_names(saved, [*model_tensors(model), *names_of_tied(model)])
         give_own_memory(model)
         load_weights(model, saved)
@@ -100,12 +105,6 @@ def _folder(run: str | Path, outputs: Path) -> Path:
             " is given with outputs=..."
         )
     raise ConfigError(f"load_model('{run}'): {problem}")
-
-
-def _open(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
-    stored = StoredCheckpoint(checkpoint)
-    stored.use_weights(weights)
-    return stored
 
 
 def _build(file: Path, trust: bool) -> nn.Module:
