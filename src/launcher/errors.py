@@ -1,6 +1,7 @@
 """Errors that the user can fix: messages on the screen and exit code 2, never a traceback."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 REJECTED = 2
 """The exit code of a command that a `ConfigError` has rejected."""
@@ -25,6 +26,15 @@ class ConfigError(Exception):
     def __init__(self, *messages: str):
         super().__init__("\n".join(messages))
         self.messages = list(messages)
+
+
+@contextmanager
+def needing(message: str) -> Iterator[None]:
+    """Turn an ImportError of an optional library within the context into this message."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(message) from error
 
 
 def config_error(error: BaseException) -> ConfigError | None:

@@ -1,7 +1,7 @@
 """Write the weights of a checkpoint for other programs, as `export/model.safetensors`."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +13,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import target_object
 from launcher.config.run_config import read_tree, resolve_node
+from launcher.config.tree import Node
 from launcher.errors import ConfigError
 from launcher.models.base import Model
 from launcher.optim.precision import DTYPES
@@ -87,24 +88,6 @@ class Export:
         return {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
 
 
-def _own_writer(target: str) -> Any:
-    """Return the `write_export` of a model's class, or None if it has none."""
-    try:
-        target_class = target_object(target)
-    except (ImportError, ValueError):
-        # The class is not installed here, but its weights can still be written.
-        return None
-    is_model = isinstance(target_class, type) and issubclass(target_class, Model)
-    return getattr(target_class, "write_export", None) if is_model else None
-
-
-def _remove_others(folder: Path, names: Collection[str]) -> None:
-    """Remove the shards of an earlier export, which would be read with the new ones."""
-    for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
-        if old.name not in names:
-            old.unlink()
-
-
 def write_model(
     folder: Path,
     model: Any,
@@ -128,8 +111,7 @@ def write_model(
         The file, or the folder of several files; and the node `model` that loads the written
         weights.
     """
-    write = _own_writer(str(model.get("_target_")))
-    target = folder / WEIGHTS
+    write, target = _own_writer(model), folder / WEIGHTS
     if write is None:
         _check_dtypes(tensors)
         copies = {name: tensors[source] for name, source in (tied or {}).items()}
@@ -139,10 +121,19 @@ def write_model(
     settings = {key: value for key, value in model.items() if key != "_target_"}
     with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
         settings = write(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
-        names = _move(Path(temporary_folder), folder)
-    _remove_others(folder, names)
-    fsync_folder(folder)
+        _move(Path(temporary_folder), folder)
     return target if target.exists() else folder, {"_target_": model["_target_"], **settings}
+
+
+def _own_writer(model: Node) -> Callable[..., dict[str, Any]] | None:
+    """Return `write_export` of a class that derives from `Model` and has it."""
+    try:
+        cls = target_object(str(model.get("_target_")))
+    except (ImportError, ValueError):
+        # The class is not installed here, but its weights can still be written.
+        return None
+    is_model = isinstance(cls, type) and issubclass(cls, Model)
+    return getattr(cls, "write_export", None) if is_model else None
 
 
 def _check_dtypes(tensors: Tensors) -> None:
@@ -156,8 +147,8 @@ def _check_dtypes(tensors: Tensors) -> None:
             )
 
 
-def _move(source: Path, folder: Path) -> set[str]:
-    """Move files durably into a folder; return their names."""
+def _move(source: Path, folder: Path) -> None:
+    """Move the files of an export durably into a folder, in place of an earlier export."""
     files = sorted(path for path in source.rglob("*") if path.is_file())
     (probe := source / ".mode").touch()
     for file in files:
@@ -167,4 +158,9 @@ def _move(source: Path, folder: Path) -> set[str]:
         destination = folder / file.relative_to(source)
         destination.parent.mkdir(parents=True, exist_ok=True)
         file.replace(destination)
-    return {file.name for file in files}
+    names = {file.name for file in files}
+    for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
+        # Shards of an earlier export would be read with the new ones.
+        if old.name not in names:
+            old.unlink()
+    fsync_folder(folder)

@@ -131,6 +131,7 @@ class Payload:
     unstored: Sequence[str] = ()
 
 
+@dataclass
 class Saver:
     """Writes one checkpoint at a time, in a thread, for which it waits a bounded time.
 
@@ -139,13 +140,12 @@ class Saver:
         patience: seconds without progress after which a writer is abandoned.
     """
 
-    def __init__(
-        self, store: CheckpointStore, ranks: Ranks, retention: Retention, patience: float = 600.0
-    ):
-        self.store = store
-        self.ranks = ranks
-        self.retention = retention
-        self.patience = patience
+    store: CheckpointStore
+    ranks: Ranks
+    retention: Retention
+    patience: float = 600.0
+
+    def __post_init__(self) -> None:
         self.must_wait = False
         """Set once a writer has hung: then training waits for each save, to know the result."""
         self.unstored: list[str] = []

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.shards import ShardReader, as_bytes
@@ -35,8 +35,8 @@ class StoredCheckpoint(ShardReader):
         )
         self.meta = self._read_tree("state") or {}
 
-    def use_weights(self, which: str | None, key: str = "job.weights") -> None:
-        """Read other weights in place of those with which training continues.
+    def use_weights(self, which: str | None, key: str = "job.weights") -> Self:
+        """Read other weights in place of those with which training continues; return the reader.
 
         Args:
             which: an average of `hooks.ema`: `ema`, or `ema/0.999` where there are several. None:
@@ -45,7 +45,7 @@ class StoredCheckpoint(ShardReader):
         """
         self._replace_weights(EVALUATION)
         if which is None:
-            return
+            return self
         averages = sorted(
             {
                 "/".join(name.split("/", 2)[:2])
@@ -64,6 +64,7 @@ class StoredCheckpoint(ShardReader):
         if len(chosen) > 1:
             raise ConfigError(f"{key}={which}: there are {', '.join(chosen)}; name one of them.")
         self._replace_weights(f"{chosen[0]}/")
+        return self
 
     def _replace_weights(self, prefix: str) -> None:
         for name in [name for name in self.names() if name.startswith(prefix)]:

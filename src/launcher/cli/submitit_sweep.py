@@ -49,17 +49,24 @@ def run_sweep(jobs: Sequence[Job], folder: str, launcher: str, enter: Callable[[
         SystemExit: a job has failed.
     """
     reporter = Reporter(jobs, folder, is_local=launcher == "submitit_local")
-    worker = Worker(enter)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            enter()
+        except BaseException as error:
+            errors.append(error)
+
+    worker = threading.Thread(target=work, name="hydra", daemon=True)
     worker.start()
     while worker.is_alive() and not reporter.have_all_left():
         _check_signals(reporter)
         worker.join(PAUSE)
         reporter.look()
-    error = worker.error
-    if error is None and not worker.is_alive():
-        return conclude(jobs, [JobResult()] * len(jobs))
-    if error is not None and not (reporter.ids and reporter.trains):
-        raise _explained(error, launcher)
+    if not errors and not worker.is_alive():
+        return conclude(jobs, [])
+    if errors and not (reporter.ids and reporter.trains):
+        raise _explained(errors[0], launcher)
     while reporter.is_any_open():
         _check_signals(reporter)
         time.sleep(PAUSE)
@@ -80,21 +87,6 @@ def _check_signals(reporter: "Reporter") -> None:
         signals.check()
 
 
-class Worker(threading.Thread):
-    """Lets Hydra run the jobs, and keeps its error."""
-
-    def __init__(self, enter: Callable[[], object]):
-        super().__init__(name="hydra", daemon=True)
-        self.enter = enter
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.enter()
-        except BaseException as error:
-            self.error = error
-
-
 class Reporter:
     """Prints a line for each job once submitit has its id.
 
@@ -113,17 +105,13 @@ class Reporter:
 
     def look(self) -> None:
         """Report the jobs that are new, in the order in which submitit has stored them."""
-        ages = {path: _age(path) for path in set(glob.glob(self.pattern)) - self.before}
-        for path in sorted(ages, key=lambda path: ages[path]):
-            if len(self.ids) < len(self.jobs):
-                self._report(self.jobs[len(self.ids)], Path(path))
-            self.before.add(path)
-
-    def _report(self, job: Job, path: Path) -> None:
-        number = path.name.removesuffix(SUBMITTED)
-        self.ids[job.index] = number
         kind = "process" if self.is_local else "SLURM job"
-        say(f"{job.label}: {kind} {number}, {job.folder.path}")
+        for path in sorted(set(glob.glob(self.pattern)) - self.before, key=_age):
+            self.before.add(path)
+            if len(self.ids) < len(self.jobs):
+                job, number = self.jobs[len(self.ids)], Path(path).name.removesuffix(SUBMITTED)
+                self.ids[job.index] = number
+                say(f"{job.label}: {kind} {number}, {job.folder.path}")
 
     def have_all_left(self) -> bool:
         """Return whether all jobs have ended a while ago, though submitit waits for one."""

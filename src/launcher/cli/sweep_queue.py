@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 
 from launcher.config.explain import unwrap_cause, user_traceback
@@ -81,6 +82,7 @@ class Processes(Pool):
         return []
 
 
+@dataclass
 class SweepQueue:
     """Runs the jobs of a sweep, at most `slots` at a time.
 
@@ -90,11 +92,12 @@ class SweepQueue:
         is_done: whether a job has nothing to do, so that it need not start.
     """
 
-    def __init__(self, jobs: Sequence[Job], slots: int, is_done: Callable[[Job], bool]):
-        self.jobs = jobs
-        self.slots = slots
-        self.is_done = is_done
-        self.waiting = deque(range(len(jobs)))
+    jobs: Sequence[Job]
+    slots: int
+    is_done: Callable[[Job], bool]
+
+    def __post_init__(self) -> None:
+        self.waiting = deque(range(len(self.jobs)))
         self.results: dict[int, JobResult] = {}
         self.pool: Processes | None = None
 

@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 from launcher.types import NumWorkers, PositiveInt
 
@@ -34,15 +34,6 @@ class LoaderSettings:
     val_batch_size: PositiveInt | None = None
     num_workers: NumWorkers = 0
     shuffle: bool = True
-
-
-class PassOptions(TypedDict, total=False):
-    """Options of a loader of one pass, see `EvaluationLoader`."""
-
-    rank: int
-    world_size: int
-    device: torch.device | str | None
-    max_samples: int | None
 
 
 class DataSource(LoaderSettings, ABC):
@@ -150,7 +141,7 @@ class DataSource(LoaderSettings, ABC):
         name: str | None = None,
         *,
         batch_size: int | None = None,
-        **options: Unpack[PassOptions],
+        **options: Any,
     ) -> EvaluationLoader | None:
         """Make a loader of one pass over held-out samples, or return None if there are none.
 
@@ -158,12 +149,13 @@ class DataSource(LoaderSettings, ABC):
             name: one of `val_names`. Default None: the main validation set.
             batch_size: samples per rank and forward pass. Default None: the rank's share of
                 `self.val_batch_size`, or else of `self.batch_size`.
+            options: rank, world_size, device and max_samples, see `EvaluationLoader`.
         """
         dataset = self.val_dataset() if name is None else self.named_val_dataset(name)
         return self._pass_over(dataset, batch_size, **options)
 
     def test_loader(
-        self, *, batch_size: int | None = None, **options: Unpack[PassOptions]
+        self, *, batch_size: int | None = None, **options: Any
     ) -> EvaluationLoader | None:
         """Make a loader of the test samples, or return None if there are none; see `val_loader`."""
         return self._pass_over(self.test_dataset(), batch_size, **options)
@@ -178,7 +170,7 @@ class DataSource(LoaderSettings, ABC):
         return batches_of(dataset, ranges, self.num_workers, device, collate, seeds)
 
     def _pass_over(
-        self, dataset: object | None, batch_size: int | None, **options: Unpack[PassOptions]
+        self, dataset: object | None, batch_size: int | None, **options: Any
     ) -> EvaluationLoader | None:
         from launcher.data.evaluation_loader import EvaluationLoader
 

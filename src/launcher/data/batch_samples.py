@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -23,15 +24,16 @@ def samples_of_last_batch(loader: Any) -> int | None:
     return loader.batch_size if isinstance(loader, DataLoader) else None
 
 
+@dataclass
 class NotedSizes:
     """The order of a DataLoader, with the samples of each batch that it has begun.
 
     A DataLoader yields its batches in this order, also if workers load ahead.
     """
 
-    def __init__(self, order: Any, has_batches: bool):
-        self.order, self.has_batches = order, has_batches
-        self._sizes: deque[int | None] = deque()
+    order: Any
+    has_batches: bool
+    _sizes: deque[int | None] = field(default_factory=deque)
 
     def __iter__(self) -> Iterator[object]:
         # A pass that was interrupted has left some.
@@ -54,11 +56,11 @@ class NotedSizes:
         return len(item) if isinstance(item, list) else 1
 
 
+@dataclass
 class CountedCollate:
     """Calls a collate function, and returns the number of samples with the batch."""
 
-    def __init__(self, collate: Any):
-        self.collate = collate
+    collate: Any
 
     def __call__(self, samples: list[object]) -> tuple[int, object]:
         return len(samples), self.collate(samples)

@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 
 from launcher.data.record_readers import Values
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, needing
 
 IGNORED = -100
 """The target value that is left out of losses and metrics."""
@@ -60,13 +60,11 @@ class Encoder:
     def __init__(
         self, folder: Path, fields: Fields, num_classes: int | None, has_labels: bool = True
     ):
-        try:
+        with needing(
+            "data.tokenizer: needs the package transformers; pip install"
+            " 'torch-launcher[huggingface]'."
+        ):
             from transformers import AutoTokenizer
-        except ImportError as error:
-            raise ConfigError(
-                "data.tokenizer: needs the package transformers; pip install"
-                " 'torch-launcher[huggingface]'."
-            ) from error
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except (OSError, ValueError, KeyError) as error:

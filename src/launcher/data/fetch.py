@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,11 +116,12 @@ class WatchedFetch:
         return list(map(str, self._looks.look(roots, restored, fetch.epoch or 0)))
 
 
+@dataclass
 class StatefulFetch:
     """`fetch[request]` is the owner's pickled state after a batch, and the batch."""
 
-    def __init__(self, fetch: Fetch, owner: Any):
-        self.fetch, self.owner = fetch, owner
+    fetch: Fetch
+    owner: Any
 
     def __getitem__(self, request: Request) -> tuple[bytes, object]:
         batch = self.fetch[request]

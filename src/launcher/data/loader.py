@@ -101,18 +101,15 @@ class ResumableLoader:
         self.lost_in_workers: list[str] = []
         """Changes in a worker that a resume would lose (see `launcher.data.fetch`)."""
         self._counts_epochs = bool(epoch_owners(dataset))
-        self._owner = self._state_owner()
+        # The state of the data, if they have one.
+        self._owner = dataset if has_state(dataset) else None
+        if self.order is not None:
+            self._owner = state_owner(dataset, self.collate)
         self.keeps_state = self._owner is not None and not (num_workers and self.order is not None)
         self.stream_state: tuple[int, bytes] | None = None
         """A position, in samples, and the dataset's pickled state there."""
         if not rank:
             self._warn()
-
-    def _state_owner(self) -> Any | None:
-        """Return what has the state of the data, or None if there is none."""
-        if self.order is not None:
-            return state_owner(self.dataset, self.collate)
-        return self.dataset if has_state(self.dataset) else None
 
     def _warn(self) -> None:
         is_mixture = isinstance(self.dataset, Mixture)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.messages import reason
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, needing
 from launcher.process.files import parse_json
 
 Values = dict[str, Any]
@@ -48,13 +48,11 @@ def read_parquet(path: Path, fields: list[str], key: str) -> Iterator[Record]:
 
 @contextmanager
 def _parquet(path: Path, key: str) -> Iterator[Any]:
-    try:
+    with needing(
+        f"{key}: {path}: needs the package pyarrow; pip install 'torch-launcher[documents]'."
+    ):
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise ConfigError(
-            f"{key}: {path}: needs the package pyarrow; pip install 'torch-launcher[documents]'."
-        ) from error
     try:
         with ParquetFile(path) as file:
             yield file

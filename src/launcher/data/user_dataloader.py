@@ -288,12 +288,7 @@ def resumable(loader: Any, logger: logging.Logger) -> Any:
 
 def is_plain(loader: object) -> bool:
     """Return whether this is a torch DataLoader of a map-style dataset in its sampler's order."""
-    return (
-        isinstance(loader, DataLoader)
-        and iterates_as_torch(loader)
-        and not isinstance(loader.dataset, IterableDataset)
-        and getattr(loader, "in_order", True)
-    )
+    return why_not_exact(loader) is None
 
 
 def iterates_as_torch(loader: DataLoader[object]) -> bool:
@@ -306,13 +301,15 @@ def inner_order(loader: DataLoader[object]) -> Any:
     return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
-def why_not_exact(loader: object) -> str:
-    """Explain why the position of a loader without `state_dict` is not known, for a message."""
+def why_not_exact(loader: object) -> str | None:
+    """Explain why the position of a loader is not known, for a message, or return None."""
     if isinstance(loader, DataLoader):
         if isinstance(loader.dataset, IterableDataset):
             return "its dataset is iterable"
         if not getattr(loader, "in_order", True):
             return "in_order=False lets workers decide on the order"
+        if iterates_as_torch(loader):
+            return None
     return f"{type(loader).__name__} is not a plain DataLoader and has no state_dict()"
 
 

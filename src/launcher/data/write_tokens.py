@@ -16,7 +16,7 @@ import numpy as np
 
 from launcher.data.encoding import no_tokenizer
 from launcher.data.file_patterns import find_files, hold_out
-from launcher.errors import REJECTED, ConfigError
+from launcher.errors import REJECTED, ConfigError, needing
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import expand, replacing
 
@@ -75,12 +75,10 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
 
     The token `end`, such as `<|endoftext|>`, is written after each file.
     """
-    try:
+    with needing(
+        "--tokenizer: needs the package tokenizers; pip install 'torch-launcher[huggingface]'."
+    ):
         from tokenizers import Tokenizer
-    except ImportError as error:
-        raise ConfigError(
-            "--tokenizer: needs the package tokenizers; pip install 'torch-launcher[huggingface]'."
-        ) from error
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise no_tokenizer(folder, "--tokenizer")

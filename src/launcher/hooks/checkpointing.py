@@ -124,8 +124,6 @@ class CheckpointingHook(BaseHook):
         self._is_postponed = False
         self._is_checked = False
         self._is_stale = False
-        self._unstored = Unstored()
-        self._has_looked = False
         self._best_saved: tuple[float | None, int] = (None, 0)
         """Value and step of the best checkpoint that is durable."""
         self._best_in_flight: tuple[float | None, int] | None = None

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from annotated_types import Gt, Le
 
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, needing
 from launcher.hooks.line_file import LineFileHook, Row
 from launcher.hooks.records import flatten
 from launcher.hooks.view import Records, State, TrainerView
@@ -206,12 +206,8 @@ def pillow_format(extension: str) -> str:
 
 
 def _pillow(what: str) -> Any:
-    try:
+    with needing(f"{what}: needs the package pillow; pip install 'torch-launcher[pictures]'."):
         from PIL import Image
-    except ImportError as error:
-        raise ConfigError(
-            f"{what}: needs the package pillow; pip install 'torch-launcher[pictures]'."
-        ) from error
     return Image
 
 

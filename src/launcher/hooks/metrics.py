@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, needing
 from launcher.hooks.view import Records
 from launcher.models.base import IGNORED
 from launcher.models.output import OUTPUTS, name_issue
@@ -114,14 +114,12 @@ class Matrix:
     def draw(self) -> np.ndarray:
         """Return the picture [H, W, 3] that the metric's `plot` makes of the value."""
         problem = f"hooks.evaluation.metrics.{self.name}: {type(self.metric).__name__}"
-        try:
+        with needing(
+            f"{problem} has a value with two dimensions, whose picture needs the package"
+            " matplotlib; pip install 'torch-launcher[pictures]'."
+        ):
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ConfigError(
-                f"{problem} has a value with two dimensions, whose picture needs the package"
-                " matplotlib; pip install 'torch-launcher[pictures]'."
-            ) from error
         side = min(max(5.0, 0.6 * max(self.values.shape)), 20.0)
         canvas: Any = FigureCanvasAgg(Figure(figsize=(side, side), layout="constrained"))
         try:

@@ -54,7 +54,7 @@ class ThroughputHook(IntervalHook):
         """FLOPs of the passes of a micro-batch."""
         self._has_measured = False
         self._targets: torch.Tensor | int | None = None
-        """Targets of this rank in the interval, or None if nobody counts them."""
+        """Targets of all ranks in the interval, or None if nobody counts them."""
         self._since: tuple[float, int, int | None] | None = None
         """Time, step and samples at the start of the interval."""
         self._paused_at = 0.0
@@ -63,15 +63,14 @@ class ThroughputHook(IntervalHook):
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         if not self._has_measured and self._batch is None:
             self._batch = batch
-        targets = trainer.num_targets(batch)
-        if targets is not None:
-            self._targets = targets if self._targets is None else self._targets + targets
 
     def on_after_step(self, trainer: TrainerView) -> None:
         if not self._has_measured:
             self._measure(trainer)
         if self._since is None:
             self._restart(trainer, _samples(trainer))
+        elif (targets := trainer.step_info.get("num_targets")) is not None:
+            self._targets = targets if self._targets is None else self._targets + targets
         super().on_after_step(trainer)
 
     def _measure(self, trainer: TrainerView) -> None:
@@ -129,10 +128,8 @@ class ThroughputHook(IntervalHook):
         samples = _samples(trainer)
         if samples is not None and samples_before is not None:
             records["samples_per_second"] = (samples - samples_before) / seconds
-        # A rank may have had no batch that counts its targets.
-        targets = [count for count in ranks.all_gather(self._own_targets()) if count is not None]
-        if targets:
-            records["tokens_per_second"] = sum(targets) / seconds
+        if self._targets is not None:
+            records["tokens_per_second"] = float(self._targets) / seconds
         if self._flops:
             micro_batches = (trainer.step - first) * trainer.gradient_accumulation_steps
             tflops = micro_batches * ranks.world_size() * self._flops / seconds / 1e12
@@ -142,9 +139,6 @@ class ThroughputHook(IntervalHook):
         if records:
             trainer.log({"throughput": records})
         self._restart(trainer, samples)
-
-    def _own_targets(self) -> float | None:
-        return None if self._targets is None else float(self._targets)
 
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         self._paused_at = self._now(trainer)

@@ -15,7 +15,7 @@ from launcher.hooks.view import TrainerView, TrainState
 from launcher.jobs.dry_run import trial_trainer
 from launcher.models.base import IGNORED
 from launcher.process import ranks
-from launcher.process.plural import plural
+from launcher.process.plural import plural, shorten
 from launcher.rundir.logs import setup_logging
 from launcher.strategies.weights import unwrap
 from launcher.train.build import logger
@@ -100,8 +100,7 @@ class _Watch(BaseHook):
             if p.requires_grad and p.grad is None
         ]
         if without and trainer.strategy.has_plain_tensors:
-            more = f" and {len(without) - 5} more" if len(without) > 5 else ""
-            logger.warning("These parameters got no gradient: %s%s.", ", ".join(without[:5]), more)
+            logger.warning("These parameters got no gradient: %s.", shorten(without, 5))
 
     def on_after_step(self, trainer: TrainerView) -> None:
         info = trainer.step_info

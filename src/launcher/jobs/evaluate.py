@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.checkpoint.manifest import NAME as MANIFEST
 from launcher.checkpoint.manifest import CorruptCheckpoint
-from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.run_config import RunConfig
 from launcher.config.tree import with_text_keys
 from launcher.errors import ConfigError
@@ -34,6 +34,7 @@ POLL = 1.0
 NO_STEP_YET = -1
 
 
+@dataclass
 class EvaluateJob:
     """Computes the metrics of a checkpoint.
 
@@ -47,23 +48,17 @@ class EvaluateJob:
     needs_optimizer = False
     code_keys = ("trust",)
 
-    def __init__(
-        self,
-        checkpoint: str | int = "latest",
-        weights: str | None = None,
-        trust: bool = False,
-        split: Literal["val", "test"] = "val",
-        follow: bool = False,
-    ):
-        self.checkpoint = checkpoint
-        self.weights = weights
-        self.trust = trust
-        self.split = split
-        self.follow = follow
-        if follow and checkpoint != "latest":
+    checkpoint: str | int = "latest"
+    weights: str | None = None
+    trust: bool = False
+    split: Literal["val", "test"] = "val"
+    follow: bool = False
+
+    def __post_init__(self) -> None:
+        if self.follow and self.checkpoint != "latest":
             raise ConfigError(
-                f"job.checkpoint={checkpoint}: job.follow=true evaluates every checkpoint; leave"
-                " one of them out."
+                f"job.checkpoint={self.checkpoint}: job.follow=true evaluates every checkpoint;"
+                " leave one of them out."
             )
 
     def run(self, config: RunConfig) -> dict[str, float]:
@@ -210,15 +205,10 @@ def wait_for_checkpoint(folder: RunFolder) -> None:
 
 def _load(model: StoredModel, path: Path, weights: str | None) -> str | None:
     """Load the weights of another checkpoint of the run, or return why it cannot be read."""
-    model.path = path
     try:
-        stored = StoredCheckpoint(path)
-        stored.use_weights(weights)
-        model.trainer.strategy.load_weights(stored)
+        model.load(path, weights)
     except (CorruptCheckpoint, OSError) as error:
         return str(error)
-    model.step = stored.manifest.step
-    model.trainer.state.step = stored.manifest.step
     return None
 
 

@@ -1,6 +1,7 @@
 """job=export, which writes a run's weights for other programs, as `export/model.safetensors`."""
 
 import re
+from dataclasses import dataclass
 from typing import Literal
 
 from launcher.checkpoint.export_weights import Export
@@ -16,6 +17,7 @@ from launcher.rundir.signing import sign_text
 SIZE = re.compile(r"\d+(\.\d+)? ?[KMGT]i?B", re.IGNORECASE)
 
 
+@dataclass
 class ExportJob:
     """Writes full tensors by name, however they were sharded, and the checkpoint's configuration.
 
@@ -31,21 +33,19 @@ class ExportJob:
     reads = ()
     code_keys = ("trust",)
 
-    def __init__(
-        self,
-        checkpoint: str | int = "latest",
-        weights: str | None = None,
-        dtype: Literal["fp32", "bf16", "fp16"] | None = None,
-        max_shard_size: str = "5GB",
-        trust: bool = False,
-        push: str | None = None,
-    ):
-        if not SIZE.fullmatch(max_shard_size):
-            raise ConfigError(f"job.max_shard_size={max_shard_size}: should be a size; e.g. 5GB.")
-        check_repository("job.push", push)
-        self.checkpoint, self.trust = checkpoint, trust
-        self.push = push
-        self.export = Export("job", weights, dtype, max_shard_size)
+    checkpoint: str | int = "latest"
+    weights: str | None = None
+    dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    max_shard_size: str = "5GB"
+    trust: bool = False
+    push: str | None = None
+
+    def __post_init__(self) -> None:
+        if not SIZE.fullmatch(self.max_shard_size):
+            raise ConfigError(
+                f"job.max_shard_size={self.max_shard_size}: should be a size; e.g. 5GB."
+            )
+        check_repository("job.push", self.push)
 
     def run(self, config: RunConfig) -> dict[str, object]:
         ranks = Ranks.from_env()
@@ -60,7 +60,8 @@ class ExportJob:
         stored = path / "config.yaml"
         has_config = stored.exists()
         text = stored.read_text() if has_config else sign_text(config.stored_yaml)
-        step, target = self.export.write(folder, path, text)
+        export = Export("job", self.weights, self.dtype, self.max_shard_size)
+        step, target = export.write(folder, path, text)
         if self.push is not None:
             push("job.push", self.push, folder, step)
         return {"step": step, "path": str(target)}

@@ -19,6 +19,7 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.view import TrainerView, TrainState
 from launcher.jobs.dry_run import trial_trainer
+from launcher.models.modes import modes_of, set_modes
 from launcher.optim.schedulers import set_rate
 from launcher.process import ranks
 from launcher.process.files import replace_file
@@ -154,7 +155,7 @@ def _keep_trainer(trainer: BaseTrainer) -> Iterator[None]:
     optimizer = deepcopy(trainer.optimizer.state_dict())
     scaler = deepcopy(trainer.grad_scaler.state_dict())
     data: Any = trainer.data_loader
-    modes = [(module, module.training) for module in trainer.model.modules()]
+    modes = modes_of(trainer.model)
     attributes = dict(vars(trainer))
     try:
         with isolated_rng(), keep_loader_state(data):
@@ -177,8 +178,7 @@ def _keep_trainer(trainer: BaseTrainer) -> Iterator[None]:
         if scaler:
             trainer.grad_scaler.load_state_dict(scaler)
         trainer.strategy.zero_grad()
-        for module, mode in modes:
-            module.training = mode
+        set_modes(modes)
 
 
 class LRFindJob:

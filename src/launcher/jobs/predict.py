@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -39,6 +40,7 @@ LOG = "predictions.jsonl"
 ENDING = ".jsonl"
 
 
+@dataclass
 class PredictJob:
     """Writes the predictions of a checkpoint for new data.
 
@@ -54,23 +56,16 @@ class PredictJob:
     reads = ("predict",)
     code_keys = ("trust",)
 
-    def __init__(
-        self,
-        checkpoint: str | int = "latest",
-        weights: str | None = None,
-        file: NonEmptyText | None = None,
-        columns: list[Literal["index", "prediction", "logits", "targets"]] | None = None,
-        batch_size: PositiveInt | None = None,
-        trust: bool = False,
-    ):
-        if file is not None and Path(file).suffix != ENDING:
-            raise ConfigError(f"job.file={file}: should end in {ENDING}.")
-        self.checkpoint = checkpoint
-        self.weights = weights
-        self.trust = trust
-        self.file = file
-        self.columns = columns
-        self.batch_size = batch_size
+    checkpoint: str | int = "latest"
+    weights: str | None = None
+    file: NonEmptyText | None = None
+    columns: list[Literal["index", "prediction", "logits", "targets"]] | None = None
+    batch_size: PositiveInt | None = None
+    trust: bool = False
+
+    def __post_init__(self) -> None:
+        if self.file is not None and Path(self.file).suffix != ENDING:
+            raise ConfigError(f"job.file={self.file}: should end in {ENDING}.")
 
     def run(self, config: RunConfig) -> dict[str, object]:
         """Write the predictions, which appear once they are complete.

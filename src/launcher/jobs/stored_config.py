@@ -14,6 +14,7 @@ from launcher.rundir.run_on_disk import RunOnDisk
 
 COMMAND_LINE_KEYS = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys from the command line, of where and how the job runs; all others are the checkpoint's."""
+TRUST = "job.trust=true (for `runs VERB RUN`: --trust)"
 CHECKPOINT_KEYS = ("model", "experiment")
 """Keys of the checkpoint that the command line must not contradict."""
 
@@ -30,13 +31,7 @@ def config_for(
     # A trainer that was not composed writes no configuration.
     if not file.exists():
         return config
-    stored = read_config(
-        file,
-        trust,
-        built,
-        "job.trust=true (for `runs VERB RUN`: --trust)",
-        left_out=COMMAND_LINE_KEYS,
-    )
+    stored = read_config(file, trust, built, TRUST, left_out=COMMAND_LINE_KEYS)
     composed = config.of_the_run
     merged = stored | {key: composed[key] for key in COMMAND_LINE_KEYS if key in composed}
     wrong, place = [], f"the checkpoint {checkpoint}"

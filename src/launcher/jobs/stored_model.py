@@ -21,7 +21,16 @@ class StoredModel:
     config: RunConfig
     trainer: Trainer
     path: Path
-    step: int
+
+    def load(self, path: Path, weights: str | None) -> None:
+        self.path = path
+        stored = StoredCheckpoint(path).use_weights(weights)
+        self.trainer.strategy.load_weights(stored)
+        self.trainer.state.step = stored.manifest.step
+
+    @property
+    def step(self) -> int:
+        return self.trainer.step
 
 
 def open_model(
@@ -50,11 +59,9 @@ def open_model(
         # A trainer that was not composed stores no size in place of `auto`.
         config = config.replace({"trainer.micro_batch_size": None})
     trainer = build_trainer(config, folder, to_train=False, has_loader=has_loader)
-    stored = StoredCheckpoint(path)
-    stored.use_weights(weights)
+    model = StoredModel(config, trainer, path)
     try:
-        trainer.strategy.load_weights(stored)
+        model.load(path, weights)
     except TrainingError as error:
         raise ConfigError(f"job.checkpoint={checkpoint}: {error}") from error
-    trainer.state.step = stored.manifest.step
-    return StoredModel(config, trainer, path, trainer.step)
+    return model

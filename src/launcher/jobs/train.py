@@ -1,11 +1,13 @@
 """job=train. The training code is imported when needed: a run that is complete needs no torch."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from launcher.config.run_config import RunConfig
 from launcher.process.signals import SignalExit, report_early
 
 
+@dataclass
 class TrainJob:
     """Trains or resumes the run that the configuration names.
 
@@ -16,8 +18,8 @@ class TrainJob:
 
     trains = True
 
-    def __init__(self, objective: str | None = None, value: Literal["best", "last"] = "best"):
-        self.objective, self.value = objective, value
+    objective: str | None = None
+    value: Literal["best", "last"] = "best"
 
     def run(self, config: RunConfig) -> dict[str, object] | None:
         """Train the run to its end.

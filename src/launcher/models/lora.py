@@ -1,16 +1,18 @@
 """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on a pretrained model, by peft."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import xxhash
 from torch import nn
 
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, needing
 from launcher.models.transformers_models import quiet
 from launcher.types import NonNegativeInt, PositiveFloat, UnitInterval
 
 
+@dataclass
 class Lora:
     """Settings of the adapters.
 
@@ -22,27 +24,17 @@ class Lora:
             for the architecture.
     """
 
-    def __init__(
-        self,
-        r: NonNegativeInt = 0,
-        alpha: PositiveFloat = 16.0,
-        dropout: UnitInterval = 0.0,
-        target_modules: str | list[str] | None = None,
-    ):
-        self.r = r
-        self.alpha = alpha
-        self.dropout = dropout
-        self.target_modules = target_modules
+    r: NonNegativeInt = 0
+    alpha: PositiveFloat = 16.0
+    dropout: UnitInterval = 0.0
+    target_modules: str | list[str] | None = None
 
     def apply(self, model: object) -> object:
         """Return the model with adapters, which are trained, as are the task's own layers."""
-        try:
+        with needing(
+            f"model.lora.r={self.r}: needs the package peft; pip install 'torch-launcher[peft]'."
+        ):
             import peft
-        except ImportError as error:
-            raise ConfigError(
-                f"model.lora.r={self.r}: needs the package peft; pip install"
-                " 'torch-launcher[peft]'."
-            ) from error
         names = self.target_modules
         # Peft annotates alpha as an int, but takes any number.
         settings = peft.LoraConfig(

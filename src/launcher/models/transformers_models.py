@@ -13,7 +13,7 @@ import torch
 
 from launcher.config.messages import hint, reason
 from launcher.config.tree import Tree
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, needing
 from launcher.models.quiet_import import import_quietly
 from launcher.process.files import expand
 
@@ -214,11 +214,9 @@ def quiet() -> Iterator[None]:
 
 
 def library() -> Any:
-    try:
+    with needing(
+        "model=huggingface: needs the package transformers; pip install"
+        " 'torch-launcher[huggingface]'."
+    ):
         import transformers
-    except ImportError as error:
-        raise ConfigError(
-            "model=huggingface: needs the package transformers; pip install"
-            " 'torch-launcher[huggingface]'."
-        ) from error
     return transformers

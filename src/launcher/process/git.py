@@ -35,6 +35,19 @@ def run_git(
     return done.stdout if done.returncode == 0 else None
 
 
+def head_of(top: Path) -> str | None:
+    """Return the commit of a working tree, or None without one."""
+    commit = run_git(top, "rev-parse", "--verify", "HEAD")
+    return None if commit is None else commit.decode().strip()
+
+
+def diff_of(top: Path, prefix: str = "", index: Path | None = None) -> bytes:
+    """Return the changes since the commit of a repository, whose files have a prefix there."""
+    options = "--binary --no-color --no-ext-diff --ignore-submodules"
+    sides = (f"--src-prefix=a/{prefix}", f"--dst-prefix=b/{prefix}")
+    return run_git(top, "diff", *options.split(), *sides, "HEAD", index=index) or b""
+
+
 def list_files(folder: str | os.PathLike[str], *arguments: str) -> list[str]:
     """Return the names that a git command with `-z` prints."""
     output = run_git(folder, *arguments) or b""

@@ -1,6 +1,7 @@
 """Chooses the checkpoint that a run resumes from, the same on all ranks, and loads it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,6 +46,7 @@ class ResumeChoice(NamedTuple):
     """The states of hooks that replace the stored ones."""
 
 
+@dataclass
 class CheckpointRestorer:
     """Finds and loads the checkpoint of one attempt.
 
@@ -55,23 +57,17 @@ class CheckpointRestorer:
         config: the run's resolved configuration, or None if it has none.
     """
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        load: str | int | Path | None,
-        fork: Fork | None,
-        config: str | None,
-        shared: SharedStart | None,
-    ):
-        self.store = store
-        self.load = load
-        self.fork = fork
-        self.shared = shared
-        self.config = config
+    store: CheckpointStore
+    load: str | int | Path | None
+    fork: Fork | None
+    config: str | None
+    shared: SharedStart | None
+
+    def __post_init__(self) -> None:
         self.choice = ResumeChoice()
         # In messages: a setting that chooses a checkpoint, and a way to train another run.
         self._key, self._another = "run.resume", "run.tag=<word>"
-        if config is None:
+        if self.config is None:
             self._key, self._another = "load", "another workspace"
 
     def restore(self, trainer: Resumable) -> Path | None:

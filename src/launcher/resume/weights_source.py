@@ -84,9 +84,7 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
         return _read(source, [source])
     folder = weights_source(outputs, str(source)) or source
     if checkpoint := _checkpoint(folder, source):
-        stored = StoredCheckpoint(checkpoint)
-        stored.use_weights(None)
-        return stored
+        return StoredCheckpoint(checkpoint).use_weights(None)
     if files := _model_files(folder):
         return _read(source, files)
     raise ConfigError(

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePath
 
+from launcher.process.plural import shorten
+
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 MAX_SHOWN_NAMES = 8
 
@@ -65,7 +67,9 @@ def source_changes(stored: Mapping[str, object], current: Mapping[str, str]) -> 
         "is gone": [name for name in stored if digests[name] is None],
         "is new": [name for name in current if name not in stored] if stored else [],
     }
-    return [f"{_join(names)}: {change}." for change, names in kinds.items() if names]
+    return [
+        f"{shorten(names, MAX_SHOWN_NAMES)}: {change}." for change, names in kinds.items() if names
+    ]
 
 
 def digest_of(path: str | os.PathLike[str]) -> str | None:
@@ -138,8 +142,3 @@ def _candidates(top: str) -> Iterator[str]:
         return
     if spec is not None:
         yield from spec.submodule_search_locations or ([spec.origin] if spec.origin else [])
-
-
-def _join(names: list[str]) -> str:
-    more = len(names) - MAX_SHOWN_NAMES
-    return ", ".join(names[:MAX_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")

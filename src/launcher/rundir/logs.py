@@ -182,10 +182,9 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
             rejected must not write a log.
     """
     records = [record for old in _remove_handlers() for record in getattr(old, "records", ())]
-    screen: logging.Handler = (
-        _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
-    )
-    handlers, is_diverted = [screen], False
+    screen = _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
+    handlers: list[logging.Handler] = [screen]
+    is_diverted = False
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.is_dir():
@@ -197,23 +196,18 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
     if keep:
         handlers.append(_Keeping())
     screen.setLevel(logging.INFO if rank == 0 or is_diverted else logging.WARNING)
+    root, prefix = logging.getLogger(), f"[rank {rank}] " if rank else ""
+    text = FORMAT.replace("%(message)s", prefix + "%(message)s")
     for handler in handlers:
-        _add_handler(handler, rank)
+        handler.setFormatter(logging.Formatter(text, "%H:%M:%S"))
+        handler.of_launcher = True  # type: ignore[attr-defined]
+        root.addHandler(handler)
     if file is not None:
         # The last handler is the file's, even if the screen is diverted to it.
         for record in records:
             handlers[-1].handle(record)
-    logging.getLogger().setLevel(logging.INFO)
+    root.setLevel(logging.INFO)
     logging.captureWarnings(True)
-
-
-def _add_handler(handler: logging.Handler, rank: int) -> None:
-    """Let a handler write all lines, with the number of a later rank."""
-    prefix = f"[rank {rank}] " if rank else ""
-    text = FORMAT.replace("%(message)s", prefix + "%(message)s")
-    handler.setFormatter(logging.Formatter(text, "%H:%M:%S"))
-    handler.of_launcher = True  # type: ignore[attr-defined]
-    logging.getLogger().addHandler(handler)
 
 
 def _remove_handlers() -> list[logging.Handler]:

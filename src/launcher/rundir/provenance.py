@@ -5,7 +5,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def code_that_trains() -> dict[str, object] | None:
     Repositories of imported files, other than the current folder's, have theirs in `repositories`.
     """
     state = own_state()
-    files = outside_snapshot(imported_files()).values()
+    files = outside_snapshot(imported_files().values())
     others = {str(folder): git_state(folder) for folder in other_repositories(files)}
     if not others:
         return state
@@ -101,14 +101,11 @@ def snapshot_file() -> Path | None:
     return None if file is None or not os.path.exists(file) else Path(file)
 
 
-def outside_snapshot(files: Mapping[str, str]) -> dict[str, str]:
+def outside_snapshot(files: Iterable[str]) -> list[str]:
     """Return the files that are not part of the snapshot which this process runs."""
-    snapshot = snapshot_file()
-    if snapshot is None:
-        return dict(files)
-    return {
-        name: file for name, file in files.items() if not Path(file).is_relative_to(snapshot.parent)
-    }
+    if (snapshot := snapshot_file()) is None:
+        return list(files)
+    return [file for file in files if not Path(file).is_relative_to(snapshot.parent)]
 
 
 def versions(also: Collection[str] = ()) -> dict[str, str]:

@@ -139,34 +139,27 @@ class RunRecord:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
-        else is on it. `command` is the stored command (see
-        `launcher.config.identity.record_entry`), `data_files` the state of the files with its data
-        (see `launcher.rundir.data_files`). `settings` and `trained` decide the numbers of its steps
-        (see `launcher.rundir.training_history`).
+        else is on it. `command` is from `launcher.config.identity.record_entry`, `data_files` from
+        `launcher.rundir.data_files`. `settings` and `trained` decide the numbers of its steps (see
+        `launcher.rundir.training_history`).
         """
         self._began_at, self._began = self.clock(), self.timer()
         self._close_killed()
         self._forget_after(start_step)
-        self._add_attempt(
-            self._began_at,
-            start_step=start_step,
-            world_size=world_size,
-            queued=self._find_queued_time(),
-            launched=None if launched is None else iso(launched),
-            machine=machine,
-            micro_batch_size=micro_batch_size,
-            trained=None if settings is None else {**self._difference(settings), **(trained or {})},
-        )
+        if settings is not None:
+            trained = {**difference(newest_settings(self.attempts), settings), **(trained or {})}
+        added: AttemptData = {"start_step": start_step, "world_size": world_size}
+        added |= {"machine": machine, "micro_batch_size": micro_batch_size, "trained": trained}
+        added["queued"] = self._find_queued_time()
+        added["launched"] = None if launched is None else iso(launched)
+        self._add_attempt(self._began_at, **added)
         begun: RecordData = {"state": "running", "step": start_step, "max_steps": max_steps}
         begun |= {"world_size": world_size, "strategy": strategy, "data_files": data_files}
-        self.data.update({**begun, "git": code_that_trains(), "versions": versions()})
-        self.data["logged"] = None
+        begun |= {"git": code_that_trains(), "versions": versions(), "logged": None}
+        self.data.update(begun)
         self._note_command(command)
         self._write()
         return self.attempts[-1]["number"]
-
-    def _difference(self, settings: Settings) -> TrainedData:
-        return difference(newest_settings(self.attempts), settings)
 
     def _find_queued_time(self) -> str | None:
         """Return when an attempt that begins now was submitted or requeued, or None."""

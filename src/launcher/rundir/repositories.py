@@ -13,14 +13,9 @@ def top_of(folder: str | os.PathLike[str]) -> Path | None:
     return None if output is None else Path(os.fsdecode(output).removesuffix("\n"))
 
 
-def other_repositories(files: Iterable[str], code: Path | None = None) -> list[Path]:
-    """Return the tops of the repositories of files that are not below the current one's.
-
-    Args:
-        files: paths of imported files.
-        code: a folder of the current repository. Default None: the current folder.
-    """
-    here = top_of(Path.cwd() if code is None else code)
+def other_repositories(files: Iterable[str]) -> list[Path]:
+    """Return the tops of the repositories of files that are not below the current folder's."""
+    here = top_of(Path.cwd())
     tops = [] if here is None else [here]
     for folder in map(Path, sorted({os.path.dirname(os.path.realpath(file)) for file in files})):
         if any(folder.is_relative_to(top) for top in tops) or not _may_have_one(folder):

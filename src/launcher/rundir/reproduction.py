@@ -9,14 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from launcher.process.files import replace_file
-from launcher.process.git import list_submodules, list_untracked, run_git
+from launcher.process.git import diff_of, head_of, list_submodules, list_untracked, run_git
 from launcher.rundir.imported_sources import imported_files
 from launcher.rundir.provenance import outside_snapshot, snapshot_file
 from launcher.rundir.repositories import other_repositories, top_of
@@ -83,7 +83,7 @@ def _write(folder: Path, outputs: Path) -> None:
     with suppress(OSError):
         for old in folder.glob(OTHERS):
             old.unlink()
-        for number, other in enumerate(other_repositories(outside_snapshot(files).values()), 1):
+        for number, other in enumerate(other_repositories(outside_snapshot(files.values())), 1):
             repository = REPOSITORY.encode() + os.fsencode(other) + b"\n"
             replace_file(
                 folder / OTHERS.replace("*", str(number)),
@@ -98,11 +98,9 @@ def _own_diff(outputs: Path, files: Mapping[str, str]) -> bytes:
     if (snapshot := snapshot_file()) is None:
         return code_diff(Path.cwd(), outputs, files)
     saved = json.loads(snapshot.read_bytes())
-    lines = [f"{COMMIT}{saved['commit']}"]
-    lines += [f"{SUBMODULE}{commit} {name}" for name, commit in saved["submodules"].items()]
-    lines += [f"{ROOT}{root}" for root in _roots(snapshot.parent / "code", files)]
+    roots = _roots(snapshot.parent / "code", files)
     diff = (snapshot.parent / CODE).read_bytes()
-    return "\n".join([*lines, ""]).encode() + _bound(diff)
+    return _header(saved["commit"], saved["submodules"], roots) + _bound(diff)
 
 
 def environment() -> str:
@@ -136,17 +134,21 @@ def code_diff(code: Path, outputs: Path, files: Mapping[str, str] | None = None)
         outputs: a folder whose files are not code.
         files: paths of imported files, by the names of their modules.
     """
-    root, commit = top_of(code), run_git(code, "rev-parse", "--verify", "HEAD")
-    if root is None or not commit:
+    root, commit = top_of(code), head_of(code)
+    if root is None or commit is None:
         return b""
-    header, diff = COMMIT.encode() + commit, _diff(root, outputs)
-    for name in list_submodules(root):
-        commit = run_git(root / name, "rev-parse", "--verify", "HEAD") or b"\n"
-        header += SUBMODULE.encode() + commit.strip() + b" " + os.fsencode(name) + b"\n"
+    submodules = {name: head_of(root / name) or "" for name in list_submodules(root)}
+    diff = _diff(root, outputs)
+    for name in submodules:
         diff += _diff(root / name, outputs, f"{name}/")
-    for folder in _roots(root, files or {}):
-        header += ROOT.encode() + os.fsencode(folder) + b"\n"
-    return header + _bound(diff)
+    return _header(commit, submodules, _roots(root, files or {})) + _bound(diff)
+
+
+def _header(commit: str, submodules: Mapping[str, str], roots: Iterable[str]) -> bytes:
+    lines = [f"{COMMIT}{commit}"]
+    lines += [f"{SUBMODULE}{of_name} {name}" for name, of_name in submodules.items()]
+    lines += [f"{ROOT}{root}" for root in roots]
+    return os.fsencode("\n".join([*lines, ""]))
 
 
 def _diff(root: Path, outputs: Path, prefix: str = "") -> bytes:
@@ -164,9 +166,7 @@ def _diff(root: Path, outputs: Path, prefix: str = "") -> bytes:
         names = [f":(top,literal){name}" for name in _list_sources(root, outputs)]
         if names:
             run_git(root, "add", "--intent-to-add", "--", *names, index=copy)
-        options = "--binary --no-color --no-ext-diff --ignore-submodules"
-        sides = (f"--src-prefix=a/{prefix}", f"--dst-prefix=b/{prefix}")
-        return run_git(root, "diff", *options.split(), *sides, "HEAD", index=copy) or b""
+        return diff_of(root, prefix, copy)
 
 
 def _roots(top: Path, files: Mapping[str, str]) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
+from launcher.process.plural import shorten
 from launcher.rundir.record_format import RecordData
 
 
@@ -49,5 +50,4 @@ def best(record: RecordData) -> str:
 
 def join_names(names: Collection[str]) -> str:
     """Join names with commas, of many the first four."""
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return (", ".join([*names][:4]) or "none") + more
+    return shorten(names, 4) or "none"

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, needing
 from launcher.process.files import expand
 from launcher.process.plural import plural
 from launcher.runs.filters import select
@@ -72,12 +72,10 @@ class Runs(list[StoredRun]):
 
     def frame(self) -> Any:
         """Return the rows as a pandas DataFrame."""
-        try:
+        with needing(
+            "frame() needs pandas: pip install 'torch-launcher[notebooks]'; or use rows()."
+        ):
             import pandas
-        except ImportError as error:
-            raise ConfigError(
-                "frame() needs pandas: pip install 'torch-launcher[notebooks]'; or use rows()."
-            ) from error
         return pandas.DataFrame(self.rows())
 
     def plot(

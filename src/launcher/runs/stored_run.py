@@ -21,6 +21,8 @@ from launcher.slurm.causes import UnrecordedEnd, unrecorded_end
 from launcher.slurm.scheduler import CANCELLED, ENDING, QueuedJob
 from launcher.slurm.submission import Submission
 
+CANCELLED_JOB = "the SLURM job was cancelled"
+
 
 @dataclass
 class StoredRun(RunOnDisk):
@@ -74,7 +76,7 @@ class StoredRun(RunOnDisk):
     def slurm_reason(self) -> str:
         """SLURM's state of its job, as a reason."""
         if self.slurm_end == CANCELLED:
-            return "the SLURM job was cancelled"
+            return CANCELLED_JOB
         return f"SLURM ended job {self.open_job_id}: {self.slurm_end}"
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.compose.session import first_line
 from launcher.config.schema.metric_direction import is_better
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, needing
 from launcher.process.files import expand
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.trials import STUDIES, Goal, Trial, find_trials
@@ -35,12 +35,10 @@ class StoredStudy:
 
     @classmethod
     def read(cls, folder: Path) -> "StoredStudy":
-        try:
+        with needing(
+            f"{folder}: a search is read by Optuna; pip install 'torch-launcher[optuna]'."
+        ):
             import optuna
-        except ImportError as error:
-            raise ConfigError(
-                f"{folder}: a search is read by Optuna; pip install 'torch-launcher[optuna]'."
-            ) from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         folder = folder.absolute()
         trials = find_trials(folder.parent.parent, folder.name)

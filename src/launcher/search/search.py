@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from launcher.search.study_settings import Settings
 Compose = Callable[[list[str], int], Job]
 
 
+@dataclass
 class Search:
     """Runs the trials of a study.
 
@@ -45,28 +47,18 @@ class Search:
         say: prints a line.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        outputs: Path,
-        settings: Settings,
-        space: Space,
-        fixed: list[str],
-        compose: Compose,
-        runner: LocalRunner | SlurmRunner,
-        rungs: list[int],
-        say: Callable[[str], None],
-    ):
-        self.folder = folder
-        self.outputs = outputs
-        self.settings = settings
-        self.space = space
-        self.fixed = fixed
-        self.compose = compose
-        self.runner = runner
-        self.rungs = rungs
-        self.say = say
-        self.enqueue = [check_enqueued(params, space) for params in settings.first]
+    folder: Path
+    outputs: Path
+    settings: Settings
+    space: Space
+    fixed: list[str]
+    compose: Compose
+    runner: LocalRunner | SlurmRunner
+    rungs: list[int]
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.enqueue = [check_enqueued(params, self.space) for params in self.settings.first]
         self.trials: list[Trial] = []
         self.new_runs: list[RunFolder] = []
         """The folders that this search has made."""

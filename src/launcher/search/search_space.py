@@ -41,14 +41,11 @@ def read_space(loader: Any, arguments: Sequence[str], ranges: object) -> tuple[S
             )
     typed = parser.parse_overrides([text for text in arguments if not is_setting(text)])
     set_keys = {bare(override.get_key_element()) for override in typed}
-    for key, text in leaves(ranges).items():
+    swept = [override for override in typed if override.is_sweep_override()]
+    for key, value in leaves(ranges).items():
         if bare(key) not in set_keys:
-            typed.append(_parse_range(parser, key, text))
-    space = {
-        override.get_key_element(): distribution(override)
-        for override in typed
-        if override.is_sweep_override()
-    }
+            swept.append(_parse_range(parser, key, value))
+    space = {override.get_key_element(): distribution(override) for override in swept}
     fixed = [str(override.input_line) for override in typed if not override.is_sweep_override()]
     if not space:
         raise ConfigError(
@@ -58,16 +55,16 @@ def read_space(loader: Any, arguments: Sequence[str], ranges: object) -> tuple[S
     return space, fixed
 
 
-def _parse_range(parser: OverridesParser, key: str, text: object) -> Override:
+def _parse_range(parser: OverridesParser, key: str, value: object) -> Override:
     """Parse a range of `hpo.space`."""
     try:
-        override = parser.parse_override(f"{key}={_range_text(text)}")
+        override = parser.parse_override(f"{key}={_range_text(value)}")
     except HydraException as error:
         raise ConfigError(
-            f"hpo.space: {key}={show(text)} is not a range; e.g. {key}: interval(0,1)."
+            f"hpo.space: {key}={show(value)} is not a range; e.g. {key}: interval(0,1)."
         ) from error
     if not override.is_sweep_override():
-        raise ConfigError(f"hpo.space: {key}={show(text)} is one value; e.g. {key}: choice(1,2).")
+        raise ConfigError(f"hpo.space: {key}={show(value)} is one value; e.g. {key}: choice(1,2).")
     return override
 
 

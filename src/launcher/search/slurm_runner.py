@@ -55,22 +55,18 @@ class Submitted:
         return self.folder.logs / f"slurm-{self.job_id}.log"
 
 
+@dataclass
 class SlurmRunner(Runner):
     """Trains trials as SLURM jobs."""
 
     poll = 2.0
 
-    def __init__(
-        self,
-        outputs: Path,
-        study: str,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        self.outputs = outputs
-        self.study = study
-        self.say = say
-        self.clock = clock
+    outputs: Path
+    study: str
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self.due: dict[int, Job] = {}
         """Trials that SLURM does not have yet."""
         self.submitted: dict[int, Submitted] = {}

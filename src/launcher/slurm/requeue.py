@@ -111,23 +111,19 @@ class Requeue:
         self._requesting = threading.Lock()
         self._requests = 0
 
-    @property
-    def rank(self) -> int:
-        return own_rank()
-
     def begin(self) -> None:
         """Record the launch, and reject it after too many preemptions or fruitless restarts.
 
         A signal that came before the handlers were installed ends it, too.
         """
-        if self.rank != 0:
+        if own_rank() != 0:
             return
         if self.folder is not None:
             run = RunOnDisk.read(self.folder)
             self.attempts_before = len(run.attempts)
             if run.record.get("state") == "completed":
                 return
-        journal = Journal(self.folder, self.job)
+        journal = self._journal()
         journal.start(self.restarts, self._newest_step())
         # SLURM may have requeued it by itself.
         _, reason = decide("preempted", self.budget, journal.count("preempted") - 1)
@@ -142,7 +138,7 @@ class Requeue:
 
     def forget_cancellation(self) -> None:
         """Let a job run that its user requeues after a cancellation."""
-        if self.rank == 0:
+        if own_rank() == 0:
             with suppress(OSError):
                 for run in self.runs:
                     CANCEL.remove(run)
@@ -154,16 +150,14 @@ class Requeue:
             with deadline.on_forced_exit(self.end_by_force):
                 return work()
         except signals.SignalExit:
-            Journal(self.folder, self.job).requeue(
-                "requeued", self._newest_step(), self._has_trained()
-            )
+            self._journal().requeue("requeued", self._newest_step(), self._has_trained())
             raise
 
     def exit_after_signal(self, stop: signals.SignalExit) -> SystemExit:
         """Return the exit to raise. Ranks other than 0 use rank 0's decision."""
         if int(os.environ.get(WORLD_SIZE, 1)) == 1:
             return self._settle(stop)
-        if self.rank == 0:
+        if own_rank() == 0:
             end = self._settle(stop)
             _announce(int(end.code or 0))
             return end
@@ -172,13 +166,13 @@ class Requeue:
 
     def exit_by_force(self, signum: int, reason: str) -> None:
         """Requeue the job in a forced exit too, since it resumes from its last checkpoint."""
-        if self.rank == 0 and signum != signal.SIGINT:
+        if own_rank() == 0 and signum != signal.SIGINT:
             self.forced = f"; {'its last step is saved. ' if self._is_saved() else ''}{reason}"
             self._settle(signals.SignalExit(signum))
 
     def end_by_force(self, signum: int, reason: str) -> None:
         """Record that the run is only preempted, since it resumes when its parent requeues."""
-        if self.rank == 0 and signum not in (0, signal.SIGINT):
+        if own_rank() == 0 and signum not in (0, signal.SIGINT):
             self._revise("preempted", reason)
 
     def request_early(self, signum: int) -> None:
@@ -187,12 +181,12 @@ class Requeue:
         Under PreemptMode=CANCEL without a grace, the job has only KillWait, in which a slow
         controller does not answer after the save. `exit_after_signal` decides all other cases.
         """
-        if self.rank != 0 or signum == signal.SIGINT:
+        if own_rank() != 0 or signum == signal.SIGINT:
             return
         try:
             info, cause = self._look(signals.SignalExit(signum))
             is_due = cause == "preempted" and not info.is_running
-            before = Journal(self.folder, self.job).count(cause)
+            before = self._journal().count(cause)
             if not is_due or decide(cause, self.budget, before)[0] != "requeue":
                 return
             with self._requesting:
@@ -201,7 +195,7 @@ class Requeue:
                 self._request(cause)
             # The process may be killed before it comes to `_record_exit`, which completes the
             # entry.
-            Journal(self.folder, self.job).requeue(cause, self._newest_step())
+            self._journal().requeue(cause, self._newest_step())
         except SchedulerError as error:
             logger.debug("SLURM job %s: not requeued while saving: %s", self.job, error)
 
@@ -226,7 +220,7 @@ class Requeue:
                 requests = self._requests
             try:
                 info, cause = self._look(stop)
-                journal = Journal(self.folder, self.job)
+                journal = self._journal()
                 action, reason = decide(cause, self.budget, journal.count(cause))
                 if action == "leave":
                     self._record_exit(cause, info, journal)
@@ -265,9 +259,7 @@ class Requeue:
         if cause == "preempted" and was_ended_at(info, received_at):
             # The job was cancelled in the second in which it was preempted, since at the end of a
             # grace period, SLURM would have requeued it.
-            with_grace = scheduler.preempts_by_requeue(
-                os.environ.get("SLURM_JOB_PARTITION"), with_grace=True
-            )
+            with_grace = scheduler.preempts_by_requeue(with_grace=True)
             cause = "cancelled" if with_grace else cause
         if cause == "ended by hand" and info.is_batch and stop.signum:
             cause = "cause unknown" if forgets(info, received_at, scheduler.boot_time()) else cause
@@ -288,11 +280,7 @@ class Requeue:
         elif cause == "failed":
             self._revise("failed", f"SLURM ended the job: {info}")
         elif cause == "requeued":
-            counted = (
-                "preempted"
-                if scheduler.preempts_by_requeue(os.environ.get("SLURM_JOB_PARTITION"))
-                else cause
-            )
+            counted = "preempted" if scheduler.preempts_by_requeue() else cause
             journal.requeue(self.requested or counted, self._newest_step(), self._has_trained())
             reason = (
                 "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued"
@@ -327,6 +315,9 @@ class Requeue:
         if self.folder is None:
             return False
         return RunOnDisk.read(self.folder).attempt.get("end_step") == self._newest_step() > 0
+
+    def _journal(self) -> Journal:
+        return Journal(self.folder, self.job)
 
     def _newest_step(self) -> int:
         """Return the step of the newest checkpoint."""

@@ -359,13 +359,13 @@ def partition_values(partition: str | None) -> dict[str, str]:
     return {}
 
 
-def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool:
-    """Return whether SLURM itself requeues the jobs that it preempts in a partition.
+def preempts_by_requeue(with_grace: bool = False) -> bool:
+    """Return whether SLURM itself requeues the jobs that it preempts in this job's partition.
 
     `with_grace` asks for a partition with a grace period, in which a job can requeue itself.
     Without one, and without accounting, SLURM's requeue looks like a user's.
     """
-    values = partition_values(partition)
+    values = partition_values(os.environ.get("SLURM_JOB_PARTITION"))
     return (
         values.get("PreemptMode") == "REQUEUE"
         and (values.get("GraceTime", "0") != "0") == with_grace

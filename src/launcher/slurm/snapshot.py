@@ -10,6 +10,8 @@ from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.process.git import (
+    diff_of,
+    head_of,
     is_foreign,
     list_files,
     list_submodules,
@@ -17,6 +19,7 @@ from launcher.process.git import (
     run_git,
 )
 from launcher.rundir.provenance import SNAPSHOT
+from launcher.rundir.repositories import top_of
 
 MODULES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
@@ -29,24 +32,23 @@ def take(folder: Path) -> Path:
     untracked files and of the copied modules. `code.diff` has the uncommitted changes.
     """
     root = _repository()
-    diff = ""
+    diff = b""
     untracked = []
     modules = []
     commits = {}
     for subfolder in ["", *list_submodules(root)]:
-        tracked = list_files(root / subfolder, "ls-files", "-z")
-        generated = _modules(root / subfolder)
-        for name in (*tracked, *generated):
-            copy_file(root / subfolder / name, folder / "code" / subfolder / name)
-        diff += _diff(root, subfolder)
-        untracked += [str(Path(subfolder, name)) for name in list_untracked(root / subfolder)]
+        top, generated = root / subfolder, _modules(root / subfolder)
+        for name in (*list_files(top, "ls-files", "-z"), *generated):
+            copy_file(top / name, folder / "code" / subfolder / name)
+        diff += diff_of(top, f"{subfolder}/" if subfolder else "")
+        untracked += [str(Path(subfolder, name)) for name in list_untracked(top)]
         modules += [str(Path(subfolder, name)) for name in generated]
-        commits[subfolder] = (_git(root / subfolder, "rev-parse", "HEAD") or "").strip()
-    (folder / "code.diff").write_text(diff, errors="surrogateescape")
-    moved = _git(root, "submodule", "status", "--recursive") or ""
+        commits[subfolder] = head_of(top) or ""
+    (folder / "code.diff").write_bytes(diff)
+    moved = run_git(root, "submodule", "status", "--recursive") or b""
     saved: dict[str, Any] = {
         "commit": commits.pop(""),
-        "dirty": bool(diff) or any(line.startswith("+") for line in moved.splitlines()),
+        "dirty": bool(diff) or any(line.startswith(b"+") for line in moved.splitlines()),
         "repository": str(root),
         "submodules": commits,
         "untracked": untracked,
@@ -56,22 +58,14 @@ def take(folder: Path) -> Path:
     return folder
 
 
-def _diff(root: Path, subfolder: str) -> str:
-    """Return the uncommitted changes of a repository or submodule, by the paths from the root."""
-    inner = f"{subfolder}/" if subfolder else ""
-    prefixes = (f"--src-prefix=a/{inner}", f"--dst-prefix=b/{inner}")
-    options = ("--binary", "--ignore-submodules", *prefixes)
-    return _git(root / subfolder, "diff", *options, "HEAD") or ""
-
-
 def _repository() -> Path:
-    top = _git(Path.cwd(), "rev-parse", "--show-toplevel")
-    if top is None or _git(Path.cwd(), "rev-parse", "--verify", "HEAD") is None:
+    top = top_of(Path.cwd())
+    if top is None or head_of(top) is None:
         raise ConfigError(
             "dispatch.snapshot=true: the working directory is not in a git repository with a"
             " commit; commit the code, or use dispatch.snapshot=false."
         )
-    return Path(top.strip())
+    return top
 
 
 def _modules(top: Path) -> list[str]:
@@ -125,8 +119,3 @@ def lines(folder: Path) -> list[str]:
         f"export {SNAPSHOT}={shlex.quote(str(folder / 'snapshot.json'))} PYTHONSAFEPATH=1",
         f"export PYTHONPATH={shlex.quote(os.pathsep.join(roots))}${{PYTHONPATH:+:$PYTHONPATH}}",
     ]
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    output = run_git(folder, *arguments)
-    return None if output is None else os.fsdecode(output)

@@ -4,6 +4,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain, count
@@ -111,6 +112,7 @@ class TrackedRun:
         return self.folder.path / ".trackers" / f"{tracker}.json"
 
 
+@dataclass
 class Names:
     """Names that a service accepts, in place of a run's own. Two names never become one.
 
@@ -119,8 +121,8 @@ class Names:
         names: the service's name by the run's; names are added to it.
     """
 
-    def __init__(self, clean: Callable[[str], str], names: dict[str, str]):
-        self.clean, self.names = clean, names
+    clean: Callable[[str], str]
+    names: dict[str, str]
 
     def __call__(self, name: str) -> str:
         if name not in self.names:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import ConfigError
@@ -48,6 +49,7 @@ class FollowerLock(RunLock):
         self.path = folder.path / FOLLOWER_LOCK
 
 
+@dataclass
 class Follower:
     """Mirrors a run in its trackers.
 
@@ -59,26 +61,17 @@ class Follower:
         follow: mirror the run until it ends. With False, bring the trackers up to date once.
     """
 
-    def __init__(
-        self,
-        run: TrackedRun,
-        trackers: dict[str, Tracker],
-        check: Callable[[], None] = lambda: None,
-        *,
-        follow: bool = True,
-        interval: float = INTERVAL,
-        patience: float = PATIENCE,
-        hangs: float = CALL_TIMEOUT,
-    ):
-        self.run = run
-        self.trackers = trackers
-        self.check = check
-        self.follow = follow
-        self.interval = interval
-        self.patience = patience
-        self.hangs = hangs
-        self.attempt = run.attempt.get("number")
-        self.unfinished = dict.fromkeys(trackers, "is still being sent to")
+    run: TrackedRun
+    trackers: dict[str, Tracker]
+    check: Callable[[], None] = lambda: None
+    follow: bool = True
+    interval: float = INTERVAL
+    patience: float = PATIENCE
+    hangs: float = CALL_TIMEOUT
+
+    def __post_init__(self) -> None:
+        self.attempt = self.run.attempt.get("number")
+        self.unfinished = dict.fromkeys(self.trackers, "is still being sent to")
         """Reasons why trackers are not up to date, by name."""
         self.steps: dict[str, int] = {}
         """The last step that each tracker has."""

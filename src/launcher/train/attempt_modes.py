@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from launcher.models.modes import Modes, modes_of, restore_modes, set_modes, start_training
+from launcher.process.plural import shorten
 
 MAX_NAMES = 8
 """Names of modules in a message."""
@@ -32,7 +33,7 @@ class AttemptModes:
             self._logger.warning(
                 "In evaluation mode before training, and now in training mode, as by model.train():"
                 " %s. A hook may set a part to eval(), and it stays so.",
-                shorten([name or "the model" for name in self._taken_out]),
+                shorten([name or "the model" for name in self._taken_out], MAX_NAMES),
             )
         self._taken_out = []
 
@@ -40,13 +41,8 @@ class AttemptModes:
         if unknown := restore_modes(model, stored):
             self._logger.warning(
                 "The checkpoint has the modes of modules that the model does not have: %s.",
-                shorten(unknown),
+                shorten(unknown, MAX_NAMES),
             )
 
     def end(self, model: nn.Module) -> None:
         self._at_end = modes_of(model)
-
-
-def shorten(names: list[str]) -> str:
-    others = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
-    return ", ".join([*names[:MAX_NAMES], *others])

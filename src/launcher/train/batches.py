@@ -206,9 +206,8 @@ class Batches:
             if isinstance(self.source, DataLoader) and self.source.num_workers:
                 self._logger.info(WORKERS_DRAW_ANEW)
         elif state.step and not state.is_at_end():
-            reason = "the checkpoint has no position" if position is None else ""
-            if not hasattr(self.source, "load_state_dict"):
-                reason = why_not_exact(self.loader)
+            is_known = hasattr(self.source, "load_state_dict")
+            reason = "the checkpoint has no position" if is_known else why_not_exact(self.loader)
             self._logger.warning(
                 "After this resume the data loader's order starts from the beginning: %s.", reason
             )

@@ -58,35 +58,31 @@ def load_model(
     """
     path = _folder(run, expand(outputs))
     exported = [path / EXPORTED] if (path / EXPORTED).exists() else sorted(path.glob(SHARDS))
-    is_export, is_checkpoint = bool(exported), (path / MANIFEST).exists()
-    if is_export:
-        _check_export(path, weights)
-    if (is_export or is_checkpoint) and checkpoint != "latest":
-        raise ConfigError(f"checkpoint={checkpoint}: {path} is not a run; name the run's folder.")
-    if not is_export:
-        which = path if is_checkpoint else checkpoint
-        path = find_checkpoint(RunFolder(path).checkpoints, which, "checkpoint", hashes=False)
-    try:
-        saved = ShardReader(exported) if is_export else _open(path, weights)
-        return _load(path, saved, is_export, trust).eval()
-    except (CorruptCheckpoint, TrainingError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def _check_export(path: Path, weights: str | None) -> None:
-    if weights is not None:
+    if exported and weights is not None:
         raise ConfigError(
             f"weights={weights}: {path} is an export; set job.weights when exporting."
         )
+    is_checkpoint = (path / MANIFEST).exists()
+    if (exported or is_checkpoint) and checkpoint != "latest":
+        raise ConfigError(f"checkpoint={checkpoint}: {path} is not a run; name the run's folder.")
+    if not exported:
+        which = path if is_checkpoint else checkpoint
+        path = find_checkpoint(RunFolder(path).checkpoints, which, "checkpoint", hashes=False)
+    return _load(path, exported, weights, trust)
 
 
-def _load(path: Path, saved: ShardReader, is_export: bool, trust: bool) -> nn.Module:
-    model = _build(path / "config.yaml", trust)
-    if is_export:
-        saved = fit_names(saved, [*model_tensors(model), *names_of_tied(model)])
-    give_own_memory(model)
-    load_weights(model, saved)
-    return model
+def _load(path: Path, exported: list[Path], weights: str | None, trust: bool) -> nn.Module:
+    """Load the files of an export in a folder, or the checkpoint that the folder is."""
+    try:
+        model = _build(path / "config.yaml", trust)
+        saved = ShardReader(exported) if exported else StoredCheckpoint(path).use_weights(weights)
+        if exported:
+            saved = fit_names(saved, [*model_tensors(model), *names_of_tied(model)])
+        give_own_memory(model)
+        load_weights(model, saved)
+    except (CorruptCheckpoint, TrainingError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return model.eval()
 
 
 def _folder(run: str | Path, outputs: Path) -> Path:
@@ -109,12 +105,6 @@ def _folder(run: str | Path, outputs: Path) -> Path:
             " is given with outputs=..."
         )
     raise ConfigError(f"load_model('{run}'): {problem}")
-
-
-def _open(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
-    stored = StoredCheckpoint(checkpoint)
-    stored.use_weights(weights)
-    return stored
 
 
 def _build(file: Path, trust: bool) -> nn.Module:

@@ -34,35 +34,23 @@ def with_micro_batch_size(config: RunConfig, folder: RunFolder) -> RunConfig:
     share = batch_size // world_size
     first, is_kept = on_main(lambda: earlier_size(folder, share, world_size))
     size, too_large = first, list[int]()
-    while not is_kept and (error := _first_error(config, folder, size, too_large)):
-        if size == 1:
-            _report_sizes([*too_large, size])
-            raise TrainingError(error)
-        too_large.append(size)
-        size = halve(size, share)
+    try:
+        while not is_kept and (text := first_error(config, folder, size)):
+            if size == 1:
+                raise TrainingError(text)
+            too_large.append(size)
+            size = halve(size, share)
+    except Exception as error:
+        if is_out_of_memory(f"{type(error).__name__}: {error}"):
+            tried = ", ".join(map(str, [*too_large, size]))
+            text = "trainer.micro_batch_size=%s: no size fits the memory; tried: %s."
+            logger.error(text, AUTO, tried)
+        raise
     why = "as before" if is_kept else f"{STEPS} steps fit the memory"
     if too_large:
         why += f", not with {' or '.join(map(str, too_large))}"
     logger.info("trainer.micro_batch_size=%s: %d (%s).", AUTO, size, why)
     return config.replace({"trainer.micro_batch_size": size})
-
-
-def _first_error(config: RunConfig, folder: RunFolder, size: int, too_large: list[int]) -> str:
-    """Return the error of `first_error`; if it is raised, report the sizes that were tried."""
-    try:
-        return first_error(config, folder, size)
-    except Exception as error:
-        if is_out_of_memory(f"{type(error).__name__}: {error}"):
-            _report_sizes([*too_large, size])
-        raise
-
-
-def _report_sizes(sizes: list[int]) -> None:
-    logger.error(
-        "trainer.micro_batch_size=%s: no size fits the memory; tried: %s.",
-        AUTO,
-        ", ".join(map(str, sizes)),
-    )
 
 
 def halve(size: int, share: int) -> int:

@@ -437,7 +437,8 @@ class BaseTrainer(HookCaller):
 
     def _attempt(self) -> StepResult:
         """Compute a step's gradients, let the strategy clip them, update the weights, zero them."""
-        self._accumulate(self._micro_batches())
+        data_time = self.step_info["data_time"]
+        self._accumulate(self._batches.of_step(self.gradient_accumulation_steps, data_time))
         if self._batches.targets is not None:
             self.step_info["num_targets"] = self._batches.targets
         if (lanes := self.strategy.lanes) is not None:
@@ -449,9 +450,6 @@ class BaseTrainer(HookCaller):
         self.step_info["lr"] = current_rates(self.optimizer)
         self._agreement.begin(signals.first_signal())
         return self.strategy.step()
-
-    def _micro_batches(self) -> MicroBatches:
-        return self._batches.of_step(self.gradient_accumulation_steps, self.step_info["data_time"])
 
     def _accumulate(self, micro_batches: MicroBatches) -> None:
         """Run forward and backward until each micro-batch of the step has had a loss."""

@@ -12,7 +12,7 @@ def written(path: Path) -> str:
     return str(path)
 
 
-def test_each_other_repository_is_found_once(tmp_path):
+def test_each_other_repository_is_found_once(tmp_path, monkeypatch):
     own = written(tmp_path / "project" / "package" / "own.py")
     inner = written(tmp_path / "library" / "vendored" / "inner.py")
     commit(tmp_path / "library" / "vendored")
@@ -21,9 +21,10 @@ def test_each_other_repository_is_found_once(tmp_path):
     alone = written(tmp_path / "alone" / "c.py")
     everything = [own, *files, inner, alone]
     here, library = tmp_path / "project", tmp_path / "library"
-    assert other_repositories(everything, here) == [library]
+    monkeypatch.chdir(here)
+    assert other_repositories(everything) == [library]
     commit(here)
-    assert other_repositories(everything, here) == [library]
+    assert other_repositories(everything) == [library]
     assert top_of(tmp_path / "alone") is None
     (tmp_path / "link").symlink_to(library / "src")
-    assert other_repositories([str(tmp_path / "link" / "a.py")], here) == [library]
+    assert other_repositories([str(tmp_path / "link" / "a.py")]) == [library]

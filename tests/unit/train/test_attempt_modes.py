@@ -17,7 +17,7 @@ def test_parts_are_named_once_and_not_all_of_many(caplog):
     modes.report()
     (text,) = [record.getMessage() for record in caplog.records]
     assert text.endswith(
-        "model.train(): 0, 1, 2, 3, 4, 5, 6, 7, and 2 more. A hook may set a part to eval(), and it"
+        "model.train(): 0, 1, 2, 3, 4, 5, 6, 7 and 2 more. A hook may set a part to eval(), and it"
         " stays so."
     )
 

@@ -18,7 +18,7 @@ from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import find_runs
 from launcher.runs.format import join_names
 from launcher.runs.slurm_jobs import ask_queue
-from launcher.runs.stored_run import StoredRun, StoredRuns
+from launcher.runs.stored_run import CANCELLED_JOB, StoredRun, StoredRuns
 from launcher.slurm import scheduler
 from launcher.slurm.causes import UnrecordedEnd
 from launcher.slurm.job_mark import CANCEL
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         if run.state in ("queued", "running") and run not in with_job and run not in here
     ]
     for run in in_queue:
-        note_cancellation(run, str(run.job_id))
+        note_cancellation(run)
     done = [
         cancel_jobs(in_queue),
         *(reject_part(run, names) for run, names in in_part),
@@ -75,18 +75,18 @@ def others_in_job(run: StoredRun, runs: StoredRuns, chosen: StoredRuns) -> list[
     ]
 
 
-def note_cancellation(run: StoredRun, job: str) -> None:
+def note_cancellation(run: StoredRun) -> None:
     """Let the run see that it is cancelled.
 
     SLURM does not show it of a job that is ending already.
     """
     try:
-        CANCEL.write(run.folder, job)
+        CANCEL.write(run.folder, str(run.job_id))
     except OSError as error:
         warn(
             run,
             f"the mark of its cancellation cannot be written ({error.strerror}), without which"
-            f" SLURM job {job} may restart if a preemption is ending it",
+            f" SLURM job {run.job_id} may restart if a preemption is ending it",
         )
 
 
@@ -107,7 +107,7 @@ def cancel_jobs(runs: StoredRuns) -> bool:
             continue
         # A live run records its end itself, after its save. A suspended run cannot do so.
         if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
-            is_recorded &= record_cancellation(run, run.job.id)
+            is_recorded &= record_end(run, "cancelled", CANCELLED_JOB, run.job.id)
         print(f"{run.label}: SLURM job {run.job_id} cancelled")
     return is_recorded and not rejected
 
@@ -125,10 +125,6 @@ def reject_part(run: StoredRun, others: Sequence[str]) -> bool:
         f" all of them with job={run.job_id}",
     )
     return False
-
-
-def record_cancellation(run: StoredRun, job: str | None) -> bool:
-    return record_end(run, "cancelled", "the SLURM job was cancelled", job)
 
 
 def record_end(run: StoredRun, outcome: UnrecordedEnd, reason: str, job: str | None) -> bool:

@@ -26,7 +26,6 @@ from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
 from launcher.slurm.job_mark import HOLD
 from launcher.slurm.requeue import PAUSE, QUERY_SECONDS
-from launcher.slurm.scheduler import QueuedJob
 
 FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl")
 """Files with lines of steps."""
@@ -68,14 +67,13 @@ def report(run: StoredRun, step: int, names: Sequence[str], lines: int) -> None:
     if names or lines:
         text = f" is at step {step}. Its next start continues from there{job_of(run)}."
     else:
-        is_held = run.job is not None and is_held_by_user(run, run.job)
-        hint = f" It starts{job_of(run)}." if is_held else ""
+        hint = f" It starts{job_of(run)}." if is_held_by_user(run) else ""
         text = f": step {step} is its newest: nothing to do.{hint}"
     print(f"{run.label}{text}", flush=True)
 
 
-def is_held_by_user(run: StoredRun, job: QueuedJob) -> bool:
-    return job.is_held and not HOLD.is_of(run.folder, job.id)
+def is_held_by_user(run: StoredRun) -> bool:
+    return run.job is not None and run.job.is_held and not HOLD.is_of(run.folder, run.job.id)
 
 
 @contextmanager
@@ -85,7 +83,7 @@ def job_on_hold(run: StoredRun) -> Iterator[None]:
     A mark on disk lets the repeated command release what this one could not.
     """
     job = run.job
-    if job is None or is_held_by_user(run, job):
+    if job is None or is_held_by_user(run):
         yield
         return
     if not job.is_pending:
@@ -138,7 +136,7 @@ def job_of(run: StoredRun) -> str:
     if run.job is None:
         return ""
     hint = f", once it is released: scontrol release {run.job.id}"
-    return f", by SLURM job {run.job.id}{hint if is_held_by_user(run, run.job) else ''}"
+    return f", by SLURM job {run.job.id}{hint if is_held_by_user(run) else ''}"
 
 
 def step_to_keep(store: CheckpointStore, word: str) -> int:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import ConfigError
@@ -82,6 +83,7 @@ def last_end(run: StoredRun) -> str:
     return f"{last.get('outcome')}, {last['reason']}" if last.get("reason") else ""
 
 
+@dataclass
 class RunWatch:
     """Watches for the end of a run: no process holds it, and SLURM's queue has no job of it.
 
@@ -89,10 +91,10 @@ class RunWatch:
     is not complete then, since srun forwards output a moment later.
     """
 
-    def __init__(self, path: Path, is_job_log: bool = False):
-        self.path, self.is_job_log = path, is_job_log
-        self._asked = float("-inf")
-        self._in_queue = False
+    path: Path
+    is_job_log: bool = False
+    _asked: float = float("-inf")
+    _in_queue: bool = False
 
     def has_ended(self) -> bool:
         run = StoredRun.read(self.path)

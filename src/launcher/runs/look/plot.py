@@ -11,7 +11,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, needing
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import save_figure
 from launcher.rundir.history import is_wide
@@ -89,14 +89,10 @@ def draw(
     """Draw a panel for each metric, with a curve for each run, or a band for each of `groups`."""
     if smoothing is not None and not 0 <= smoothing < 1:
         raise ConfigError(f"--smoothing={smoothing:g}: should be a number from 0 to below 1.")
-    try:
+    with needing("plot needs matplotlib: pip install 'torch-launcher[pictures]'."):
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            "plot needs matplotlib: pip install 'torch-launcher[pictures]'."
-        ) from error
     shown = runs if groups is None else [run for group in groups for run in group.runs]
     with rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(9, 4.2 * len(metrics)), layout="constrained")

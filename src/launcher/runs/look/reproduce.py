@@ -53,14 +53,15 @@ def code_lines(run: StoredRun, target: Path) -> Iterator[str]:
     except OSError:
         code = StoredCode(git.get("commit"), b"", [])
     is_dirty = bool(git.get("dirty")) and not code.submodules and not git.get("repositories")
-    worktrees = [Worktree(code, folder / CODE, target, repository_with(str(code.commit)))]
+    source = repository_with(str(code.commit))
+    worktrees = [Worktree(code, folder / CODE, target, source, is_dirty)]
     for file in sorted(folder.glob(OTHERS)):
         other = parse_code(read_file(file))
         place = target.with_name(f"{target.name}-{Path(other.repository or 'other').name}")
         source = repository_with(str(other.commit), other.repository or os.curdir)
         worktrees.append(Worktree(other, file, place, source))
     for worktree in worktrees:
-        yield from worktree.lines(is_dirty and worktree is worktrees[0])
+        yield from worktree.lines()
     yield from _import_lines(worktrees[1:])
     if all(worktree.is_complete for worktree in worktrees):
         sources = read_sources(folder / "checkpoints" / LATEST)
@@ -78,6 +79,8 @@ class Worktree:
     target: Path
     source: Path | None
     """A repository that has the commit."""
+    is_dirty: bool = False
+    """The run has recorded changes of this repository alone."""
 
     @property
     def is_complete(self) -> bool:
@@ -91,7 +94,7 @@ class Worktree:
             return None
         return repository_with(self.code.submodules[name], self.source / name)
 
-    def lines(self, is_dirty: bool) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         code, of = self.code, f" of {self.code.repository}" if self.code.repository else ""
         if code.commit is None:
             yield f"# Missing: the code{of}. {NO_COMMIT if of else NO_REPOSITORY}"
@@ -111,7 +114,7 @@ class Worktree:
         if code.diff:
             words = ["git", "-C", str(self.target), "apply", "--whitespace=nowarn", str(self.file)]
             yield shlex.join(words)
-        elif is_dirty and not code.left_out:
+        elif self.is_dirty and not code.left_out:
             yield f"# Missing: {CODE}. The run had uncommitted changes."
         elif not code.left_out:
             yield f"# No changes to apply{of}: the working tree was clean."
@@ -157,9 +160,8 @@ def _import_lines(worktrees: Sequence[Worktree]) -> Iterator[str]:
 
 def repository_with(commit: str, folder: str | Path = os.curdir) -> Path | None:
     """Return the top of a folder's repository, or None if it lacks the commit."""
-    top = top_of(folder)
-    has = run_git(folder, "cat-file", "-e", f"{commit}^{{commit}}") if top is not None else None
-    return None if has is None else top
+    has = run_git(folder, "cat-file", "-e", f"{commit}^{{commit}}")
+    return None if has is None else top_of(folder)
 
 
 def package_lines(run: StoredRun, target: Path) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, needing
 from launcher.process.argument_parser import Parser
 from launcher.process.text_table import TextTable
 from launcher.runs.filters import FILTER_HELP, check_keys, select, value_of
@@ -187,10 +187,8 @@ def compare_arms(arms: Mapping[str, Values]) -> list[ArmComparison]:
 
 def comparison(first: str, one: Values, second: str, other: Values) -> ArmComparison:
     """Compare two arms, paired by seed if both have the same seeds."""
-    try:
+    with needing("test needs scipy: pip install 'torch-launcher[statistics]'."):
         from scipy import stats
-    except ImportError as error:
-        raise ConfigError("test needs scipy: pip install 'torch-launcher[statistics]'.") from error
 
     x = [*one.values()]
     y = [*other.values()]
