@@ -80,7 +80,7 @@ def test_no_code_of_an_object_is_called():
     looks.look({"part": holder}, Restored())
     parts.trap.__dict__["count"] = 4
     changes = looks.look({"part": holder}, Restored())
-    assert list(map(str, changes)) == ["part.trap.count (3 -> 4)"]
+    assert list(changes.values()) == ["part.trap.count (3 -> 4)"]
 
 
 def test_nothing_of_an_object_changes():
@@ -120,7 +120,7 @@ def changes_of(*values: Any) -> list[list[str]]:
     found = []
     for value in values:
         holder.value = value
-        found.append([str(change) for change in looks.look({"part": holder}, Restored())])
+        found.append(list(looks.look({"part": holder}, Restored()).values()))
     return found[1:]
 
 
@@ -156,7 +156,7 @@ def test_a_state_may_have_entries_that_equal_nothing(entry):
     looks.look({"part": holder}, restored)
     holder.value = np.zeros(3)
     changes = looks.look({"part": holder}, restored)
-    assert list(map(str, changes)) == ["part.value"]
+    assert list(changes) == ["part.value"]
 
 
 def test_a_message_names_at_most_five_paths():
