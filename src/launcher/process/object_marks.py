@@ -13,7 +13,7 @@ import math
 import operator
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -27,22 +27,28 @@ from launcher.process.object_walk import (
     MAX_ELEMENTS,
     PLAIN,
     Place,
-    Walk,
     attributes,
     ends,
     is_iterator,
+    is_leaf,
     is_named,
+    parts_of,
     reach,
 )
 from launcher.process.rng import get_generator_state, is_generator
 
 logger = logging.getLogger(__name__)
 Clock = Callable[[], float]
+Times = dict[Clock, float]
+"""Readings of clocks."""
 CLOCKS: tuple[Clock, ...] = (time.time, time.monotonic, time.perf_counter)
 TENSORS = (torch.Tensor, torch.nn.Parameter)
 MAX_STATE = 8_192
 """Elements of a value that are compared with a state; a generator of torch has 5,056."""
 MAX_LOOKS = 3
+MAX_OBJECTS = 50_000
+MAX_SECONDS = 0.05
+"""CPU seconds of a look: the load of the machine does not decide what is seen."""
 
 
 class Mark(NamedTuple):
@@ -69,38 +75,31 @@ class Same:
         return id(self._reference)
 
 
-def mark(
-    value: Any, since: Mapping[Clock, float], is_stored: Callable[[torch.Tensor], bool]
-) -> Mark | None:
+def mark(value: Any, since: Times, restored: Restored) -> Mark | None:
     """Describe a value, or return None for a time and for what is part of a graph.
 
     A later step can hardly use a tensor with a graph.
 
     Args:
         value: the value of a leaf of a walk.
-        since: earlier readings of clocks. A number between such a reading and the current one is a
-            time.
-        is_stored: whether a tensor in a container is one that a checkpoint has.
+        since: earlier readings. A number between such a reading and the current one is a time.
+        restored: knows the tensors in a container that a checkpoint has.
     """
     if is_generator(value):
         return Mark(plain_values(value), is_counter=True)
     if isinstance(value, PLAIN):
         is_count = isinstance(value, int | np.integer) and not isinstance(value, bool)
         is_number = is_count or isinstance(value, float | np.floating)
-        if is_number and _is_time(value, since):
+        # A number of nanoseconds is an integer.
+        seconds = value / 1e9 if is_count else value
+        if is_number and any(start <= seconds <= clock() for clock, start in since.items()):
             return None
         return Mark(_plain(value), str(value) if is_number else None, is_count)
     if isinstance(value, CONTAINERS):
-        return _mark_container(value, is_stored)
+        return _mark_container(value, restored)
     if isinstance(value, ARRAYS):
         return None if _has_graph(value) else Mark(_array(value))
     return Mark(iterator_parts(value), is_counter=True)
-
-
-def _is_time(value: Any, since: Mapping[Clock, float]) -> bool:
-    # A number of nanoseconds is an integer.
-    seconds = value / 1e9 if isinstance(value, int) else value
-    return any(before <= seconds <= clock() for clock, before in since.items())
 
 
 def _has_graph(value: object) -> bool:
@@ -108,20 +107,18 @@ def _has_graph(value: object) -> bool:
 
 
 def _plain(value: Any) -> object:
-    is_long = isinstance(value, str | bytes) and len(value) > MAX_ELEMENTS
-    return (len(value), hash(value)) if is_long else f"{type(value).__name__} {value!r}"
+    # A text may be long.
+    return type(value), hash(value) if isinstance(value, str | bytes) else repr(value)
 
 
 def _array(value: Any) -> object:
     """Describe a small array by its elements, a large one by its identity and version."""
     shape = (str(value.dtype), tuple(value.shape))
-    is_small = math.prod(value.shape) <= MAX_ELEMENTS
-    if isinstance(value, torch.Tensor):
-        if is_small and _is_readable(value):
-            return *shape, *plain_values(value)
-        return *shape, None if value.is_inference() else value._version, Same(value)
-    if is_small:
+    is_tensor = isinstance(value, torch.Tensor)
+    if math.prod(value.shape) <= MAX_ELEMENTS and (not is_tensor or _is_readable(value)):
         return *shape, *plain_values(value)
+    if is_tensor:
+        return *shape, None if value.is_inference() else value._version, Same(value)
     # Reading a mapped file may take long.
     is_mapped = isinstance(value, np.memmap) or isinstance(value.base, np.memmap)
     if is_mapped or value.dtype == object:
@@ -134,12 +131,12 @@ def _is_readable(tensor: torch.Tensor) -> bool:
     return type(tensor) in TENSORS and tensor.layout is torch.strided and not tensor.is_meta
 
 
-def _mark_container(value: Any, is_stored: Callable[[torch.Tensor], bool]) -> Mark | None:
+def _mark_container(value: Any, restored: Restored) -> Mark | None:
     def describe(element: object) -> object:
         """Describe an element. Objects have leaves of their own."""
         if isinstance(element, PLAIN):
             return _plain(element)
-        if isinstance(element, torch.Tensor) and is_stored(element):
+        if isinstance(element, torch.Tensor) and restored.has_tensor(element):
             return "stored"
         return _array(element) if isinstance(element, ARRAYS) else type(element).__qualname__
 
@@ -170,28 +167,22 @@ def iterator_parts(value: Any) -> object:
     return tuple(parts)
 
 
-def plain_values(value: object) -> list[str]:
+def plain_values(value: Any) -> list[str]:
     """Return the plain values in a value, alike for a copy of it in a state.
 
     A large array has none.
     """
-    return list(islice(_plain_values(value), MAX_STATE))
-
-
-def _plain_values(value: Any) -> Iterator[str]:
     if is_generator(value):
         value = get_generator_state(value)
     if isinstance(value, ARRAYS):
         value = value.reshape(-1).tolist() if math.prod(value.shape) <= MAX_STATE else []
     elif isinstance(value, dict):
-        value = list(islice(value.items(), MAX_STATE))
+        value = list(value.items())
     elif isinstance(value, set | frozenset):
         value = sorted(value, key=repr)
     if isinstance(value, CONTAINERS):
-        for item in value:
-            yield from _plain_values(item)
-    else:
-        yield repr(value) if isinstance(value, PLAIN) else type(value).__name__
+        return [text for item in islice(value, MAX_STATE) for text in plain_values(item)]
+    return [repr(value) if isinstance(value, PLAIN) else type(value).__name__]
 
 
 @dataclass
@@ -262,47 +253,39 @@ def _is_in(place: Place, state: object, names: set[str]) -> bool:
     return False
 
 
-Snapshot = dict[str, Mark]
-
-
 @dataclass
 class Looks:
-    """Compares what the walks through the same roots have seen.
+    """Compares what the looks at the same objects have seen.
 
     Args:
-        clock: gives the seconds that bound a walk.
+        clock: gives the seconds that bound a look.
     """
 
     clock: Clock = time.thread_time
     is_cut: bool = False
+    """True if there was more to see."""
     lost: dict[str, str] = field(default_factory=dict)
     """Changes that a resume would lose, as texts, by path."""
     changed: set[str] = field(default_factory=set)
     """Paths of changes that were seen once."""
     count: int = 0
-    _before: Snapshot = field(default_factory=dict)
+    _before: dict[str, Mark] = field(default_factory=dict)
     _epoch: int = 0
-    _since: dict[Clock, float] = field(default_factory=dict)
+    _since: Times = field(default_factory=lambda: {clock: clock() for clock in CLOCKS})
 
     def look(
         self, roots: Mapping[str, object], restored: Restored, epoch: int = 0
     ) -> dict[str, str]:
-        """Walk again, and return what a resume would lose and was not reported before."""
-        if not self.count:
-            self._since = {clock: clock() for clock in CLOCKS}
-        walk = Walk(clock=self.clock)
-        now: Snapshot = {}
+        """Look again, and return what a resume would lose and was not reported before."""
+        now: dict[str, Mark] = {}
         excused: set[str] = set()
-        for place in walk.leaves(roots):
-            try:
-                if restored.has(place):
-                    continue
-                described = mark(place.value, self._since, restored.has_tensor)
-            # A value of another library may fail in any way, and training must not.
-            except Exception as error:
-                logger.debug("%s was not looked at: %r", place.path, error)
+        end = self.clock() + MAX_SECONDS
+        # Breadth first: what is cut is the deepest.
+        for count, place in enumerate(reach(roots, parts_of), 1):
+            if count > MAX_OBJECTS or (count % 64 == 0 and self.clock() > end):
                 self.is_cut = True
-                continue
+                break
+            described = self._describe(place, restored) if is_leaf(place.value) else None
             if described is None:
                 continue
             if restored.unsteady.intersection(place.owners):
@@ -310,17 +293,28 @@ class Looks:
             elif epoch != self._epoch and restored.epochs.intersection(place.owners):
                 excused.add(place.path)
             now[place.path] = described
-        self.is_cut |= walk.is_cut
         new = self._compare(now, excused) if self.count else {}
         self._before, self._epoch = now, epoch
         self.count += 1
         return new
 
-    def _compare(self, now: Snapshot, excused: set[str]) -> dict[str, str]:
+    def _describe(self, place: Place, restored: Restored) -> Mark | None:
+        try:
+            return None if restored.has(place) else mark(place.value, self._since, restored)
+        # A value of another library may fail in any way, and training must not.
+        except Exception as error:
+            logger.debug("%s was not looked at: %r", place.path, error)
+            self.is_cut = True
+            return None
+
+    def _compare(self, now: dict[str, Mark], excused: set[str]) -> dict[str, str]:
         new: dict[str, str] = {}
         for path, mine in now.items():
             before = self._before.get(path)
             if path in self.lost or path in excused or (before and before.content == mine.content):
+                continue
+            # The look before may have ended before this value.
+            if before is None and self.is_cut:
                 continue
             # A count that was None before is a cache.
             is_counter = before and mine.is_counter and before.content != _plain(None)

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import islice
-from types import FunctionType, GeneratorType, MemberDescriptorType, MethodType
+from types import FunctionType, MemberDescriptorType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,9 +32,6 @@ CONTAINERS = (dict, list, tuple, deque, set, frozenset)
 LEAVES = (*PLAIN, *ARRAYS, *CONTAINERS)
 MAX_ELEMENTS = 1_000
 """Elements of a long container that are looked at, half of them at each end."""
-MAX_OBJECTS = 50_000
-MAX_SECONDS = 0.05
-"""CPU seconds of a walk: the load of the machine does not decide what is seen."""
 HOLDERS = (nn.Module, Dataset, Sampler, DataLoader, Optimizer, LRScheduler)
 """Classes of torch, and of Launcher, in whose attributes an object of a user may be."""
 HARMLESS = {
@@ -60,11 +56,11 @@ HARMLESS = {
 """Packages whose own objects are not walked through, and why."""
 OPEN = {"launcher", "torch"}
 """Packages of which some classes hold objects of a user, see `HOLDERS`."""
-OWNED_BY_TORCH = {
-    nn.Module: frozenset(vars(nn.Module())),
+OWNED_BY_TORCH: dict[type, set[str]] = {
+    nn.Module: set(vars(nn.Module())),
     # A schedule adds `_opt_called`, and replaces `step`.
-    Optimizer: frozenset({"defaults", "state", "param_groups", "_opt_called", "step"}),
-    DataLoader: frozenset({"_iterator"}),
+    Optimizer: {"defaults", "state", "param_groups", "_opt_called", "step"},
+    DataLoader: {"_iterator"},
 }
 """Attributes of the base classes, which the owner's `state_dict` has, or which need no storing."""
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -101,44 +97,16 @@ def reach(
             waiting.append(Place(path if name == "" else f"{path}.{name}", part, owners))
 
 
-@dataclass
-class Walk:
-    """One walk, breadth first, so that what is cut is the deepest."""
-
-    clock: Callable[[], float] = time.thread_time
-    max_objects: int = MAX_OBJECTS
-    max_seconds: float = MAX_SECONDS
-    is_cut: bool = False
-    """True if it has ended before it had seen everything."""
-
-    def leaves(self, roots: Mapping[str, object]) -> Iterator[Place]:
-        """Yield plain values, arrays, random generators, iterators and containers."""
-        end = self.clock() + self.max_seconds
-        for count, place in enumerate(reach(roots, self._parts), 1):
-            if count > self.max_objects or (count % 64 == 0 and self.clock() > end):
-                self.is_cut = True
-                return
-            if _is_leaf(place.value):
-                yield place
-
-    def _parts(self, value: object) -> list[tuple[object, Any]]:
-        try:
-            return list(_parts_of(value))
-        # A thread of the user may change a container meanwhile.
-        except RuntimeError:
-            self.is_cut = True
-            return []
-
-
-def _is_leaf(value: object) -> bool:
+def is_leaf(value: object) -> bool:
+    """Return whether a value is plain, an array, a generator, an iterator or a container."""
     return isinstance(value, LEAVES) or is_generator(value) or is_iterator(value)
 
 
-def _parts_of(value: Any) -> Iterator[tuple[object, Any]]:
+def parts_of(value: Any) -> Iterator[tuple[object, Any]]:
     """Yield what an object holds, with its name. The name of what it stands for is empty."""
     if isinstance(value, CONTAINERS):
         yield from _items(value)
-    elif _is_leaf(value) or _is_closed(value):
+    elif is_leaf(value) or _is_closed(value):
         return
     if isinstance(value, MethodType):
         yield "", value.__self__
@@ -148,42 +116,51 @@ def _parts_of(value: Any) -> Iterator[tuple[object, Any]]:
         yield from value.keywords.items()
     elif isinstance(value, nn.Module):
         for kind in ("_parameters", "_buffers", "_modules"):
-            yield from vars(value)[kind].items()
+            yield from list(vars(value)[kind].items())
         for kind in MODULE_HOOKS:
-            for number, item in enumerate(vars(value).get(kind, {}).values()):
+            for number, item in enumerate(list(vars(value).get(kind, {}).values())):
                 yield f"{kind}.{number}", item
+    is_holder = _package(value) in OPEN
     for name, item in attributes(value).items():
-        # A holder of a library has plain values of its own, and its user's objects.
-        if not (_is_of_torch(value, name) or (_is_library(value) and isinstance(item, PLAIN))):
+        # `fully_shard` gives modules attributes with random names that begin with "__".
+        is_of_torch = isinstance(value, nn.Module) and name.startswith("__")
+        # A holder has plain values of its own, and objects of its user.
+        if not (is_of_torch or (is_holder and isinstance(item, PLAIN))):
             yield name, item
 
 
 def attributes(owner: object) -> dict[str, Any]:
-    """Return the attributes in `__dict__` and in slots, without those in `not_state`."""
+    """Return the attributes in `__dict__` and in slots, without those that are no state."""
     try:
         named = dict(object.__getattribute__(owner, "__dict__"))
     except (AttributeError, TypeError):
         named = {}
-    silent: set[str] = set()
-    for cls in type(owner).__mro__:
-        names = vars(cls).get("not_state", ())
-        silent.update([names] if isinstance(names, str) else names)
-        if "__slots__" not in vars(cls):
-            continue
-        for name, member in vars(cls).items():
-            if isinstance(member, MemberDescriptorType):
-                try:
-                    named[name] = member.__get__(owner)
-                # The slot is empty.
-                except AttributeError:
-                    continue
+    slots, silent = _declared(type(owner))
+    for name, member in slots.items():
+        # A slot may be empty.
+        with suppress(AttributeError):
+            named[name] = member.__get__(owner)
     return {name: value for name, value in named.items() if name not in silent}
+
+
+@functools.lru_cache(maxsize=4_096)
+def _declared(cls: type) -> tuple[dict[str, MemberDescriptorType], set[str]]:
+    """Return the slots of a class, and the names in `not_state` or of torch's base classes."""
+    slots: dict[str, MemberDescriptorType] = {}
+    silent = {name for base in OWNED_BY_TORCH.keys() & cls.__mro__ for name in OWNED_BY_TORCH[base]}
+    for base in cls.__mro__:
+        names = vars(base).get("not_state", ())
+        silent.update([names] if isinstance(names, str) else names)
+        members = vars(base).items() if "__slots__" in vars(base) else ()
+        slots |= {name: item for name, item in members if isinstance(item, MemberDescriptorType)}
+    return slots, silent
 
 
 def _items(container: Any) -> Iterator[tuple[object, Any]]:
     """Yield the elements that have a path of their own."""
     if is_named(container):
-        yield from dict.items(container)
+        # A copy: a thread of the user may change a container meanwhile.
+        yield from list(dict.items(container))
         return
     # Arrays in a list belong to the list, and what a long one contains are rows of data.
     own: tuple[type, ...] = (*PLAIN, *ARRAYS)
@@ -197,8 +174,9 @@ def _items(container: Any) -> Iterator[tuple[object, Any]]:
 
 def is_named(container: object) -> bool:
     """Return whether a container is a dict of few texts, whose values are like attributes."""
-    is_short = isinstance(container, dict) and len(container) <= MAX_ELEMENTS
-    return is_short and all(isinstance(key, str) for key in dict.keys(container))
+    if not isinstance(container, dict) or len(container) > MAX_ELEMENTS:
+        return False
+    return all(isinstance(key, str) for key in list(dict.keys(container)))
 
 
 def ends(container: Any) -> list[Any]:
@@ -213,35 +191,21 @@ def ends(container: Any) -> list[Any]:
 def is_iterator(value: object) -> bool:
     """Return whether a value is an iterator of Python's, whose place can be read."""
     cls = type(value)
-    if isinstance(value, GeneratorType) or cls.__module__ == "itertools":
-        return True
-    return cls.__module__ == "builtins" and hasattr(cls, "__next__")
+    return cls.__module__ in ("builtins", "itertools") and hasattr(cls, "__next__")
 
 
 def _is_closed(value: object) -> bool:
     """Return whether the walk stops at an object."""
-    if isinstance(value, type):
-        return True
     if isinstance(value, MethodType | FunctionType | functools.partial):
         return False
-    is_holder = isinstance(value, HOLDERS) and _package(value) in OPEN
-    return _is_library(value) and not is_holder
+    package = _package(value)
+    is_holder = isinstance(value, HOLDERS) and package in OPEN
+    is_library = package in HARMLESS or package in sys.stdlib_module_names
+    return isinstance(value, type) or (is_library and not is_holder)
 
 
 def _package(value: object) -> str:
     return type(value).__module__.partition(".")[0]
-
-
-def _is_library(value: object) -> bool:
-    package = _package(value)
-    return package in HARMLESS or package in sys.stdlib_module_names
-
-
-def _is_of_torch(value: object, name: str) -> bool:
-    # `fully_shard` gives modules attributes with random names that begin with "__".
-    if isinstance(value, nn.Module) and name.startswith("__"):
-        return True
-    return any(isinstance(value, base) and name in names for base, names in OWNED_BY_TORCH.items())
 
 
 def is_of_launcher(value: object) -> bool:

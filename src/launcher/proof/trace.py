@@ -3,8 +3,6 @@
 import hashlib
 import itertools
 import json
-import math
-import sys
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +15,7 @@ from launcher.hooks.base import BaseHook
 from launcher.hooks.view import TrainerView
 from launcher.jobs.check import name_tensors
 from launcher.process.object_marks import iterator_parts
-from launcher.process.object_walk import Walk, is_iterator, is_named
+from launcher.process.object_walk import is_iterator, is_leaf, is_named, parts_of, reach
 from launcher.process.rng import get_generator_state, is_generator, rng_state
 from launcher.proof.diff import GRADIENTS, LOSS, RANDOM, SAMPLES, USER_PARTS, WEIGHTS
 from launcher.resume.unstored import roots, stored_in_model
@@ -42,7 +40,7 @@ class TraceHook(BaseHook):
         self._line: dict[str, Any] = {}
 
     def on_ready(self, trainer: TrainerView) -> None:
-        self._write(trainer, {USER_PARTS: parts_of(trainer)})
+        self._write(trainer, {USER_PARTS: user_parts(trainer)})
 
     def on_before_step(self, trainer: TrainerView) -> None:
         self._line = {
@@ -69,20 +67,20 @@ class TraceHook(BaseHook):
         self._write(trainer, self._line)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        self._write(trainer, {USER_PARTS: parts_of(trainer)})
+        self._write(trainer, {USER_PARTS: user_parts(trainer)})
 
     def _write(self, trainer: TrainerView, line: dict[str, object]) -> None:
         with open(self.folder / f"rank-{trainer.strategy.ranks.rank}.jsonl", "a") as file:
             file.write(json.dumps({"step": trainer.step, **line}) + "\n")
 
 
-def parts_of(trainer: TrainerView) -> dict[str, str]:
+def user_parts(trainer: TrainerView) -> dict[str, str]:
     """Describe the state of what a user writes, by path, without the tensors of a checkpoint."""
-    walk, stored = Walk(max_objects=sys.maxsize, max_seconds=math.inf), stored_in_model(trainer)
+    stored = stored_in_model(trainer)
     return {
-        leaf.path: plain(leaf.value)
-        for leaf in walk.leaves(roots(trainer))
-        if not (stored.has(leaf) or is_named(leaf.value))
+        place.path: plain(place.value)
+        for place in reach(roots(trainer), parts_of)
+        if is_leaf(place.value) and not (stored.has(place) or is_named(place.value))
     }
 
 

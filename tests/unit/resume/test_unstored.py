@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.process.object_marks import Looks, Restored
-from launcher.process.object_walk import Walk
+from launcher.process.object_marks import MAX_OBJECTS, Looks, Restored
+from launcher.process.object_walk import parts_of, reach
 from launcher.resume.unstored import MAX_PATHS, message
 from support.stateful import CASES, STOPS, Case
 from support.stateful.product import train
@@ -94,24 +94,28 @@ def test_nothing_of_an_object_changes():
 
 def test_a_walk_is_bounded_and_says_so():
     chain, now = Holder(None), [0.0]
-    for _ in range(500):
+    for _ in range(MAX_OBJECTS):
         chain = Holder(chain)
 
     def clock() -> float:
         now[0] += 0.01
         return now[0]
 
-    for walk in (Walk(max_objects=100), Walk(clock=clock, max_seconds=0.05)):
-        leaves = list(walk.leaves({"part": chain}))
-        assert walk.is_cut and len(leaves) < 500
-    whole = Walk(max_seconds=float("inf"))
-    assert len(list(whole.leaves({"part": chain}))) == 1 and not whole.is_cut
+    for looks in (Looks(lambda: 0.0), Looks(clock)):
+        looks.look({"part": chain}, Restored())
+        assert looks.is_cut
+        looks.look({"part": Holder(3)}, Restored())
+        # It may have been there before.
+        assert not looks.changed
+    looks = Looks(lambda: 0.0)
+    looks.look({"part": chain.value.value}, Restored())
+    assert not looks.is_cut
 
 
 def test_data_are_not_copied():
-    data = SimpleNamespace(rows=np.zeros((10_000, 100)))
-    leaves = {leaf.path: leaf.value for leaf in Walk().leaves({"part": Holder(data.rows)})}
-    assert leaves["part.value"] is data.rows
+    rows = np.zeros((10_000, 100))
+    values = {place.path: place.value for place in reach({"part": Holder(rows)}, parts_of)}
+    assert values["part.value"] is rows
 
 
 def changes_of(*values: Any) -> list[list[str]]:
