@@ -30,7 +30,7 @@ def test_a_hook_without_state_is_named(tmp_path):
     words = ("+hooks.warmup._target_=support.forgetful.Warmup", "job.steps=2")
     done = launch(tmp_path / "outputs", *DIGITS, *words, code=1)
     assert "The first difference: the gradients of step 3 on rank 0, after the stop" in done.output
-    assert "Not restored: hooks.Warmup.count is 0 instead of 2." in done.output
+    assert "Not restored: hooks.warmup.count is 0 instead of 2." in done.output
     assert "Traceback" not in done.output and not (tmp_path / "outputs").exists()
 
 

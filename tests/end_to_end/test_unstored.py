@@ -21,9 +21,9 @@ def test_a_dataset_and_a_hook_are_told_once(tmp_path):
     counting = f"data.dataset._target_={PARTS}.losing.Counting"
     hook = f"+hooks.ramp={{_target_:{PARTS}.losing.Ramp}}"
     done = launch(tmp_path, *COMMON, counting, hook, code=0)
-    line = f"{START}data.dataset.count (0 -> 8), hooks.Ramp.count (0 -> 2)."
+    line = f"{START}data.dataset.count (0 -> 8), hooks.ramp.count (0 -> 2)."
     assert done.output.count(START) == 1 and line in done.output, done.output
-    paths = ["data.dataset.count (0 -> 8)", "hooks.Ramp.count (0 -> 2)"]
+    paths = ["data.dataset.count (0 -> 8)", "hooks.ramp.count (0 -> 2)"]
     assert unstored(tmp_path)["lost"] == paths
     show = start("-m", "launcher.runs", "show", "model=supervised", "--outputs", str(tmp_path))
     assert show.stdout is not None
@@ -42,8 +42,8 @@ def test_another_rank_tells_rank_0(tmp_path):
     rows = f"data.dataset._target_={PARTS}.case.Rows"
     hook = "+hooks.mine={_target_:support.forgetful.LastRankCounts}"
     done = launch(tmp_path, *COMMON, rows, hook, "strategy=ddp", "dispatch.nproc=2", code=0)
-    assert done.output.count(f"{START}hooks.LastRankCounts.count (0 -> 2).") == 1, done.output
-    assert unstored(tmp_path)["lost"] == ["hooks.LastRankCounts.count (0 -> 2)"]
+    assert done.output.count(f"{START}hooks.mine.count (0 -> 2).") == 1, done.output
+    assert unstored(tmp_path)["lost"] == ["hooks.mine.count (0 -> 2)"]
 
 
 def test_a_run_of_our_own_parts_has_nothing_to_tell(tmp_path):

@@ -3,7 +3,7 @@
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,7 +117,7 @@ class Payload:
         rank_state: tree of this rank (random state, hooks).
         global_state: tree that rank 0 writes (counters, scheduler, optimizer settings).
         texts: further small files of rank 0.
-        unstored: what a resume would lose of this rank (see `launcher.resume.unstored`).
+        unstored: what a resume would lose of this rank, by path (see `launcher.resume.unstored`).
     """
 
     step: int
@@ -128,7 +128,7 @@ class Payload:
     parts: Mapping[str, ShardSpec] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     is_best: bool = False
-    unstored: Sequence[str] = ()
+    unstored: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -148,7 +148,7 @@ class Saver:
     def __post_init__(self) -> None:
         self.must_wait = False
         """Set once a writer has hung: then training waits for each save, to know the result."""
-        self.unstored: list[str] = []
+        self.unstored: dict[str, str] = {}
         """Losses of a resume on any rank, as the newest save has found them."""
         self._writing: Writing | None = None
         self._open()
@@ -249,7 +249,7 @@ class Saver:
         try:
             written = collect(lambda: (files.write(folder, writing.advance), payload.unstored))
             entries = [entry for of_rank, _ in written for entry in of_rank]
-            self.unstored = [text for _, of_rank in written for text in of_rank]
+            self.unstored = {path: text for _, lost in written for path, text in lost.items()}
             collect(
                 lambda: self._commit(payload, folder, entries, writing.advance) if main else None
             )

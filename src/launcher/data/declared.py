@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import random
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -16,18 +14,18 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from launcher.errors import ConfigError
 from launcher.process.object_marks import Restored
-from launcher.process.object_walk import ARRAYS, CONTAINERS, GENERATORS, PLAIN
+from launcher.process.object_walk import LEAVES, Place, reach
+from launcher.process.rng import get_generator_state, is_generator, set_generator_state
 
 logger = logging.getLogger("launcher")
 State = dict[str, Any]
 """The state of a loader or of a dataset."""
-SAMPLES = frozenset({*PLAIN, *ARRAYS, *CONTAINERS})
+SAMPLES = frozenset(LEAVES)
 """Types that declare nothing, and of which a list of samples may have millions."""
 DATASETS = ("dataset", "datasets")
 """Attributes that have the datasets inside another one."""
@@ -92,33 +90,24 @@ def outermost(dataset: object, has: Has) -> dict[str, Any]:
 
     An object that has it is responsible for what is inside it.
     """
-    found: dict[str, Any] = {}
-    for path, value in _walk(dataset, has):
-        if has(value):
-            found[path] = value
-    return found
+    return {path: value for path, value, _ in _walk(dataset, has) if has(value)}
 
 
-def _walk(dataset: object, has: Has) -> Iterator[tuple[str, Any]]:
-    """Yield a dataset and those inside it with their paths, each once, down to the outermost."""
-    seen: set[int] = set()
-    waiting: deque[tuple[str, object]] = deque([("", dataset)])
-    while waiting:
-        path, value = waiting.popleft()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        yield path, value
-        if not has(value):
-            inner = {n: item for n, item in attributes(value).items() if _is_data(n, item)}
-            waiting.extend((f"{path}.{name}", item) for name, item in _each(inner))
+def _walk(dataset: object, has: Has) -> Iterator[Place]:
+    """Yield a dataset and those inside it, each once, down to the outermost that have something."""
+
+    def parts(value: object) -> Iterator[tuple[object, Any]]:
+        inner = {} if has(value) else attributes(value)
+        return _each({name: item for name, item in inner.items() if _is_data(name, item)})
+
+    return reach({"": dataset}, parts)
 
 
 def _is_data(name: str, value: object) -> bool:
     return name in DATASETS or isinstance(value, Dataset)
 
 
-def _each(named: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+def _each(named: Mapping[str, Any]) -> Iterator[tuple[object, Any]]:
     """Yield the items of lists and dicts in place of them, without samples."""
     for name, value in named.items():
         items: Iterable[tuple[object, object]]
@@ -143,18 +132,14 @@ def epoch_owners(dataset: object) -> list[Any]:
 
 def samplers(loader: object) -> dict[str, Any]:
     """List a loader's sampler and batch sampler, and the samplers inside them, by path."""
-    by_path: dict[str, object] = {}
 
-    def collect(values: dict[str, object], prefix: str) -> None:
-        for name, value in values.items():
-            is_sampler = isinstance(value, Sampler) or name in SAMPLERS
-            is_new = not any(value is other for other in by_path.values())
-            if is_sampler and is_new and hasattr(value, "__dict__"):
-                by_path[f"{prefix}{name}."] = value
-                collect(vars(value), f"{prefix}{name}.")
+    def parts(value: object) -> Iterator[tuple[str, Any]]:
+        for name, item in attributes(value).items():
+            if isinstance(item, Sampler) or name in SAMPLERS:
+                yield name, item
 
-    collect({name: getattr(loader, name, None) for name in SAMPLERS}, "")
-    return by_path
+    places = reach({name: getattr(loader, name, None) for name in SAMPLERS}, parts)
+    return {f"{path}.": value for path, value, _ in places if hasattr(value, "__dict__")}
 
 
 def hidden_parts(dataset: object, loader: object = None) -> list[str]:
@@ -163,7 +148,7 @@ def hidden_parts(dataset: object, loader: object = None) -> list[str]:
     of_loader = list(samplers(loader).values())
     texts = []
     for method, has in methods.items():
-        walked = [value for _, value in _walk(dataset, has)]
+        walked = [place.value for place in _walk(dataset, has)]
         known = {id(value) for value in [*walked, *of_loader]}
         owners = [v for v in walked if not (has(v) or is_hugging_face_stream(v))]
         for owner in owners + of_loader:
@@ -180,21 +165,6 @@ def hidden_parts(dataset: object, loader: object = None) -> list[str]:
 
 
 # States
-
-
-def get_generator_state(generator: Any) -> object:
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
-
-
-def set_generator_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, random.Random):
-        generator.setstate((state[0], tuple(state[1]), state[2]))
-    else:
-        generator.set_state(state)
 
 
 def is_number(value: object) -> bool:
@@ -277,7 +247,7 @@ class CollateState:
         return {n: v for n, v in values if has_state(v) and not isinstance(v, torch.nn.Module)}
 
     def _generators(self) -> dict[str, Any]:
-        return {name: v for name, v in self._values().items() if isinstance(v, GENERATORS)}
+        return {name: v for name, v in self._values().items() if is_generator(v)}
 
     def _numbers(self) -> dict[str, float]:
         values = {} if self._parts().get("") else self._values()

@@ -15,7 +15,7 @@ from launcher.data.sample_errors import collate_samples, while_reading
 from launcher.data.transfer import pin_batches
 from launcher.data.workers import WorkerBatches
 from launcher.errors import ConfigError
-from launcher.process.object_marks import Looks, Restored
+from launcher.process.object_marks import MAX_LOOKS, Looks, Restored
 from launcher.process.rng import call_isolated, seed_host
 
 CPU = torch.device("cpu")
@@ -84,24 +84,21 @@ class Reported(NamedTuple):
     """A batch of a worker, and what has changed there and a resume would lose."""
 
     batch: Any
-    lost: list[str]
-
-
-NUM_LOOKS = 3
-"""Before the first batch of a worker, and after the first and the second."""
+    lost: dict[str, str]
 
 
 class WatchedFetch:
     """`fetch[request]` in a worker, with what its first two batches have changed.
 
-    Each worker has copies of the dataset and of the collate function, whose state is not stored.
+    It looks before the first batch, and after the first and the second. Each worker has copies of
+    the dataset and of the collate function, whose state is not stored.
     """
 
     def __init__(self, fetch: Fetch):
         self.fetch, self._looks = fetch, Looks()
 
     def __getitem__(self, request: Request) -> object:
-        if self._looks.count >= NUM_LOOKS:
+        if self._looks.count >= MAX_LOOKS:
             return self.fetch[request]
         if not self._looks.count:
             self._look()
@@ -109,11 +106,11 @@ class WatchedFetch:
         lost = self._look()
         return Reported(batch, lost) if lost else batch
 
-    def _look(self) -> list[str]:
+    def _look(self) -> dict[str, str]:
         fetch = self.fetch
         roots = {"data.dataset": fetch.dataset, "data.collate_fn": fetch.collate}
         restored = Restored(epochs=set(map(id, epoch_owners(fetch.dataset))))
-        return list(map(str, self._looks.look(roots, restored, fetch.epoch or 0)))
+        return self._looks.look(roots, restored, fetch.epoch or 0)
 
 
 @dataclass

@@ -98,7 +98,7 @@ class ResumableLoader:
         self.collate, self.device = collate_fn or default_collate, torch.device(device or CPU)
         self.order = None if is_stream(dataset) else order_of(dataset, seed, shuffle)
         self._fetch: Fetch | None = None
-        self.lost_in_workers: list[str] = []
+        self.lost_in_workers: dict[str, str] = {}
         """Changes in a worker that a resume would lose (see `launcher.data.fetch`)."""
         self._counts_epochs = bool(epoch_owners(dataset))
         # The state of the data, if they have one.
@@ -155,7 +155,7 @@ class ResumableLoader:
             for item in on_device(batches, self.device):
                 state, batch = item if self.keeps_state else (None, item)
                 if isinstance(batch, Reported):
-                    self.lost_in_workers += batch.lost
+                    self.lost_in_workers |= batch.lost
                     batch = batch.batch
                 self.samples += self.samples_per_batch
                 self.stream_state = None if state is None else (self.samples, state)

@@ -19,7 +19,6 @@ from launcher.data.declared import (
     State,
     add_restored,
     epoch_owners,
-    get_generator_state,
     has_epochs,
     has_state,
     hidden_parts,
@@ -30,15 +29,21 @@ from launcher.data.declared import (
     names_of_states,
     pickle_state,
     samplers,
-    set_generator_state,
     state_owner,
 )
 from launcher.data.iterable import length
 from launcher.data.workers import begin_pass
 from launcher.process.object_marks import Restored
-from launcher.process.object_walk import GENERATORS
 from launcher.process.ranks import world_size
-from launcher.process.rng import call_isolated, host_state, host_tree, restore_rng
+from launcher.process.rng import (
+    call_isolated,
+    get_generator_state,
+    host_state,
+    host_tree,
+    is_generator,
+    restore_rng,
+    set_generator_state,
+)
 
 logger = logging.getLogger(__name__)
 ORDERS = ("sampler", "batch_sampler")
@@ -346,7 +351,7 @@ def own_attributes(loader: object) -> Iterator[tuple[str, Any]]:
 
 
 def own_generators(loader: object) -> dict[str, object]:
-    return {path: value for path, value in own_attributes(loader) if isinstance(value, GENERATORS)}
+    return {path: value for path, value in own_attributes(loader) if is_generator(value)}
 
 
 def own_numbers(loader: object) -> dict[str, float]:

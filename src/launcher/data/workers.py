@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from launcher.config.explain import user_traceback
 from launcher.process import signals
+from launcher.process.object_walk import reach
 from launcher.process.parent import when_parent_ends
 
 CLOSE_SECONDS = 2.0
@@ -184,23 +185,17 @@ def begin_pass(batches: Iterable[Any]) -> Iterator[Any]:
 
 def data_loaders(owner: object) -> list[DataLoader[Any]]:
     """List the data loaders in an object: itself, or in its attributes and their containers."""
-    found: list[DataLoader[Any]] = []
-    seen: set[int] = set()
-    # No function of its own: a cycle of references would keep a loader, and its workers, alive.
-    unread = [owner]
-    while unread:
-        part = unread.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, DataLoader):
-            found.append(part)
-        elif isinstance(part, (list, tuple, dict)):
-            items = part.values() if isinstance(part, dict) else part
-            unread.extend(items if len(part) <= MAX_PARTS else ())
-        elif hasattr(part, "__iter__") and hasattr(part, "__dict__"):
-            unread.append(vars(part))
-    return found
+    places = reach({"": owner}, _iterated)
+    return [place.value for place in places if isinstance(place.value, DataLoader)]
+
+
+def _iterated(part: Any) -> Iterable[tuple[object, Any]]:
+    """Return what an object may iterate over, by name."""
+    if isinstance(part, (list, tuple, dict)):
+        items = part.items() if isinstance(part, dict) else enumerate(part)
+        return items if len(part) <= MAX_PARTS else ()
+    is_read = hasattr(part, "__iter__") and hasattr(part, "__dict__")
+    return vars(part).items() if is_read and not isinstance(part, DataLoader) else ()
 
 
 def _begin(worker_id: int) -> None:

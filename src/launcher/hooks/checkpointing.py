@@ -308,18 +308,18 @@ class CheckpointingHook(BaseHook):
                 ", ".join(lost),
             )
 
-    def _look(self, trainer: TrainerView, payload: Payload) -> list[str]:
+    def _look(self, trainer: TrainerView, payload: Payload) -> dict[str, str]:
         """Return what a resume would lose of this rank; rank 0 warns of it."""
         hooks = payload.rank_state["hooks"]
         lost = self._unstored.look(trainer, payload.tensors, hooks)
         self._report_unstored(trainer, lost)
         return lost
 
-    def _report_unstored(self, trainer: TrainerView, lost: list[str]) -> None:
+    def _report_unstored(self, trainer: TrainerView, lost: dict[str, str]) -> None:
         if trainer.strategy.ranks.is_main:
             trainer.context.unstored = self._unstored.data()
             if lost:
-                trainer.logger.warning(message(lost))
+                trainer.logger.warning(message(list(lost.values())))
 
     def _payload(self, trainer: TrainerView) -> Payload:
         strategy, workspace = trainer.strategy, trainer.workspace

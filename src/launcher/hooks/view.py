@@ -115,6 +115,8 @@ class RunContext:
     """Ids of the runs that will start from this run's checkpoints, by the steps of these."""
     attempt: int = 1
     """Number of attempts of this run, the current one included."""
+    hook_names: Mapping[int, str] = field(default_factory=dict)
+    """The configuration's keys of the hooks that it names, by the ids of these."""
     check_lock: Callable[[], None] = lambda: None
     """Must be called before writing in the run's folder, which another process may own."""
     unstored: UnstoredData | None = None

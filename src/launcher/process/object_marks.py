@@ -9,13 +9,13 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import math
 import operator
-import random
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,19 +24,31 @@ import torch
 from launcher.process.object_walk import (
     ARRAYS,
     CONTAINERS,
-    GENERATORS,
     MAX_ELEMENTS,
     PLAIN,
-    Leaf,
-    Walk,
+    Place,
     attributes,
     ends,
-    has_own_leaf,
     is_iterator,
+    is_leaf,
+    is_named,
+    parts_of,
+    reach,
 )
+from launcher.process.rng import get_generator_state, is_generator
 
 logger = logging.getLogger(__name__)
-CLOCKS = (time.time, time.monotonic, time.perf_counter)
+Clock = Callable[[], float]
+Times = dict[Clock, float]
+"""Readings of clocks."""
+CLOCKS: tuple[Clock, ...] = (time.time, time.monotonic, time.perf_counter)
+TENSORS = (torch.Tensor, torch.nn.Parameter)
+MAX_STATE = 8_192
+"""Elements of a value that are compared with a state; a generator of torch has 5,056."""
+MAX_LOOKS = 3
+MAX_OBJECTS = 50_000
+MAX_SECONDS = 0.05
+"""CPU seconds of a look: the load of the machine does not decide what is seen."""
 
 
 class Mark(NamedTuple):
@@ -47,8 +59,6 @@ class Mark(NamedTuple):
     """The value, if it is a number."""
     is_counter: bool = False
     """It is a generator, a count or an iterator, which changes as training advances."""
-    is_output: bool = False
-    """It is part of a graph, so that a later step can hardly use it."""
 
 
 class Same:
@@ -65,130 +75,114 @@ class Same:
         return id(self._reference)
 
 
-IsStored = Callable[[torch.Tensor], bool]
+def mark(value: Any, since: Times, restored: Restored) -> Mark | None:
+    """Describe a value, or return None for a time and for what is part of a graph.
 
-
-def mark(
-    value: Any,
-    since: Mapping[Callable[[], float], float] | None = None,
-    is_stored: IsStored = lambda _: False,
-) -> Mark | None:
-    """Describe a value, or return None for one that says nothing, such as the time.
+    A later step can hardly use a tensor with a graph.
 
     Args:
         value: the value of a leaf of a walk.
-        since: earlier readings of clocks. A number between such a reading and the current one is a
-            time.
-        is_stored: whether a tensor in a container is one that a checkpoint has.
+        since: earlier readings. A number between such a reading and the current one is a time.
+        restored: knows the tensors in a container that a checkpoint has.
     """
-    if isinstance(value, GENERATORS):
-        return Mark(generator_state(value), is_counter=True)
+    if is_generator(value):
+        return Mark(plain_values(value), is_counter=True)
     if isinstance(value, PLAIN):
-        if since is not None and _is_time(value, since):
-            return None
-        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         is_count = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        return Mark(_plain(value), str(value) if is_number else None, is_counter=is_count)
-    if isinstance(value, torch.Tensor):
-        return Mark(_array(value), is_output=value.grad_fn is not None)
-    if isinstance(value, np.ndarray):
-        return Mark(_array(value))
+        is_number = is_count or isinstance(value, float | np.floating)
+        # A number of nanoseconds is an integer.
+        seconds = value / 1e9 if is_count else value
+        if is_number and any(start <= seconds <= clock() for clock, start in since.items()):
+            return None
+        return Mark(_plain(value), str(value) if is_number else None, is_count)
     if isinstance(value, CONTAINERS):
-        return Mark(_container(value, is_stored), is_output=_has_outputs(value))
-    return Mark(_iterator(value), is_counter=True)
+        return _mark_container(value, restored)
+    if isinstance(value, ARRAYS):
+        return None if _has_graph(value) else Mark(_array(value))
+    return Mark(iterator_parts(value), is_counter=True)
 
 
-def generator_state(generator: Any) -> object:
-    """Return the state of a random generator, comparable by `==`, or None if it has none."""
-    if isinstance(generator, torch.Generator):
-        return bytes(generator.get_state().tolist())
-    if isinstance(generator, random.Random):
-        return None if isinstance(generator, random.SystemRandom) else generator.getstate()
-    state = (
-        generator.bit_generator.state
-        if isinstance(generator, np.random.Generator)
-        else generator.get_state(legacy=False)
-    )
-    return repr(state)
-
-
-def _is_time(value: object, since: Mapping[Callable[[], float], float]) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    # A number of nanoseconds is an integer.
-    seconds = value / 1e9 if isinstance(value, int) else value
-    return any(before <= seconds <= clock() for clock, before in since.items())
+def _has_graph(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.grad_fn is not None
 
 
 def _plain(value: Any) -> object:
-    is_long = isinstance(value, str | bytes) and len(value) > MAX_ELEMENTS
-    return (len(value), hash(value)) if is_long else f"{type(value).__name__} {value!r}"
+    # A text may be long.
+    return type(value), hash(value) if isinstance(value, str | bytes) else repr(value)
 
 
 def _array(value: Any) -> object:
     """Describe a small array by its elements, a large one by its identity and version."""
     shape = (str(value.dtype), tuple(value.shape))
-    if isinstance(value, np.ndarray):
-        is_read = value.size <= MAX_ELEMENTS and value.dtype != object
-        return (*shape, value.tobytes()) if is_read else (*shape, _sampled(value))
-    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
-    if is_plain and value.numel() <= MAX_ELEMENTS and value.layout is torch.strided:
-        return (*shape, repr(value.detach().tolist()))
-    version = None if value.is_inference() else value._version
-    return (*shape, version, Same(value))
-
-
-def _sampled(value: np.ndarray) -> object:
+    is_tensor = isinstance(value, torch.Tensor)
+    if math.prod(value.shape) <= MAX_ELEMENTS and (not is_tensor or _is_readable(value)):
+        return *shape, *plain_values(value)
+    if is_tensor:
+        return *shape, None if value.is_inference() else value._version, Same(value)
     # Reading a mapped file may take long.
     is_mapped = isinstance(value, np.memmap) or isinstance(value.base, np.memmap)
     if is_mapped or value.dtype == object:
         return Same(value)
     # A view: an array that is not contiguous would be copied by `reshape`.
-    step = max(1, value.size // MAX_ELEMENTS)
-    return value.flat[::step].tobytes()
+    return *shape, value.flat[:: value.size // MAX_ELEMENTS].tobytes()
 
 
-def _container(value: Any, is_stored: IsStored) -> object:
-    if isinstance(value, dict):
-        items = list(ends(value, dict.items))
-        # The others have marks of their own.
-        parts = [item for key, item in items if not has_own_leaf(value, key, item)]
-        keys = tuple(_element(key, is_stored) for key, _ in items)
-        return len(value), keys, tuple(_element(item, is_stored) for item in parts)
-    elements = [_element(item, is_stored) for item in ends(value, iter)]
-    if isinstance(value, set | frozenset):
-        return len(value), frozenset(elements)
-    return len(value), tuple(elements)
+def _is_readable(tensor: torch.Tensor) -> bool:
+    return type(tensor) in TENSORS and tensor.layout is torch.strided and not tensor.is_meta
 
 
-def _element(value: object, is_stored: IsStored) -> object:
-    """Describe an element of a container. Objects in it have leaves of their own."""
-    if isinstance(value, PLAIN):
-        return _plain(value)
-    if isinstance(value, torch.Tensor) and is_stored(value):
-        return "stored"
-    return _array(value) if isinstance(value, ARRAYS) else type(value).__qualname__
+def _mark_container(value: Any, restored: Restored) -> Mark | None:
+    def describe(element: object) -> object:
+        """Describe an element. Objects have leaves of their own."""
+        if isinstance(element, PLAIN):
+            return _plain(element)
+        if isinstance(element, torch.Tensor) and restored.has_tensor(element):
+            return "stored"
+        return _array(element) if isinstance(element, ARRAYS) else type(element).__qualname__
+
+    elements = ends(value)
+    if is_named(value):
+        elements = [key for key, _ in elements]
+    elif isinstance(value, dict):
+        elements = [part for pair in elements for part in pair]
+    if any(map(_has_graph, elements)):
+        return None
+    marks = map(describe, elements)
+    is_set = isinstance(value, set | frozenset)
+    return Mark((len(value), frozenset(marks) if is_set else tuple(marks)))
 
 
-def _has_outputs(value: Any) -> bool:
-    items = value.values() if isinstance(value, dict) else value
-    some = itertools.islice(items, MAX_ELEMENTS)
-    return any(isinstance(item, torch.Tensor) and item.grad_fn is not None for item in some)
-
-
-def _iterator(value: Any) -> object:
+def iterator_parts(value: Any) -> object:
+    """Describe an iterator by its own parts, a generator by its variables."""
     if isinstance(value, itertools.count):
         return repr(value)
     parts: list[object] = [type(value).__name__, operator.length_hint(value, -1)]
-    # An iterator's own parts, and the variables of a generator.
     for part in gc.get_referents(value):
         if isinstance(part, PLAIN):
             parts.append(_plain(part))
         elif isinstance(part, list | tuple):
             parts.append(len(part))
         elif is_iterator(part) and part is not value:
-            parts.append(_iterator(part))
+            parts.append(iterator_parts(part))
     return tuple(parts)
+
+
+def plain_values(value: Any) -> list[str]:
+    """Return the plain values in a value, alike for a copy of it in a state.
+
+    A large array has none.
+    """
+    if is_generator(value):
+        value = get_generator_state(value)
+    if isinstance(value, ARRAYS):
+        value = value.reshape(-1).tolist() if math.prod(value.shape) <= MAX_STATE else []
+    elif isinstance(value, dict):
+        value = list(value.items())
+    elif isinstance(value, set | frozenset):
+        value = sorted(value, key=repr)
+    if isinstance(value, CONTAINERS):
+        return [text for item in islice(value, MAX_STATE) for text in plain_values(item)]
+    return [repr(value) if isinstance(value, PLAIN) else type(value).__name__]
 
 
 @dataclass
@@ -205,22 +199,22 @@ class Restored:
     """The ids of objects that are told the epoch."""
     unsteady: set[int] = field(default_factory=set)
     """The ids of samplers whose order depends on something that is not stored."""
-    _states: dict[int, tuple[object, frozenset[str]]] = field(default_factory=dict)
+    _states: dict[int, tuple[object, set[str]]] = field(default_factory=dict)
 
     def add_state(self, owner: object, state: object) -> None:
         """Add the state of an object that stores and restores it itself."""
-        self._states[id(owner)] = state, frozenset(map(_bare, attributes(owner)))
+        self._states[id(owner)] = state, set(map(_bare, attributes(owner)))
 
-    def has(self, leaf: Leaf) -> bool:
-        nearest = leaf.owners[-1] if leaf.owners else 0
-        if (nearest, leaf.name) in self.attributes or id(leaf.value) in self.objects:
+    def has(self, place: Place) -> bool:
+        value, owners = place.value, place.owners
+        if owners and (owners[-1], place.name) in self.attributes:
             return True
-        if self.objects.intersection(leaf.owners):
+        if self.objects.intersection((id(value), *owners)):
             return True
-        if isinstance(leaf.value, torch.Tensor) and self.has_tensor(leaf.value):
+        if isinstance(value, torch.Tensor) and self.has_tensor(value):
             return True
-        states = [self._states[owner] for owner in leaf.owners if owner in self._states]
-        return any(_is_in(leaf, *state) for state in states)
+        states = (self._states[owner] for owner in owners if owner in self._states)
+        return any(_is_in(place, *state) for state in states)
 
     def has_tensor(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self.objects or address(tensor) in self.memory
@@ -230,156 +224,105 @@ def address(tensor: torch.Tensor) -> int:
     """Return where the numbers of a tensor, or of this rank's part of it, are in memory."""
     with torch.no_grad():
         part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    is_readable = type(part) in TENSORS and part.layout is torch.strided and part.numel()
-    return part.untyped_storage().data_ptr() if is_readable else 0
+    return part.untyped_storage().data_ptr() if _is_readable(part) and part.numel() else 0
 
 
-TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+def _bare(name: object) -> str:
+    return str(name).strip("_")
 
 
-def _bare(name: str) -> str:
-    return name.strip("_")
-
-
-def _is_in(leaf: Leaf, state: object, explained: frozenset[str]) -> bool:
+def _is_in(place: Place, state: object, names: set[str]) -> bool:
     """Return whether a state has an entry of this name, or this value under another name.
 
     An entry that has the name of another attribute is of that one.
     """
-    name, value = _bare(leaf.name), _value_of(leaf.value)
-    is_plain = isinstance(leaf.value, PLAIN)
-    explained = explained.difference(map(_bare, leaf.path.split(".")))
-    waiting: list[object] = [state]
-    for _ in range(MAX_ELEMENTS):
-        if not waiting:
-            return False
-        part = waiting.pop()
-        # A plain value has no equal among containers, which take long to describe.
-        is_comparable = isinstance(part, PLAIN) or not is_plain
-        if value is not None and is_comparable and _value_of(part) == value:
-            return True
+    name, is_plain = _bare(place.name), isinstance(place.value, PLAIN)
+    values, others = plain_values(place.value), names - set(map(_bare, place.path.split(".")))
+
+    def parts(part: Any) -> list[tuple[object, Any]]:
         if isinstance(part, Mapping):
-            names = {_bare(str(key)): item for key, item in part.items()}
-            if name in names:
-                return True
-            waiting.extend(item for key, item in names.items() if key not in explained)
-        elif isinstance(part, list | tuple):
-            waiting.extend(item for item in part[:MAX_ELEMENTS] if not isinstance(item, PLAIN))
+            return [(key, item) for key, item in part.items() if _bare(key) not in others]
+        items = enumerate(part[:MAX_ELEMENTS] if isinstance(part, list | tuple) else ())
+        return [(number, item) for number, item in items if not isinstance(item, PLAIN)]
+
+    for _, part, _ in islice(reach({"": state}, parts), MAX_ELEMENTS):
+        if isinstance(part, Mapping) and name in map(_bare, part):
+            return True
+        if values and isinstance(part, PLAIN) == is_plain and plain_values(part) == values:
+            return True
     return False
-
-
-def _value_of(value: object) -> object:
-    """Describe a value and its copy in a state alike, or return None."""
-    if isinstance(value, np.random.Generator | np.random.RandomState):
-        return generator_state(value)
-    if isinstance(value, torch.Generator):
-        return _value_of(value.get_state())
-    if isinstance(value, random.Random):
-        state = generator_state(value)
-        return None if state is None else _listed(state)
-    if isinstance(value, torch.Tensor):
-        is_small = value.numel() <= MAX_STATE
-        return _listed(value.detach().reshape(-1).tolist()) if is_small else None
-    if isinstance(value, np.ndarray):
-        return _listed(value.reshape(-1).tolist()) if value.size <= MAX_STATE else None
-    if isinstance(value, dict):
-        return repr(value) if len(value) <= MAX_ELEMENTS else None
-    if isinstance(value, list | tuple | set | deque):
-        return _listed(value)
-    return value if isinstance(value, PLAIN) else None
-
-
-MAX_STATE = 8_192
-"""Elements of an array whose values are compared with a state; a generator of torch has 5,056."""
-
-
-def _listed(value: Any) -> object:
-    items = sorted(map(repr, value)) if isinstance(value, set) else map(repr, value)
-    return list(itertools.islice(items, MAX_STATE))
-
-
-class Change(NamedTuple):
-    path: str
-    before: str | None
-    after: str | None
-
-    def __str__(self) -> str:
-        if self.before is None or self.after is None:
-            return self.path
-        return f"{self.path} ({self.before} -> {self.after})"
-
-
-Snapshot = dict[str, Mark]
 
 
 @dataclass
 class Looks:
-    """Compares what the walks through the same roots have seen.
+    """Compares what the looks at the same objects have seen.
 
     Args:
-        clock: gives the seconds that bound a walk.
+        clock: gives the seconds that bound a look.
     """
 
-    clock: Callable[[], float] = time.thread_time
+    clock: Clock = time.thread_time
     is_cut: bool = False
-    lost: dict[str, Change] = field(default_factory=dict)
-    """Changes that a resume would lose, by path."""
-    changed: dict[str, Change] = field(default_factory=dict)
-    """Changes that were seen once, by path."""
+    """True if there was more to see."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Changes that a resume would lose, as texts, by path."""
+    changed: set[str] = field(default_factory=set)
+    """Paths of changes that were seen once."""
     count: int = 0
-    _before: Snapshot = field(default_factory=dict)
+    _before: dict[str, Mark] = field(default_factory=dict)
     _epoch: int = 0
-    _since: dict[Callable[[], float], float] = field(default_factory=dict)
+    _since: Times = field(default_factory=lambda: {clock: clock() for clock in CLOCKS})
 
-    def look(self, roots: Mapping[str, object], restored: Restored, epoch: int = 0) -> list[Change]:
-        """Walk again, and return what a resume would lose and was not reported before."""
-        if not self.count:
-            self._since = {clock: clock() for clock in CLOCKS}
-        walk = Walk(clock=self.clock)
-        now: Snapshot = {}
-        of_epochs: set[str] = set()
-        unsteady: set[str] = set()
-        for leaf in walk.leaves(roots):
-            try:
-                is_restored = restored.has(leaf)
-                described = mark(leaf.value, self._since, restored.has_tensor)
-            # A value of another library may fail in any way, and training must not.
-            except Exception as error:
-                logger.debug("%s was not looked at: %r", leaf.path, error)
+    def look(
+        self, roots: Mapping[str, object], restored: Restored, epoch: int = 0
+    ) -> dict[str, str]:
+        """Look again, and return what a resume would lose and was not reported before."""
+        now: dict[str, Mark] = {}
+        excused: set[str] = set()
+        end = self.clock() + MAX_SECONDS
+        # Breadth first: what is cut is the deepest.
+        for count, place in enumerate(reach(roots, parts_of), 1):
+            if count > MAX_OBJECTS or (count % 64 == 0 and self.clock() > end):
                 self.is_cut = True
+                break
+            described = self._describe(place, restored) if is_leaf(place.value) else None
+            if described is None:
                 continue
-            if is_restored:
-                continue
-            if described is not None:
-                now[leaf.path] = described
-            if restored.epochs.intersection(leaf.owners):
-                of_epochs.add(leaf.path)
-            if restored.unsteady.intersection(leaf.owners):
-                unsteady.add(leaf.path)
-        self.is_cut |= walk.is_cut
-        excused = of_epochs - unsteady if epoch != self._epoch else set()
-        new = list(self._compare(now, excused, unsteady))
+            if restored.unsteady.intersection(place.owners):
+                described = described._replace(is_counter=True)
+            elif epoch != self._epoch and restored.epochs.intersection(place.owners):
+                excused.add(place.path)
+            now[place.path] = described
+        new = self._compare(now, excused) if self.count else {}
         self._before, self._epoch = now, epoch
         self.count += 1
         return new
 
-    def _compare(self, now: Snapshot, excused: set[str], unsteady: set[str]) -> Iterator[Change]:
+    def _describe(self, place: Place, restored: Restored) -> Mark | None:
+        try:
+            return None if restored.has(place) else mark(place.value, self._since, restored)
+        # A value of another library may fail in any way, and training must not.
+        except Exception as error:
+            logger.debug("%s was not looked at: %r", place.path, error)
+            self.is_cut = True
+            return None
+
+    def _compare(self, now: dict[str, Mark], excused: set[str]) -> dict[str, str]:
+        new: dict[str, str] = {}
         for path, mine in now.items():
             before = self._before.get(path)
-            is_new = before is None
-            if not self.count or before == mine:
+            if path in self.lost or path in excused or (before and before.content == mine.content):
                 continue
-            change = Change(path, before.text if before else None, mine.text)
-            was_there = not is_new and path not in excused
+            # The look before may have ended before this value.
+            if before is None and self.is_cut:
+                continue
             # A count that was None before is a cache.
-            is_counter = mine.is_counter and before is not None and before.is_counter
-            is_enough = is_counter or path in unsteady or path in self.changed
-            is_lost = was_there and is_enough
-            if path in self.lost:
-                continue
-            if is_lost and not mine.is_output:
-                self.lost[path] = change
-                self.changed.pop(path, None)
-                yield change
-            elif path not in excused:
-                self.changed[path] = change
+            is_counter = before and mine.is_counter and before.content != _plain(None)
+            if before and (is_counter or path in self.changed):
+                is_number = before.text and mine.text
+                new[path] = f"{path} ({before.text} -> {mine.text})" if is_number else path
+            else:
+                self.changed.add(path)
+        self.lost |= new
+        self.changed -= new.keys()
+        return new

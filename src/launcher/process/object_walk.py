@@ -9,15 +9,13 @@ objects of a user are walked through.
 from __future__ import annotations
 
 import functools
-import random
 import sys
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
-from types import FunctionType, GeneratorType, MemberDescriptorType, MethodType
-from typing import Any
+from types import FunctionType, MemberDescriptorType, MethodType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,15 +24,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+from launcher.process.rng import is_generator
+
 ARRAYS = (torch.Tensor, np.ndarray)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 CONTAINERS = (dict, list, tuple, deque, set, frozenset)
+LEAVES = (*PLAIN, *ARRAYS, *CONTAINERS)
 MAX_ELEMENTS = 1_000
 """Elements of a long container that are looked at, half of them at each end."""
-MAX_OBJECTS = 50_000
-MAX_SECONDS = 0.05
-"""CPU seconds of a walk: the load of the machine does not decide what is seen."""
 HOLDERS = (nn.Module, Dataset, Sampler, DataLoader, Optimizer, LRScheduler)
 """Classes of torch, and of Launcher, in whose attributes an object of a user may be."""
 HARMLESS = {
@@ -59,24 +56,20 @@ HARMLESS = {
 """Packages whose own objects are not walked through, and why."""
 OPEN = {"launcher", "torch"}
 """Packages of which some classes hold objects of a user, see `HOLDERS`."""
-OWNED_BY_TORCH = {
-    nn.Module: frozenset(vars(nn.Module())),
+OWNED_BY_TORCH: dict[type, set[str]] = {
+    nn.Module: set(vars(nn.Module())),
     # A schedule adds `_opt_called`, and replaces `step`.
-    Optimizer: frozenset({"defaults", "state", "param_groups", "_opt_called", "step"}),
-    DataLoader: frozenset({"_iterator"}),
+    Optimizer: {"defaults", "state", "param_groups", "_opt_called", "step"},
+    DataLoader: {"_iterator"},
 }
 """Attributes of the base classes, which the owner's `state_dict` has, or which need no storing."""
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-Clock = Callable[[], float]
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """A value at a path: a plain value, an array, a generator, an iterator or a container."""
-
+class Place(NamedTuple):
     path: str
     value: Any
-    owners: tuple[int, ...]
+    owners: tuple[int, ...] = ()
     """The ids of the objects on the path, the nearest last."""
 
     @property
@@ -84,175 +77,135 @@ class Leaf:
         return self.path.rpartition(".")[2]
 
 
-@dataclass
-class Walk:
-    """One walk, breadth first, so that what is cut is the deepest."""
-
-    clock: Clock = time.thread_time
-    max_objects: int = MAX_OBJECTS
-    max_seconds: float = MAX_SECONDS
-    is_cut: bool = False
-    """True if it has ended before it had seen everything."""
-    _waiting: deque[tuple[str, Any, tuple[int, ...]]] = field(default_factory=deque)
-    _seen: set[int] = field(default_factory=set)
-
-    def leaves(self, roots: Mapping[str, object]) -> Iterator[Leaf]:
-        end, count = self.clock() + self.max_seconds, 0
-        roots_by_id = {id(root) for root in roots.values()}
-        self._waiting.extend((path, root, ()) for path, root in roots.items())
-        while self._waiting:
-            path, value, owners = self._waiting.popleft()
-            count += 1
-            if count > self.max_objects or (count % 64 == 0 and self.clock() > end):
-                self.is_cut = True
-                return
-            is_root = not owners and id(value) in roots_by_id
-            try:
-                yield from self._visit(path, value, owners, is_root)
-            # A thread of the user may change a container meanwhile.
-            except RuntimeError:
-                self.is_cut = True
-
-    def _visit(
-        self, path: str, value: Any, owners: tuple[int, ...], is_root: bool
-    ) -> Iterator[Leaf]:
-        is_leaf = isinstance(value, (*PLAIN, *ARRAYS))
-        if not is_leaf and id(value) in self._seen:
-            return
-        self._seen.add(id(value))
-        if is_leaf or isinstance(value, GENERATORS) or is_iterator(value):
-            yield Leaf(path, value, owners)
-        elif isinstance(value, CONTAINERS):
-            yield Leaf(path, value, owners)
-            for name, item in _items(value):
-                self._add(f"{path}.{name}", item, owners)
-            if not _is_library(value):
-                self._enter(path, value, (*owners, id(value)))
-        elif is_root or not _is_closed(value):
-            self._enter(path, value, (*owners, id(value)))
-
-    def _enter(self, path: str, value: Any, owners: tuple[int, ...]) -> None:
-        if isinstance(value, MethodType):
-            self._add(path, value.__self__, owners)
-        elif isinstance(value, functools.partial):
-            self._add(path, value.func, owners)
-            for number, argument in enumerate(value.args):
-                self._add(f"{path}.{number}", argument, owners)
-            for name, argument in value.keywords.items():
-                self._add(f"{path}.{name}", argument, owners)
-        elif isinstance(value, nn.Module):
-            self._enter_module(path, value, owners)
-        for name, item in attributes(value).items():
-            if not _is_own_name(value, name):
+def reach(
+    roots: Mapping[str, object], parts: Callable[[Any], Iterable[tuple[object, Any]]]
+) -> Iterator[Place]:
+    """Yield objects by path, breadth first and each once, with those that `parts` names in them."""
+    seen: set[int] = set()
+    waiting = deque(Place(path, root) for path, root in roots.items())
+    while waiting:
+        place = waiting.popleft()
+        path, value, owners = place
+        # Small numbers and texts are shared.
+        if not isinstance(value, (*PLAIN, *ARRAYS)):
+            if id(value) in seen:
                 continue
-            # A holder of a library has plain values of its own, and its user's objects.
-            if not (_is_library(value) and isinstance(item, PLAIN)):
-                self._add(f"{path}.{name}", item, owners)
+            seen.add(id(value))
+        yield place
+        owners = (*owners, id(value))
+        for name, part in parts(value):
+            waiting.append(Place(path if name == "" else f"{path}.{name}", part, owners))
 
-    def _enter_module(self, path: str, module: nn.Module, owners: tuple[int, ...]) -> None:
-        names = vars(module)
+
+def is_leaf(value: object) -> bool:
+    """Return whether a value is plain, an array, a generator, an iterator or a container."""
+    return isinstance(value, LEAVES) or is_generator(value) or is_iterator(value)
+
+
+def parts_of(value: Any) -> Iterator[tuple[object, Any]]:
+    """Yield what an object holds, with its name. The name of what it stands for is empty."""
+    if isinstance(value, CONTAINERS):
+        yield from _items(value)
+    elif is_leaf(value) or _is_closed(value):
+        return
+    if isinstance(value, MethodType):
+        yield "", value.__self__
+    elif isinstance(value, functools.partial):
+        yield "", value.func
+        yield from enumerate(value.args)
+        yield from value.keywords.items()
+    elif isinstance(value, nn.Module):
         for kind in ("_parameters", "_buffers", "_modules"):
-            for name, item in names[kind].items():
-                self._add(f"{path}.{name}", item, owners)
+            yield from list(vars(value)[kind].items())
         for kind in MODULE_HOOKS:
-            for number, item in enumerate(names.get(kind, {}).values()):
-                self._add(f"{path}.{kind}.{number}", item, owners)
-
-    def _add(self, path: str, value: Any, owners: tuple[int, ...]) -> None:
-        self._waiting.append((path, value, owners))
+            for number, item in enumerate(list(vars(value).get(kind, {}).values())):
+                yield f"{kind}.{number}", item
+    is_holder = _package(value) in OPEN
+    for name, item in attributes(value).items():
+        # `fully_shard` gives modules attributes with random names that begin with "__".
+        is_of_torch = isinstance(value, nn.Module) and name.startswith("__")
+        # A holder has plain values of its own, and objects of its user.
+        if not (is_of_torch or (is_holder and isinstance(item, PLAIN))):
+            yield name, item
 
 
 def attributes(owner: object) -> dict[str, Any]:
-    """Return the attributes in `__dict__` and in slots, without those in `not_state`."""
+    """Return the attributes in `__dict__` and in slots, without those that are no state."""
     try:
         named = dict(object.__getattribute__(owner, "__dict__"))
     except (AttributeError, TypeError):
         named = {}
-    silent: set[str] = set()
-    for cls in type.__dict__["__mro__"].__get__(type(owner)):
-        names = vars(cls).get("not_state", ())
-        silent.update([names] if isinstance(names, str) else names)
-        if "__slots__" not in vars(cls):
-            continue
-        for name, member in vars(cls).items():
-            if isinstance(member, MemberDescriptorType):
-                try:
-                    named[name] = member.__get__(owner)
-                # The slot is empty.
-                except AttributeError:
-                    continue
+    slots, silent = _declared(type(owner))
+    for name, member in slots.items():
+        # A slot may be empty.
+        with suppress(AttributeError):
+            named[name] = member.__get__(owner)
     return {name: value for name, value in named.items() if name not in silent}
 
 
+@functools.lru_cache(maxsize=4_096)
+def _declared(cls: type) -> tuple[dict[str, MemberDescriptorType], set[str]]:
+    """Return the slots of a class, and the names in `not_state` or of torch's base classes."""
+    slots: dict[str, MemberDescriptorType] = {}
+    silent = {name for base in OWNED_BY_TORCH.keys() & cls.__mro__ for name in OWNED_BY_TORCH[base]}
+    for base in cls.__mro__:
+        names = vars(base).get("not_state", ())
+        silent.update([names] if isinstance(names, str) else names)
+        members = vars(base).items() if "__slots__" in vars(base) else ()
+        slots |= {name: item for name, item in members if isinstance(item, MemberDescriptorType)}
+    return slots, silent
+
+
 def _items(container: Any) -> Iterator[tuple[object, Any]]:
-    """Yield the elements that have a path of their own: all of a dict by name, else objects."""
-    if isinstance(container, dict):
-        for key, value in ends(container, dict.items):
-            if has_own_leaf(container, key, value):
-                yield key if isinstance(key, str | int) else type(key).__name__, value
+    """Yield the elements that have a path of their own."""
+    if is_named(container):
+        # A copy: a thread of the user may change a container meanwhile.
+        yield from list(dict.items(container))
         return
     # Arrays in a list belong to the list, and what a long one contains are rows of data.
     own: tuple[type, ...] = (*PLAIN, *ARRAYS)
     if len(container) > MAX_ELEMENTS:
         own = (*own, *CONTAINERS)
-    for number, value in enumerate(ends(container, iter)):
+    for number, item in enumerate(ends(container)):
+        name, value = item if isinstance(container, dict) else (number, item)
         if not isinstance(value, own):
-            yield number, value
+            yield name if isinstance(name, str | int) else number, value
 
 
-def has_own_leaf(container: dict[Any, Any], key: object, value: object) -> bool:
-    """Return whether a value in a dict has a path of its own, and is not part of the dict's."""
-    is_named = isinstance(key, str) and len(container) <= MAX_ELEMENTS
-    return is_named or not isinstance(value, PLAIN)
+def is_named(container: object) -> bool:
+    """Return whether a container is a dict of few texts, whose values are like attributes."""
+    if not isinstance(container, dict) or len(container) > MAX_ELEMENTS:
+        return False
+    return all(isinstance(key, str) for key in list(dict.keys(container)))
 
 
-def ends(container: Any, items: Callable[[Any], Any]) -> Iterator[Any]:
-    """Yield the elements, or of a long container the first and the last ones."""
+def ends(container: Any) -> list[Any]:
+    """Return the elements, of a dict its pairs; of a long container the first and the last ones."""
+    items = dict.items(container) if isinstance(container, dict) else container
     if len(container) <= MAX_ELEMENTS or isinstance(container, set | frozenset):
-        yield from list(islice(items(container), MAX_ELEMENTS))
-        return
+        return list(islice(items, MAX_ELEMENTS))
     half = MAX_ELEMENTS // 2
-    if isinstance(container, dict):
-        first, last = dict.__iter__(container), dict.__reversed__(container)
-        keys = [next(order) for order in (first, last) for _ in range(half)]
-        yield from ((key, dict.__getitem__(container, key)) for key in keys)
-        return
-    yield from (container[number] for number in (*range(half), *range(-half, 0)))
+    return [*islice(items, half), *islice(reversed(items), half)]
 
 
 def is_iterator(value: object) -> bool:
     """Return whether a value is an iterator of Python's, whose place can be read."""
     cls = type(value)
-    if isinstance(value, GeneratorType) or cls.__module__ == "itertools":
-        return True
-    return cls.__module__ == "builtins" and hasattr(cls, "__next__")
+    return cls.__module__ in ("builtins", "itertools") and hasattr(cls, "__next__")
 
 
 def _is_closed(value: object) -> bool:
     """Return whether the walk stops at an object."""
-    if isinstance(value, type):
-        return True
     if isinstance(value, MethodType | FunctionType | functools.partial):
         return False
-    is_holder = isinstance(value, HOLDERS) and _package(value) in OPEN
-    return _is_library(value) and not is_holder
+    package = _package(value)
+    is_holder = isinstance(value, HOLDERS) and package in OPEN
+    is_library = package in HARMLESS or package in sys.stdlib_module_names
+    return isinstance(value, type) or (is_library and not is_holder)
 
 
 def _package(value: object) -> str:
     return type(value).__module__.partition(".")[0]
-
-
-def _is_library(value: object) -> bool:
-    package = _package(value)
-    return package in HARMLESS or package in sys.stdlib_module_names
-
-
-def _is_own_name(value: object, name: str) -> bool:
-    # `fully_shard` gives modules attributes with random names that begin with "__".
-    if isinstance(value, nn.Module) and name.startswith("__"):
-        return False
-    of_torch = (names for base, names in OWNED_BY_TORCH.items() if isinstance(value, base))
-    return not any(name in names for names in of_torch)
 
 
 def is_of_launcher(value: object) -> bool:

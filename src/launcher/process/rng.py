@@ -1,4 +1,4 @@
-"""The global random generators of this process, of python, numpy, and torch on every device."""
+"""Random generators: the global ones of python, numpy, and torch on every device, and others."""
 
 import random
 from collections.abc import Callable
@@ -12,6 +12,7 @@ RngState = dict[str, Any]
 """The states of all random generators, as a checkpoint has them."""
 HostState = tuple[Any, Any, torch.Tensor]
 """The states of the generators on the CPU, of python, numpy and torch."""
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 
 def seed_all(seed: int, rank: int = 0) -> None:
@@ -143,3 +144,23 @@ class isolated_rng:
 
     def __exit__(self, *exc: object) -> None:
         restore_rng(self._state)
+
+
+def is_generator(value: object) -> bool:
+    """Return whether a value is a random generator that has a state."""
+    return isinstance(value, GENERATORS) and not isinstance(value, random.SystemRandom)
+
+
+def get_generator_state(generator: Any) -> object:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate((state[0], tuple(state[1]), state[2]))
+    else:
+        generator.set_state(state)

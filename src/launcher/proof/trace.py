@@ -3,9 +3,6 @@
 import hashlib
 import itertools
 import json
-import math
-import random
-import sys
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +14,9 @@ import torch
 from launcher.hooks.base import BaseHook
 from launcher.hooks.view import TrainerView
 from launcher.jobs.check import name_tensors
-from launcher.process.object_marks import mark
-from launcher.process.object_walk import GENERATORS, Walk, has_own_leaf, is_iterator
-from launcher.process.rng import rng_state
+from launcher.process.object_marks import iterator_parts
+from launcher.process.object_walk import is_iterator, is_leaf, is_named, parts_of, reach
+from launcher.process.rng import get_generator_state, is_generator, rng_state
 from launcher.proof.diff import GRADIENTS, LOSS, RANDOM, SAMPLES, USER_PARTS, WEIGHTS
 from launcher.resume.unstored import roots, stored_in_model
 from launcher.strategies.checksum import checksum
@@ -43,7 +40,7 @@ class TraceHook(BaseHook):
         self._line: dict[str, Any] = {}
 
     def on_ready(self, trainer: TrainerView) -> None:
-        self._write(trainer, {USER_PARTS: parts_of(trainer)})
+        self._write(trainer, {USER_PARTS: user_parts(trainer)})
 
     def on_before_step(self, trainer: TrainerView) -> None:
         self._line = {
@@ -70,26 +67,21 @@ class TraceHook(BaseHook):
         self._write(trainer, self._line)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        self._write(trainer, {USER_PARTS: parts_of(trainer)})
+        self._write(trainer, {USER_PARTS: user_parts(trainer)})
 
     def _write(self, trainer: TrainerView, line: dict[str, object]) -> None:
         with open(self.folder / f"rank-{trainer.strategy.ranks.rank}.jsonl", "a") as file:
             file.write(json.dumps({"step": trainer.step, **line}) + "\n")
 
 
-def parts_of(trainer: TrainerView) -> dict[str, str]:
+def user_parts(trainer: TrainerView) -> dict[str, str]:
     """Describe the state of what a user writes, by path, without the tensors of a checkpoint."""
-    walk, stored = Walk(max_objects=sys.maxsize, max_seconds=math.inf), stored_in_model(trainer)
+    stored = stored_in_model(trainer)
     return {
-        leaf.path: plain(leaf.value)
-        for leaf in walk.leaves(roots(trainer))
-        if not stored.has(leaf) and not _is_spelled_out(leaf.value)
+        place.path: plain(place.value)
+        for place in reach(roots(trainer), parts_of)
+        if is_leaf(place.value) and not (stored.has(place) or is_named(place.value))
     }
-
-
-def _is_spelled_out(value: object) -> bool:
-    """Return whether the values of a dict are described on their own."""
-    return isinstance(value, dict) and all(has_own_leaf(value, *item) for item in value.items())
 
 
 def plain(value: Any) -> str:
@@ -105,8 +97,8 @@ def _text(value: object, depth: int = 0) -> str:
         return f"tensor {list(value.shape)} {int(checksum([value])) % 2**64:016x}"
     if isinstance(value, np.ndarray) and value.dtype != object:
         return f"array {list(value.shape)} {_digest(value.tobytes())}"
-    if isinstance(value, GENERATORS):
-        return f"generator {_text(_state_of(value), depth + 1)}"
+    if is_generator(value):
+        return f"generator {_text(get_generator_state(value), depth + 1)}"
     if depth > DEPTH:
         return type(value).__name__
     if isinstance(value, Mapping):
@@ -117,18 +109,8 @@ def _text(value: object, depth: int = 0) -> str:
     if isinstance(value, list | tuple | deque):
         return f"[{', '.join(_text(item, depth + 1) for item in value)}]"
     if is_iterator(value):
-        return repr(mark(value))
+        return repr(iterator_parts(value))
     return repr(value) if isinstance(value, VALUES) else type(value).__name__
-
-
-def _state_of(generator: Any) -> object:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, random.Random):
-        return _digest(repr(generator.getstate()).encode())
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.get_state(legacy=False)
 
 
 def _digest(content: bytes) -> str:

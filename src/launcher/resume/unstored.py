@@ -5,19 +5,18 @@ The objects of a user are walked through before the first step, at the first sav
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from launcher.optim.arguments import has_own_state_dict
-from launcher.process.object_marks import Looks, Restored, address
+from launcher.process.object_marks import MAX_LOOKS, Looks, Restored, address
 from launcher.process.object_walk import is_of_launcher
 from launcher.resume.trainer import Resumable, name_by_class
 from launcher.rundir.record_format import UnstoredData
 from launcher.strategies.weights import EXTRA, unwrap
 
-MAX_LOOKS = 3
 MAX_PATHS = 5
 PAGE = "docs/reproducibility.md"
 NO_WORKERS = (
@@ -31,72 +30,61 @@ class Unstored:
 
     def __init__(self) -> None:
         self.looks = Looks()
-        self.of_others: list[str] = []
-        """Losses that other ranks and workers have found."""
 
     def begin(self, trainer: Resumable) -> None:
         """Look before the first step, once everything is restored."""
-        restored = stored_in_model(trainer)
-        self.looks.look(roots(trainer), restored, trainer.state.epoch)
+        self.looks.look(roots(trainer), stored_in_model(trainer), trainer.state.epoch)
         loader = trainer.data_loader
         if not is_of_launcher(loader) and getattr(loader, "num_workers", None):
             trainer.logger.info(NO_WORKERS)
 
     def look(
         self, trainer: Resumable, tensors: Mapping[str, torch.Tensor], hooks: Mapping[str, object]
-    ) -> list[str]:
-        """Look at a save, and return what is lost and was not reported before, as texts.
+    ) -> dict[str, str]:
+        """Look at a save, and return what is lost and was not reported before, by path.
 
         Args:
             trainer: the trainer.
             tensors: what the checkpoint has.
             hooks: the stored state of each hook, by its name.
         """
-        lost: list[str] = []
+        lost: dict[str, str] = {}
         if 0 < self.looks.count < MAX_LOOKS:
             restored = restored_by(trainer, tensors, hooks)
-            changes = self.looks.look(roots(trainer), restored, trainer.state.epoch)
-            lost = list(map(str, changes))
-        return lost + self.add(getattr(trainer.source, "lost_in_workers", ()))
+            lost = self.looks.look(roots(trainer), restored, trainer.state.epoch)
+        return lost | self.add(getattr(trainer.source, "lost_in_workers", {}))
 
     def data(self) -> UnstoredData:
         """Return the entry of run.json."""
-        return {
-            "lost": [*map(str, self.looks.lost.values()), *self.of_others],
-            "changed": sorted(self.looks.changed),
-            "is_cut": self.looks.is_cut,
-        }
+        looks = self.looks
+        lost, changed = list(looks.lost.values()), sorted(looks.changed)
+        return {"lost": lost, "changed": changed, "is_cut": looks.is_cut}
 
-    def add(self, texts: Iterable[str]) -> list[str]:
+    def add(self, lost: Mapping[str, str]) -> dict[str, str]:
         """Add what other processes have found, and return what is new."""
-        known = {path_of(text) for text in self.data()["lost"]}
-        new = list({path_of(text): text for text in texts if path_of(text) not in known}.values())
-        self.of_others += new
+        new = {path: text for path, text in lost.items() if path not in self.looks.lost}
+        self.looks.lost |= new
         return new
-
-
-def path_of(text: str) -> str:
-    return text.partition(" ")[0]
 
 
 def roots(trainer: Resumable) -> dict[str, object]:
     """Return the objects of a user, each by the key of the configuration that names it."""
-    loader: Any = trainer.data_loader
-    found: dict[str, object] = {}
+    loader = trainer.data_loader
+    data: dict[str, object] = {"data_loader": loader}
     if is_of_launcher(loader):
-        data = trainer.context.data
-        found["data"] = None if is_of_launcher(data) else data
-        found["data.dataset"] = getattr(loader, "dataset", None)
-        found["data.collate_fn"] = getattr(loader, "collate", None)
-    else:
-        found["data_loader"] = loader
-    found |= {"model": unwrap(trainer.model), "optimizer": trainer.optimizer}
-    found["scheduler"] = trainer.lr_scheduler
-    for name, hook in name_by_class(trainer.hooks):
-        if not is_of_launcher(hook):
-            found[f"hooks.{name}"] = hook
-    found["trainer"] = trainer.own_attributes()
-    return {name: part for name, part in found.items() if part is not None}
+        data = {"data": trainer.context.data}
+        data["data.dataset"] = getattr(loader, "dataset", None)
+        data["data.collate_fn"] = getattr(loader, "collate", None)
+    names = trainer.context.hook_names
+    hooks = {names.get(id(h), f"hooks.{name}"): h for name, h in name_by_class(trainer.hooks)}
+    return {
+        **data,
+        "model": unwrap(trainer.model),
+        "optimizer": trainer.optimizer,
+        "scheduler": trainer.lr_scheduler,
+        **hooks,
+        "trainer": trainer.own_attributes(),
+    }
 
 
 def restored_by(

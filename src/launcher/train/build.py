@@ -95,7 +95,8 @@ def build_trainer(
     if to_train:
         _check_validation(plain, data)
     schedule: Any = (plain.get("scheduler") or None) if to_train else None
-    hooks = [*(extra_hooks or []), *_hooks(config, schedule)]
+    hooks, names = _hooks(config, schedule)
+    hooks = [*(extra_hooks or []), *hooks]
     loader = _train_loader(data, strategy) if has_loader else None
     if loader is not None:
         if isinstance(loader.dataset, Mixture):
@@ -115,7 +116,7 @@ def build_trainer(
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
         data_loader=() if loader is None else loader,
         hooks=hooks,
-        context=_context(config, data, strategy, loader, texts),
+        context=replace(_context(config, data, strategy, loader, texts), hook_names=names),
         precision=precision,
         settings=settings if to_train else replace(settings, max_steps=1),
         workspace=folder.path,
@@ -381,14 +382,21 @@ def _settings_that_train(config: RunConfig, data: Any, loader: Any) -> Tree | No
     return comparable(entry[1], plain, plain["trainer"]["max_steps"], counts_workers)
 
 
-def _hooks(config: RunConfig, schedule: Node | None) -> list[BaseHook]:
-    """Build the configured hooks, those that write metrics and media, and those that keys need."""
+def _hooks(config: RunConfig, schedule: Node | None) -> tuple[list[BaseHook], dict[int, str]]:
+    """Build the configured hooks, those that write metrics and media, and those that keys need.
+
+    Returns:
+        The hooks, and the keys of the configured ones by their ids.
+    """
     hooks, others = list[BaseHook](), list[BaseHook]()
+    names: dict[int, str] = {}
     for group, made in (("hooks", hooks), ("tracker", others)):
         for name, node in (config.plain.get(group) or {}).items():
             if node is not None and not is_tracker(node):
-                made.append(instantiate(node, f"{group}.{name}"))
-                check_hook(made[-1], f"{group}.{name}")
+                hook = instantiate(node, f"{group}.{name}")
+                check_hook(hook, f"{group}.{name}")
+                made.append(hook)
+                names[id(hook)] = f"{group}.{name}"
     jsonl = JsonlHook()
     # A tracker reads the media of a step once it sees the line of a later step.
     hooks += [
@@ -403,4 +411,4 @@ def _hooks(config: RunConfig, schedule: Node | None) -> list[BaseHook]:
         hooks.append(
             MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto")))
         )
-    return hooks
+    return hooks, names

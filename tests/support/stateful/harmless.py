@@ -114,6 +114,20 @@ def list_of_parameters() -> Parts:
 
 
 @harmless
+def views_of_parameters() -> Parts:
+    class Penalised(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.views = [p.detach().view(-1) for p in self.parameters()]
+
+        def forward(self, batch: Any) -> Any:
+            loss, records = super().forward(batch)
+            return loss * (1 + sum(view.square().sum() for view in self.views)), records
+
+    return Parts(model=Penalised())
+
+
+@harmless
 def mask_that_is_made_once() -> Parts:
     class Masked(Net):
         def __init__(self) -> None:
@@ -453,6 +467,19 @@ def collate_object() -> Parts:
         def __call__(self, samples: list[Any]) -> Any:
             x, y = default_collate(samples)
             return self.scale * x, y
+
+    return Parts(collate_fn=Collate())
+
+
+@harmless
+def collate_with_a_generator_of_the_system() -> Parts:
+    class Collate:
+        def __init__(self) -> None:
+            self.random = random.SystemRandom()
+
+        def __call__(self, samples: list[Any]) -> Any:
+            self.random.random()
+            return default_collate(samples)
 
     return Parts(collate_fn=Collate())
 

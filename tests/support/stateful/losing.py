@@ -733,6 +733,16 @@ def criterion_module_with_a_count() -> Parts:
     return Parts(model=Net(Ramp()))
 
 
+@losing("model.criterion.calls")
+def criterion_function_with_an_attribute() -> Parts:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        loss.calls += 1  # type: ignore[attr-defined]
+        return nn.functional.mse_loss(output, target) * loss.calls  # type: ignore[attr-defined]
+
+    loss.calls = 0  # type: ignore[attr-defined]
+    return Parts(model=Net(loss))
+
+
 @losing("model.first._forward_hooks.0.calls")
 def forward_hook_of_a_module() -> Parts:
     class Scale:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from launcher.proof.trace import parts_of, plain
+from launcher.proof.trace import plain, user_parts
 
 
 def test_texts_of_values_are_equal_for_equal_values_alone():
@@ -27,7 +27,7 @@ def test_attributes_of_a_sharded_module_are_those_of_its_author():
         hooks=[], data_loader=None, model=Own(), optimizer=None, lr_scheduler=None
     )
     trainer.own_attributes = dict
-    assert parts_of(trainer) == {
+    assert user_parts(trainer) == {
         "model.count": "3",
         "model._Own__own": "4",
     }

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.process.object_marks import Looks, Restored
-from launcher.process.object_walk import Walk
+from launcher.process.object_marks import MAX_OBJECTS, Looks, Restored
+from launcher.process.object_walk import parts_of, reach
 from launcher.resume.unstored import MAX_PATHS, message
 from support.stateful import CASES, STOPS, Case
 from support.stateful.product import train
@@ -80,7 +80,7 @@ def test_no_code_of_an_object_is_called():
     looks.look({"part": holder}, Restored())
     parts.trap.__dict__["count"] = 4
     changes = looks.look({"part": holder}, Restored())
-    assert list(map(str, changes)) == ["part.trap.count (3 -> 4)"]
+    assert list(changes.values()) == ["part.trap.count (3 -> 4)"]
 
 
 def test_nothing_of_an_object_changes():
@@ -94,24 +94,28 @@ def test_nothing_of_an_object_changes():
 
 def test_a_walk_is_bounded_and_says_so():
     chain, now = Holder(None), [0.0]
-    for _ in range(500):
+    for _ in range(MAX_OBJECTS):
         chain = Holder(chain)
 
     def clock() -> float:
         now[0] += 0.01
         return now[0]
 
-    for walk in (Walk(max_objects=100), Walk(clock=clock, max_seconds=0.05)):
-        leaves = list(walk.leaves({"part": chain}))
-        assert walk.is_cut and len(leaves) < 500
-    whole = Walk(max_seconds=float("inf"))
-    assert len(list(whole.leaves({"part": chain}))) == 1 and not whole.is_cut
+    for looks in (Looks(lambda: 0.0), Looks(clock)):
+        looks.look({"part": chain}, Restored())
+        assert looks.is_cut
+        looks.look({"part": Holder(3)}, Restored())
+        # It may have been there before.
+        assert not looks.changed
+    looks = Looks(lambda: 0.0)
+    looks.look({"part": chain.value.value}, Restored())
+    assert not looks.is_cut
 
 
 def test_data_are_not_copied():
-    data = SimpleNamespace(rows=np.zeros((10_000, 100)))
-    leaves = {leaf.path: leaf.value for leaf in Walk().leaves({"part": Holder(data.rows)})}
-    assert leaves["part.value"] is data.rows
+    rows = np.zeros((10_000, 100))
+    values = {place.path: place.value for place in reach({"part": Holder(rows)}, parts_of)}
+    assert values["part.value"] is rows
 
 
 def changes_of(*values: Any) -> list[list[str]]:
@@ -120,7 +124,7 @@ def changes_of(*values: Any) -> list[list[str]]:
     found = []
     for value in values:
         holder.value = value
-        found.append([str(change) for change in looks.look({"part": holder}, Restored())])
+        found.append(list(looks.look({"part": holder}, Restored()).values()))
     return found[1:]
 
 
@@ -156,7 +160,7 @@ def test_a_state_may_have_entries_that_equal_nothing(entry):
     looks.look({"part": holder}, restored)
     holder.value = np.zeros(3)
     changes = looks.look({"part": holder}, restored)
-    assert list(map(str, changes)) == ["part.value"]
+    assert list(changes) == ["part.value"]
 
 
 def test_a_message_names_at_most_five_paths():
