@@ -7,22 +7,19 @@ steps read and compute is compared bitwise. No run is written.
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from launcher.errors import REJECTED, ConfigError
-from launcher.process.argument_parser import Parser, path_argument
+from launcher.process import signals
+from launcher.process.argument_parser import Parser
 from launcher.proof import commits
 from launcher.proof.code_copy import Code, copy_commit, working_tree
 from launcher.proof.guard_bisect import GuardBisect
 from launcher.proof.guard_file import FILE, STEPS, EqualPresets, read_file
 from launcher.proof.guard_lock import LOCK, GuardLock
-from launcher.proof.side import NotTrained, Preset, new_folder, stop_all, train
-from launcher.proof.two_codes import DIFFERENT, IDENTICAL, Verdict, compare_codes
-
-INTERRUPTED = 130
+from launcher.proof.side import Preset, new_folder, stop_all, train
+from launcher.proof.two_codes import DIFFERENT, IDENTICAL, Verdict, compare_codes, judge_all
 
 
 def build_parser() -> Parser:
@@ -41,7 +38,6 @@ def build_parser() -> Parser:
         "REF",
         "the other commit (default: the last one in common with the default branch)",
     )
-    parser.argument("--config-dir -cd", "DIR", "a folder of options", type=path_argument)
     parser.argument("--parallel", "N", "presets at a time (default: 1)", type=int, default=1)
     parser.flag("--write", f"write the digest of each preset to {LOCK}")
     parser.flag("--locked", f"compare with {LOCK} in place of another commit")
@@ -55,21 +51,30 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # A signal stops the trainings, and what is done between them is short. So no signal interrupts
+    # the removal of the folder, or comes between the start of a training and the note of it.
+    before = signals.install()
+    signals.on_first(lambda _: stop_all())
+    guard: Guard | None = None
+    code = REJECTED
     try:
         arguments = build_parser().parse_intermixed_args(argv)
         _check(arguments)
         with tempfile.TemporaryDirectory(prefix="launcher-guard-") as folder:
-            return Guard(arguments, Path(folder)).run()
-    except ConfigError as error:
-        print(*error.messages, sep="\n", file=sys.stderr)
-        return REJECTED
-    except commits.Interrupted as reached:
-        rest = f"--bisect {reached.good[:12]} {reached.bad[:12]}"
-        print(f"Interrupted; nothing is left behind. To go on: {rest}", file=sys.stderr)
-        return INTERRUPTED
-    except KeyboardInterrupt:
-        print("Interrupted; nothing is left behind.", file=sys.stderr)
-        return INTERRUPTED
+            guard = Guard(arguments, Path(folder))
+            code = guard.run()
+    # An error may be the signal's, such as that of a git that it has ended.
+    except (ConfigError, KeyboardInterrupt) as error:
+        if not signals.first_signal():
+            print(*getattr(error, "messages", ()), sep="\n", file=sys.stderr)
+    finally:
+        signals.restore(before)
+    if not (signum := signals.first_signal()):
+        return code
+    reached = guard.bisection.reached if guard is not None and guard.bisection is not None else None
+    rest = f" To go on: --bisect {reached[0][:12]} {reached[1][:12]}" if reached else ""
+    print(f"Interrupted; nothing is left behind.{rest}", file=sys.stderr)
+    return 128 + signum
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -97,88 +102,71 @@ class Guard:
 
     def __init__(self, arguments: argparse.Namespace, root: Path):
         self.arguments, self.root = arguments, root
-        self.presets: tuple[Preset, ...]
-        self.equal: tuple[EqualPresets, ...] = ()
-        if arguments.overrides:
-            steps = arguments.steps or STEPS
-            words = tuple(arguments.overrides)
-            self.presets = (Preset(" ".join(words), words, steps, arguments.config_dir),)
+        self.bisection: GuardBisect | None = None
+        words, steps = tuple(arguments.overrides), arguments.steps
+        self.equal: list[EqualPresets] = []
+        if words:
+            self.presets = [Preset(" ".join(words), words, steps or STEPS)]
         else:
-            file = read_file(arguments.steps, arguments.config_dir)
-            self.presets, self.equal = file.presets, file.equal
+            self.presets, self.equal = read_file(steps)
 
     def run(self) -> int:
         """Do what the options say; return the exit code."""
         if self.arguments.write or self.arguments.locked:
             lock = GuardLock(self.root, self.arguments.write)
-            verdicts = list(self._each(lock.judge))
+            codes = [verdict.code for verdict in self._print(judge_all(lock.judge, self.presets))]
             if self.arguments.write:
                 lock.write()
-            return _worst(verdict.code for verdict in verdicts)
+            return _worst(codes)
         here = working_tree()
         if self.arguments.bisect:
-            bisection = GuardBisect(here, self.arguments.bisect, self.root)
-            # In this thread, so that an interruption knows how far it was.
-            return _worst(self._print(bisection.find(preset)) for preset in self.presets)
+            self.bisection = GuardBisect(here, self.arguments.bisect, self.root)
+            found = judge_all(self.bisection.find, self.presets)
+            return _worst(verdict.code for verdict in self._print(found))
         return self._compare(here)
 
     def _compare(self, here: Code) -> int:
         """Compare with the other commit, and presets with each other; return the exit code."""
         base = commits.base_or(here.root, self.arguments.against, "--against")
         name = commits.describe(here.root, base)
-        if not commits.is_equal_tree(here.root, base):
+        if commits.is_equal_tree(here.root, base):
+            print(f"Nothing to compare: the tracked files equal {name}.", flush=True)
+            if not self.equal:
+                return IDENTICAL
+            old = None
+        else:
             print(f"Against {name}.", file=sys.stderr, flush=True)
             old = copy_commit(here, base, self.root / "base")
-            verdicts = list(self._each(lambda preset: compare_codes(old, here, preset, self.root)))
-        else:
-            print(f"Nothing to compare: the tracked files equal {name}.", flush=True)
-            judge = partial(self._train, here)
-            verdicts = list(self._each(judge)) if self.equal else []
-        codes = [verdict.code for verdict in verdicts]
-        codes += [self._agree(equal, verdicts) for equal in self.equal]
-        return _worst(codes)
 
-    def _train(self, here: Code, preset: Preset) -> Verdict:
-        """Train a preset with the code here, to compare it with other presets."""
-        try:
+        def judge(preset: Preset) -> Verdict:
+            if old is not None:
+                return compare_codes(old, here, preset, self.root)
             side = train(here, preset, new_folder(self.root))
-        except NotTrained as error:
-            return Verdict(preset, f"cannot be trained: {error}", REJECTED)
-        return Verdict(preset, f"trained {side.end} steps.", IDENTICAL, side)
+            return Verdict(preset, f"trained {side.end} steps.", IDENTICAL, side)
 
-    def _each(self, judge: Callable[[Preset], Verdict]) -> Iterator[Verdict]:
-        """Judge the presets, some at a time, and print a line for each in their order."""
-        with ThreadPoolExecutor(self.arguments.parallel) as pool:
-            try:
-                for verdict in pool.map(judge, self.presets):
-                    self._print(verdict)
-                    yield verdict
-            except KeyboardInterrupt:
-                pool.shutdown(wait=False, cancel_futures=True)
-                stop_all()
-                raise
+        verdicts = list(self._print(judge_all(judge, self.presets, self.arguments.parallel)))
+        codes = [verdict.code for verdict in verdicts]
+        return _worst([*codes, *(self._agree(equal, verdicts) for equal in self.equal)])
 
-    def _print(self, verdict: Verdict) -> int:
-        """Print what is found about a preset; return the exit code."""
-        print(f"{verdict.preset.name}: {verdict.text}", flush=True)
-        for line in verdict.details:
-            print(f"  {line}", flush=True)
-        return verdict.code
+    def _print(self, verdicts: Iterator[Verdict]) -> Iterator[Verdict]:
+        """Print a line for each preset, as soon as it is known."""
+        for verdict in verdicts:
+            print(f"{verdict.preset.name}: {verdict.text}", flush=True)
+            for line in verdict.details:
+                print(f"  {line}", flush=True)
+            yield verdict
 
     def _agree(self, equal: EqualPresets, verdicts: Sequence[Verdict]) -> int:
         """Compare presets with each other; print a line, and return the exit code."""
-        from launcher.proof.equal_presets import disagreement  # late: torch
-
         sides = {verdict.preset.name: verdict.side for verdict in verdicts}
         chosen = [side for name in equal.names if (side := sides[name]) is not None]
         names = ", ".join(equal.names)
         if len(chosen) < len(equal.names):
             print(f"{names}: not compared, since one of them was not trained.")
             return REJECTED
-        problem = disagreement(equal, chosen)
+        problem = equal.disagreement(chosen)
         how = "equal" if equal.close is None else f"close ({equal.close:g})"
-        text = problem or f"{how}."
-        print(f"{names}: {text}", flush=True)
+        print(f"{names}: {problem or f'{how}.'}", flush=True)
         return DIFFERENT if problem else IDENTICAL
 
 

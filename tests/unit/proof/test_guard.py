@@ -51,7 +51,7 @@ def test_a_bad_file_is_one_message(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "guard.yaml").write_text(text)
     with pytest.raises(ConfigError) as error:
-        read_file(None, None)
+        read_file(None)
     assert message in str(error.value) and str(error.value).startswith("guard.yaml: ")
 
 
@@ -62,19 +62,19 @@ def test_presets_and_those_that_must_agree_are_read(tmp_path, monkeypatch):
         "presets: {a: [model=mlp, seed=1], b: []}\n"
         "equal: [[a, b], {presets: [b, a], close: 1e-6}]\n"
     )
-    file = read_file(None, None)
-    assert [(preset.name, preset.overrides, preset.steps) for preset in file.presets] == [
+    presets, equal = read_file(None)
+    assert [(preset.name, preset.overrides, preset.steps) for preset in presets] == [
         ("a", ("model=mlp", "seed=1"), 5),
         ("b", (), 5),
     ]
-    assert file.equal == (EqualPresets(("a", "b")), EqualPresets(("b", "a"), 1e-6))
-    assert read_file(7, None).presets[0].steps == 7
+    assert equal == [EqualPresets(("a", "b")), EqualPresets(("b", "a"), 1e-6)]
+    assert read_file(7)[0][0].steps == 7
 
 
 def test_presets_train_on_the_cpu_unless_they_choose_a_device(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "guard.yaml").write_text("presets: {a: [seed=1], b: [device=cuda]}\n")
-    typed = [preset.typed() for preset in read_file(None, None).presets]
+    typed = [preset.typed() for preset in read_file(None)[0]]
     assert typed == [["seed=1", "device=cpu"], ["device=cuda"]]
 
 
