@@ -16,6 +16,7 @@ from launcher.config.options import own_folder
 from launcher.errors import REJECTED
 from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.plural import plural
+from launcher.process.waits import wait_for_future
 from launcher.proof import guard_job
 from launcher.proof.code_copy import Code
 from launcher.proof.scratch_run import LAST_LINES, LOG_PREFIX, without_job
@@ -184,7 +185,8 @@ def in_threads(judge: Callable[[Preset], T], presets: Iterable[Preset], count: i
     """
     with ThreadPoolExecutor(count) as pool:
         try:
-            yield from pool.map(judge, presets)
+            for future in [pool.submit(judge, preset) for preset in presets]:
+                yield wait_for_future(future)
         except BaseException:
             stop_all()
             pool.shutdown(cancel_futures=True)
