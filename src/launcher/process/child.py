@@ -10,6 +10,7 @@ from typing import Any
 from launcher.process import signals
 from launcher.process.files import open_file
 from launcher.process.process_id import PARENT
+from launcher.process.waits import wait_for_process
 
 TAIL_BYTES = 1 << 16
 """Bytes at the end of a log that are searched for its last lines."""
@@ -52,7 +53,7 @@ def run_to_end(command: Sequence[str]) -> int:
         for signum in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        code = process.wait()
+        code = wait_for_process(process)
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

@@ -18,6 +18,7 @@ from launcher.errors import REJECTED, ConfigError
 from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.files import expand
 from launcher.process.process_id import RANK_VARIABLES
+from launcher.process.waits import wait_for_process
 from launcher.rundir.folder import RunFolder, checkpoint_of, step_name, weights_source
 
 CONTINUED_FILES = ("metrics.jsonl", "media.jsonl")
@@ -169,7 +170,7 @@ def run_job(file: Path, log: Path) -> int:
     log.unlink(missing_ok=True)
     process = start_child([*ENTRY, "job", str(file)], log, env)
     try:
-        return process.wait()
+        return wait_for_process(process)
     finally:
         process.terminate()
         process.wait()

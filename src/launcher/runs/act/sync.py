@@ -21,6 +21,7 @@ from launcher.config.tree import Node
 from launcher.config.trust import check_code
 from launcher.errors import ConfigError, config_error
 from launcher.process.argument_parser import Parser
+from launcher.process.waits import wait_for_future
 from launcher.rundir.lock_holder import read_holder
 from launcher.runs.act.repeat_command import add_trust, check_overrides, select_runs
 from launcher.runs.find_runs import RUN_HELP, find_runs
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     with ThreadPoolExecutor(len(work) if arguments.follow else 1) as pool:
         futures = [pool.submit(sync, *item, arguments.follow, stop) for item in work]
         try:
-            results = [future.result() for future in futures]
+            results = [wait_for_future(future) for future in futures]
         except BaseException:
             stop.set()
             raise
