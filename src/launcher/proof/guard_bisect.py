@@ -22,20 +22,19 @@ class GuardBisect:
 
     def __init__(self, here: Code, names: list[str], root: Path):
         self.here, self.root = here, root
-        self.good = commits.resolve(here.root, names[0], "--bisect")
-        self.bad = commits.resolve(here.root, [*names, "HEAD"][1], "--bisect")
-        self.reached = self.good, self.bad
-        if not commits.is_ancestor(here.root, self.good, self.bad):
+        self.good, self.bad = (
+            commits.resolve(here.root, name, "--bisect") for name in [*names, "HEAD"][:2]
+        )
+        if len(names) > 2 or not commits.is_ancestor(here.root, self.good, self.bad):
             raise ConfigError(
-                f"--bisect: {self.good[:12]} is not a commit before {self.bad[:12]};"
-                " name the good commit first."
+                f"--bisect {' '.join(names)}: takes a good commit, and perhaps a later bad one;"
+                " overrides come before it."
             )
 
     def find(self, preset: Preset) -> Verdict:
         """Find the first commit that trains a preset otherwise than the good one."""
-        self.reached = self.good, self.bad
         sides: dict[str, Side] = {}
-        for commit in self.reached:
+        for commit in (self.good, self.bad):
             if self._train(preset, commit, sides) is None:
                 text = f"{self._name(commit)} does not train it; name another commit."
                 return Verdict(preset, text, REJECTED)
@@ -49,12 +48,17 @@ class GuardBisect:
             if side is None:
                 return None
             found = first_difference(expected, side) is None
-            good, bad = self.reached
-            self.reached = (commit, bad) if found else (good, commit)
+            reached["good" if found else "bad"] = commit
             self._report("equal" if found else "differs", commit)
             return found
 
-        first, untrained = commits.bisect(self.here.root, self.good, self.bad, is_equal)
+        reached = {"good": self.good, "bad": self.bad}
+        try:
+            first, untrained = commits.bisect(self.here.root, self.good, self.bad, is_equal)
+        except KeyboardInterrupt:
+            rest = f"--bisect {reached['good'][:12]} {reached['bad'][:12]}"
+            print(f"To go on: {rest}", file=sys.stderr, flush=True)
+            raise
         if first is None:
             names = "; ".join(self._name(commit) for commit in untrained)
             return Verdict(preset, f"not found, since these do not train it: {names}.", REJECTED)

@@ -64,6 +64,12 @@ def judge_all(
     return in_threads(judged, presets, count)
 
 
+def train_only(here: Code, preset: Preset, root: Path) -> Verdict:
+    """Train a preset with the code here, to compare it with other presets."""
+    side = train(here, preset, new_folder(root))
+    return Verdict(preset, f"trained {plural(side.end, 'step')}.", IDENTICAL, side)
+
+
 def compare_codes(old: Code, new: Code, preset: Preset, root: Path) -> Verdict:
     """Train a preset with both codes, in folders below `root`, and compare what they compute."""
     here = train(new, preset, new_folder(root))

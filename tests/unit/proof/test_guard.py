@@ -11,11 +11,10 @@ from support.git import commit, git
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a=1", "--steps", "0"], "--steps=0: must be at least 1."),
-        (["a=1", "--parallel", "-1"], "--parallel=-1: must be at least 1."),
-        (["a=1", "--write", "--locked"], "--write and --locked exclude each other."),
-        (["a=1", "--against", "x", "--bisect", "y"], "--against and --bisect exclude each other."),
-        (["a=1", "--bisect", "a", "b", "c"], "takes a good commit, and perhaps a bad one"),
+        (["a=1", "--steps", "0"], "argument --steps: 0 is less than 1"),
+        (["a=1", "--parallel=-1"], "argument --parallel: -1 is less than 1"),
+        (["a=1", "--write", "--locked"], "argument --locked: not allowed with argument --write"),
+        (["a=1", "--against", "x", "--bisect", "y"], "--bisect: not allowed with argument --ag"),
         (["--other"], "unrecognized arguments: --other"),
         ([], "there is no guard.yaml here; name a preset"),
         (["a=1"], "the current folder is not in a git repository"),
@@ -87,5 +86,7 @@ def test_equal_trees_are_not_trained(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("Nothing to compare: the tracked files equal ")
     assert main(["model=mlp", "--against", "v9"]) == 2
     assert "--against=v9: there is no such commit" in capsys.readouterr().err
-    assert main(["model=mlp", "--bisect", "HEAD", "HEAD~1"]) == 2
-    assert "name the good commit first" in capsys.readouterr().err
+    for names in (("HEAD", "HEAD~1"), ("HEAD~1", "HEAD", "HEAD")):
+        assert main(["model=mlp", "--bisect", *names]) == 2
+        text = "takes a good commit, and perhaps a later bad one; overrides come before it."
+        assert f"--bisect {' '.join(names)}: {text}" in capsys.readouterr().err
