@@ -150,24 +150,47 @@ def test_what_is_absent_at_the_other_commit_is_said(project):
     assert code == 2 and "cannot be trained with the working tree: experiment=none: " in lines[0]
 
 
-@pytest.mark.parametrize("words", [(), ("--bisect", "HEAD~1"), ("--write",)])
-def test_ctrl_c_leaves_nothing_behind(project, words):
+AGAINST = ("--against", "HEAD~2")
+SMALL = "experiment=small"
+
+
+@pytest.mark.parametrize(
+    ("words", "until", "signums"),
+    [
+        # The copy, the first training, and several of them.
+        ((SMALL, *AGAINST), "Against", (signal.SIGINT,)),
+        ((SMALL, *AGAINST), "with the working tree", (signal.SIGINT, signal.SIGINT)),
+        ((SMALL, *AGAINST), "with the working tree", (signal.SIGTERM,)),
+        (("--parallel", "2", *AGAINST), "two: 20 steps with", (signal.SIGINT, signal.SIGTERM)),
+        # The second training, since only the other commit's code sleeps.
+        ((SMALL, "--against", "HEAD"), "with {head}", (signal.SIGINT,)),
+        ((SMALL, "--bisect", "HEAD~1"), " with ", (signal.SIGINT,)),
+        ((SMALL, "--write"), " with ", (signal.SIGINT,)),
+    ],
+)
+def test_a_signal_leaves_nothing_behind(project, words, until, signums):
+    presets = f"presets: {{one: [{SMALL}], two: [{SMALL}, seed=1]}}\n"
+    (project / "guard.yaml").write_text(presets)
+    before = (project / "small/data.py").read_text()
     replace(project / "small/data.py", "torch.stack", "__import__('time').sleep(60) or torch.stack")
     commit(project)
     git(project, "commit", "-q", "--allow-empty", "-m", "nothing")
-    against = () if words else ("--against", "HEAD~2")
-    process = start(
-        project, "experiment=small", *words, *against, stderr=subprocess.PIPE, trainings=2
-    )
+    if "{head}" in until:
+        (project / "small/data.py").write_text(before)
+    until = until.format(head=git(project, "rev-parse", "HEAD").decode()[:12])
+    status = git(project, "status", "--porcelain")
+    process = start(project, *words, stderr=subprocess.PIPE)
     line = ""
-    while " with " not in line:
+    while until not in line:
         line = process.stderr.readline()
         assert line
-    process.send_signal(signal.SIGINT)
+    for signum in signums:
+        process.send_signal(signum)
     _, err = process.communicate(timeout=100)
-    assert process.returncode == 130 and "Interrupted; nothing is left behind." in err, err
+    assert "Interrupted; nothing is left behind." in err and "Traceback" not in err, err
+    assert process.returncode in {128 + signum for signum in signums}
     assert not list((project.parent / "scratch").glob("launcher-*"))
-    assert git(project, "status", "--porcelain") == b""
+    assert git(project, "status", "--porcelain") == status
 
 
 TRAINER = """
