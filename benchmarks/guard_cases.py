@@ -1,7 +1,7 @@
 """Planted numeric changes that `python -m launcher.guard` must find, and refactors it must pass.
 
     python -m benchmarks guard_cases                 # 12 changes, each hidden among 16 commits
-    python -m benchmarks guard_cases --history       # refactors: commits of this repository
+    python -m benchmarks guard_cases --refactors     # 30 refactors, each against the one before
     python -m benchmarks guard_cases --cost          # CPU seconds of an equal comparison
 
 A change is found if a bisection names its commit, and the first difference that it makes. A table
@@ -13,32 +13,17 @@ import contextlib
 import io
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.guard_refactors import REFACTORS, apply, replace
 from benchmarks.measure import ROOT
-from launcher.proof.code_copy import Code, copy_commit, working_tree
 from launcher.proof.guard import main as guard
-from launcher.proof.side import NotTrained, Preset, Side, new_folder, train
 
 COMMITS = 16
-OWN_FILES = ("guard_job.py", "guard_trace.py")
-HISTORY = """
-2e21c3a5 48da8a3e e1163127 8d00c8fa 9f754f57 0c642392 1acb78b5 d63bd3c7 3f783724
-41b80f71 aaea719e 6dc8d0c1 7dd7e6b8 2e707fef 89a08ce2 1055830a 65ee1e35 f24c4d03
-8bf1ec9e f7cb5db7 37363c3a e0b561a3 f7c1963b cf373267 b714e938 7dfeccd9 d6f0c0c7
-2653da1b fc0c14b6 ec918e32 aae9d6e1 ca612ade ed6b1feb 65e2784c 5509ea3e 57b606ca
-"""
-"""Commits of this repository that changed its source and no number of the presets."""
-PRESETS = {
-    "mlp": ("model=mlp", "data=digits", "model.hidden_dim=32"),
-    "gpt": ("model=gpt", "data=synthetic", "model.dim=32", "data.seq_len=16", "data.batch_size=8"),
-}
-
 FILES = {
     "small/__init__.py": "",
     "small/model.py": """
@@ -249,56 +234,40 @@ CHANGES = (
     ),
 )
 
-REFACTORS = (
-    (
-        "small/model.py",
-        "hidden = self.act(self.first(points))",
-        "hidden = self.first(points)\n        hidden = self.act(hidden)",
-    ),
-    ("small/model.py", "self.scale = width**-0.5", "self.scale = pow(width, -0.5)"),
-    ("small/data.py", "point = torch.sin(", "value = torch.sin("),
-    ("small/data.py", "return point, ", "point = value\n        return point, "),
-    ("small/model.py", "self.first", "self.entry"),
-    ("small/hook.py", "weight in trainer", "weight in  trainer"),
-    ("small/data.py", "[label for _, label in samples]", "[sample[1] for sample in samples]"),
-)
-"""Edits without an effect on a number: files, texts, and what replaces them."""
-
 
 # ------------------------------------------------------------------------------- planted changes
-def write_history(folder: Path, change: Change, place: int) -> str:
-    """Commit the project in a folder, and edit it; return the hash of the change's commit.
-
-    The other commits have no effect on a number.
-    """
+def write_project(folder: Path) -> None:
+    """Write the project in a folder, and commit it."""
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     git(folder, "init", "-q", "-b", "main")
-    changed, edits = "", list(REFACTORS)
-    for number in range(COMMITS):
-        subject = "start" if number == 0 else f"refactor {number}"
+    commit_all(folder, "start")
+
+
+def commit_all(folder: Path, subject: str) -> str:
+    """Commit the project, and return the abbreviated hash."""
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", subject)
+    return git(folder, "rev-parse", "--short", "HEAD")
+
+
+def write_history(folder: Path, change: Change, place: int) -> str:
+    """Commit the project in a folder, and edit it; return the hash of the change's commit.
+
+    The other commits are refactors.
+    """
+    write_project(folder)
+    refactors = iter(REFACTORS)
+    for number in range(1, COMMITS):
         if number == place:
-            subject = change.name
             replace(folder / change.file, change.before, change.after)
-        elif number and edits:
-            name, before, after = edits.pop(0)
-            replace(folder / name, before, after)
-        elif number:
-            with open(folder / change.file, "a") as file:
-                file.write(f"\n# Edited {number} times.\n")
-        git(folder, "add", "-A")
-        git(folder, "commit", "-qm", subject)
-        if number == place:
-            changed = git(folder, "rev-parse", "--short", "HEAD")
+            changed = commit_all(folder, change.name)
+        else:
+            refactor = next(refactors)
+            apply(folder, refactor)
+            commit_all(folder, refactor.name)
     return changed
-
-
-def replace(file: Path, before: str, after: str) -> None:
-    text = file.read_text()
-    if before not in text:
-        raise ValueError(f"{file}: has no {before!r}")
-    file.write_text(text.replace(before, after))
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -333,65 +302,36 @@ def planted(steps: int, names: str) -> bool:
     return all(results)
 
 
-# ------------------------------------------------------------------------- refactors of Launcher
-def history(steps: int) -> bool:
-    """Train presets with commits of this repository and the commits before; print what differs."""
+# -------------------------------------------------------------------------------------- refactors
+def refactors(steps: int) -> bool:
+    """Compare the project after each refactor with the project before it; print a table."""
+    print("| refactor | outcome |\n|---|---|", flush=True)
     alarms = 0
-    here = working_tree()
-    with tempfile.TemporaryDirectory(prefix="guard-history-") as folder:
-        for name, overrides in PRESETS.items():
-            preset = Preset(name, overrides, steps)
-            for commit in HISTORY.split():
-                alarms += not is_equal(here, commit, preset, Path(folder))
-    print(f"{alarms} alarms.")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        write_project(Path(folder))
+        for refactor in REFACTORS:
+            apply(Path(folder), refactor)
+            commit_all(Path(folder), refactor.name)
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                alarms += guard(["experiment=small", "--steps", str(steps), "--against=HEAD~1"])
+            text = out.getvalue().splitlines()[0].partition(": ")[2]
+            print(f"| {refactor.name} | {text} |", flush=True)
+    print(f"\n{len(REFACTORS)} refactors, {alarms} alarms.")
     return alarms == 0
-
-
-def is_equal(here: Code, commit: str, preset: Preset, root: Path) -> bool:
-    """Compare a commit with the one before; print the outcome."""
-    from launcher.proof.first_difference import compare
-
-    subject = git(here.root, "show", "--no-patch", "--format=%h %s", commit)
-    try:
-        before, after = (side(here, each, preset, root) for each in (f"{commit}~1", commit))
-    except NotTrained as error:
-        print(f"{preset.name}: {subject}: not trained: {error}", flush=True)
-        return False
-    found = compare(before, after).difference
-    outcome = "identical" if found is None else found.describe()
-    print(f"{preset.name}: {subject}: {outcome}", flush=True)
-    return found is None
-
-
-_sides: dict[tuple[str, str], Side] = {}
-
-
-def side(here: Code, name: str, preset: Preset, root: Path) -> Side:
-    """Train a preset with a commit's Launcher, which gets this one's means of comparison."""
-    commit = git(here.root, "rev-parse", name)
-    if (commit, preset.name) not in _sides:
-        code = copy_commit(here, commit, new_folder(root) / "code")
-        proof = code.root / "src/launcher/proof"
-        for name in OWN_FILES:
-            shutil.copyfile(here.root / "src/launcher/proof" / name, proof / name)
-        # Commits before the guard have a function of the same content under a private name.
-        file = proof / "scratch_run.py"
-        file.write_text(file.read_text().replace("_settings(", "settings("))
-        _sides[commit, preset.name] = train(code, preset, new_folder(root))
-    return _sides[commit, preset.name]
 
 
 # ------------------------------------------------------------------------------------------- cost
 def cost(steps: int) -> bool:
     """Print the CPU seconds of a comparison of equal codes, of the command and both trainings."""
-    change = Change("a comment", "small/model.py", "self.scale = ", "self.scale =  ", "")
     with tempfile.TemporaryDirectory() as folder:
-        write_history(Path(folder), change, 1)
+        write_project(Path(folder))
+        apply(Path(folder), REFACTORS[0])
         command = [sys.executable, "-m", "launcher.guard", "experiment=small", "--steps"]
         for _ in range(3):
             before = _cpu()
             done = subprocess.run(
-                [*command, str(steps), "--against", "HEAD~2"],
+                [*command, str(steps), "--against", "HEAD"],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
             )
@@ -410,11 +350,11 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--only", default="", help="changes with this in their names")
-    parser.add_argument("--history", action="store_true", help="commits of this repository")
+    parser.add_argument("--refactors", action="store_true", help="what must raise no alarm")
     parser.add_argument("--cost", action="store_true", help="CPU seconds of a comparison")
     arguments = parser.parse_args()
-    if arguments.history:
-        return int(not history(arguments.steps))
+    if arguments.refactors:
+        return int(not refactors(arguments.steps))
     if arguments.cost:
         return int(not cost(arguments.steps))
     return int(not planted(arguments.steps, arguments.only))

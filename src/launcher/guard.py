@@ -46,7 +46,7 @@ def compare(
     from launcher.proof import commits
     from launcher.proof.code_copy import copy_commit, working_tree
     from launcher.proof.side import Preset
-    from launcher.proof.two_codes import IDENTICAL, compare_codes
+    from launcher.proof.two_codes import IDENTICAL, compare_codes, judge_all
 
     function: Any = make_trainer
     here = working_tree()
@@ -60,7 +60,8 @@ def compare(
     preset = Preset(name, (), steps, function=(str(file.relative_to(here.root)), name))
     with tempfile.TemporaryDirectory(prefix="launcher-guard-") as folder:
         old = copy_commit(here, base, Path(folder) / "base")
-        verdict = compare_codes(old, here, preset, Path(folder))
+        root = Path(folder)
+        (verdict,) = judge_all(lambda each: compare_codes(old, here, each, root), [preset])
     if verdict.code == REJECTED:
         raise ConfigError(f"{name} {verdict.text}")
     return Compared(verdict.code == IDENTICAL, verdict.text)

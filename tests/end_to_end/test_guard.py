@@ -6,7 +6,8 @@ import signal
 import subprocess
 
 import pytest
-from benchmarks.guard_cases import CHANGES, FILES, REFACTORS, replace
+from benchmarks.guard_cases import CHANGES, FILES
+from benchmarks.guard_refactors import REFACTORS, apply, replace
 
 from support import python
 from support.git import commit, git
@@ -47,16 +48,17 @@ def guard(folder, *words, trainings=2):
 
 
 def test_refactors_are_identical_and_a_change_is_found_among_them(project):
-    for name, before, after in REFACTORS:
-        replace(project / name, before, after)
-    git(project, "mv", "small/model.py", "small/net.py")
-    replace(project / "conf/model/net.yaml", "small.model", "small.net")
+    for refactor in REFACTORS[:15]:
+        apply(project, refactor)
+    git(project, "add", "-A")
     words = ("experiment=small", "--steps", "2")
     assert guard(project, *words) == (
         0,
         [
             "experiment=small: bitwise identical (2 steps, 6 tensors); renamed: first -> entry.",
-            "  configuration: model._target_: small.model.Net -> small.net.Net",
+            "  configuration: data.dataset._target_: small.data.Points -> small.data.PointSet,"
+            " data.val_dataset._target_: small.data.Points -> small.data.PointSet,"
+            " model._target_: small.model.Net -> small.net.Net",
         ],
     )
     git(project, "commit", "-qam", "refactors")
@@ -125,12 +127,12 @@ def test_a_digest_is_one_line_for_each_machine(project):
     assert guard(project, *words, "--locked", trainings=1)[0] == 3
     assert guard(project, *words, "--write", trainings=1)[0] == 0
     assert guard(project, *words, "--locked", trainings=1)[0] == 0
-    ((machine, entry),) = json.loads((project / "guard.lock").read_text())[words[0]].items()
-    assert "thread" in machine and "torch" in machine and entry["steps"] == 2
+    ((machine, line),) = json.loads((project / "guard.lock").read_text())[words[0]].items()
+    assert "thread" in machine and "torch" in machine and line.startswith("2 steps: ")
     change = CHANGE["one ulp in an optimizer"]
     replace(project / change.file, change.before, change.after)
     code, lines = guard(project, *words, "--locked", trainings=1)
-    assert code == 1 and "differs from guard.lock: " in lines[0]
+    assert code == 1 and "differs from guard.lock." in lines[0] and lines[1] == f"  locked: {line}"
 
 
 def test_what_is_absent_at_the_other_commit_is_said(project):
@@ -148,24 +150,47 @@ def test_what_is_absent_at_the_other_commit_is_said(project):
     assert code == 2 and "cannot be trained with the working tree: experiment=none: " in lines[0]
 
 
-@pytest.mark.parametrize("words", [(), ("--bisect", "HEAD~1"), ("--write",)])
-def test_ctrl_c_leaves_nothing_behind(project, words):
+AGAINST = ("--against", "HEAD~2")
+SMALL = "experiment=small"
+
+
+@pytest.mark.parametrize(
+    ("words", "until", "signums"),
+    [
+        # The copy, the first training, and several of them.
+        ((SMALL, *AGAINST), "Against", (signal.SIGINT,)),
+        ((SMALL, *AGAINST), "with the working tree", (signal.SIGINT, signal.SIGINT)),
+        ((SMALL, *AGAINST), "with the working tree", (signal.SIGTERM,)),
+        (("--parallel", "2", *AGAINST), "two: 20 steps with", (signal.SIGINT, signal.SIGTERM)),
+        # The second training, since only the other commit's code sleeps.
+        ((SMALL, "--against", "HEAD"), "with {head}", (signal.SIGINT,)),
+        ((SMALL, "--bisect", "HEAD~1"), " with ", (signal.SIGINT,)),
+        ((SMALL, "--write"), " with ", (signal.SIGINT,)),
+    ],
+)
+def test_a_signal_leaves_nothing_behind(project, words, until, signums):
+    presets = f"presets: {{one: [{SMALL}], two: [{SMALL}, seed=1]}}\n"
+    (project / "guard.yaml").write_text(presets)
+    before = (project / "small/data.py").read_text()
     replace(project / "small/data.py", "torch.stack", "__import__('time').sleep(60) or torch.stack")
     commit(project)
     git(project, "commit", "-q", "--allow-empty", "-m", "nothing")
-    against = () if words else ("--against", "HEAD~2")
-    process = start(
-        project, "experiment=small", *words, *against, stderr=subprocess.PIPE, trainings=2
-    )
+    if "{head}" in until:
+        (project / "small/data.py").write_text(before)
+    until = until.format(head=git(project, "rev-parse", "HEAD").decode()[:12])
+    status = git(project, "status", "--porcelain")
+    process = start(project, *words, stderr=subprocess.PIPE)
     line = ""
-    while " with " not in line:
+    while until not in line:
         line = process.stderr.readline()
         assert line
-    process.send_signal(signal.SIGINT)
+    for signum in signums:
+        process.send_signal(signum)
     _, err = process.communicate(timeout=100)
-    assert process.returncode == 130 and "Interrupted; nothing is left behind." in err, err
+    assert "Interrupted; nothing is left behind." in err and "Traceback" not in err, err
+    assert process.returncode in {128 + signum for signum in signums}
     assert not list((project.parent / "scratch").glob("launcher-*"))
-    assert git(project, "status", "--porcelain") == b""
+    assert git(project, "status", "--porcelain") == status
 
 
 TRAINER = """

@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from launcher.config.options import own_folder
 from launcher.errors import ConfigError
 from launcher.process.git import list_files, run_git
 from launcher.rundir.imported_sources import PACKAGE_FOLDERS
@@ -43,75 +42,47 @@ class Code:
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which a process in the working folder imports this code."""
-        folders = [self.here, *self.folders, Path("src"), Path()]
-        existing = [str(self.root / folder) for folder in folders if (self.root / folder).is_dir()]
+        own = [str(self.root / folder) for folder in self._folders()]
         inherited = filter(None, [os.environ.get("PYTHONPATH")])
-        path = os.pathsep.join([*dict.fromkeys(existing), *inherited])
-        variables = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+        variables = {"PYTHONPATH": os.pathsep.join([*own, *inherited]), "PYTHONSAFEPATH": "1"}
         if self.copy_of is not None:
             variables[SNAPSHOT] = str(self.root.with_suffix(".json"))
         return {**os.environ, **variables}
-
-    def options(self, config_dir: Path | None) -> Path | None:
-        """Return the folder of options: `config_dir` in this code, or its own `conf/`."""
-        place = self.root / self.here
-        if config_dir is None:
-            return own_folder(place)
-        return config_dir if config_dir.is_absolute() else place / config_dir
 
     def list_foreign(self, modules: Mapping[str, str]) -> list[str]:
         """Say which modules a process with this copy has imported from elsewhere.
 
         Args:
-            modules: the file of each module of the process.
+            modules: the file of each module of the process. The program itself is the other side's.
         """
-        if self.copy_of is None:
+        names = [name for name, file in modules.items() if self._is_foreign(name, Path(file))]
+        if not names:
             return []
-        top, copy = self.copy_of.resolve(), self.root.resolve()
-        own = _packages(copy)
-        # The process itself is a file of the installed Launcher. Torch names modules without files.
-        paths = {
-            name: Path(file)
-            for name, file in modules.items()
-            if name != "__main__" and Path(file).is_absolute()
-        }
-        installed = {
-            name.partition(".")[0]
-            for name, path in paths.items()
-            if name.partition(".")[0] in own and _is_installed(path)
-        }
-        shared = {
-            str(path.relative_to(top))
-            for path in (path.resolve() for path in paths.values() if not _is_installed(path))
-            if path.is_relative_to(top) and not path.is_relative_to(copy)
-        }
-        texts = []
-        if installed:
-            texts.append(
-                f"both codes import {_join(installed)} as an installed package, not from the"
-                " repository; pip install -e . installs it as a link"
-            )
-        if shared:
-            texts.append(f"both codes import {_join(shared)} from the working tree")
-        return texts
+        more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+        return [
+            f"both codes import {', '.join(sorted(names)[:MAX_SHOWN])}{more} from one place"
+            f" ({modules[min(names)]}); pip install -e . installs a package as a link"
+        ]
+
+    def _is_foreign(self, name: str, file: Path) -> bool:
+        path = file.resolve()
+        # Torch names modules without files.
+        if self.copy_of is None or name == "__main__" or not file.is_absolute():
+            return False
+        if path.is_relative_to(self.root.resolve()):
+            return False
+        if path.is_relative_to(self.copy_of.resolve()) and not _is_installed(path):
+            return True
+        here = [self.root / folder / name.replace(".", "/") for folder in self._folders()]
+        return any(each.is_dir() or each.with_suffix(".py").exists() for each in here)
+
+    def _folders(self) -> list[Path]:
+        folders = dict.fromkeys([self.here, *self.folders, Path("src"), Path()])
+        return [folder for folder in folders if (self.root / folder).is_dir()]
 
 
 def _is_installed(path: Path) -> bool:
     return any(part in PACKAGE_FOLDERS for part in path.parts)
-
-
-def _packages(root: Path) -> set[str]:
-    """Return the names of the packages in a folder, at any depth, that are in no other package."""
-    return {
-        file.parent.name
-        for file in root.rglob("__init__.py")
-        if not (file.parent.parent / "__init__.py").exists()
-    }
-
-
-def _join(names: set[str]) -> str:
-    more = len(names) - MAX_SHOWN
-    return ", ".join(sorted(names)[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def working_tree() -> Code:

@@ -29,38 +29,25 @@ def base_of_change(root: Path) -> str:
     files have changed, else the commit before HEAD.
     """
     head = git(root, "rev-parse", "--verify", "--quiet", "HEAD")
-    if head is None:
-        raise ConfigError("guard: the repository has no commit; commit the code first.")
     branch = default_branch(root)
     base = None if branch is None else git(root, "merge-base", branch, "HEAD")
-    if base not in (None, head):
-        return str(base)
-    if base is None and _is_shallow(root):
-        raise _shallow()
-    if not is_equal_tree(root, "HEAD"):
-        return head
-    previous = git(root, "rev-parse", "--verify", "--quiet", "HEAD~1")
-    if previous is None:
-        if _is_shallow(root):
-            raise _shallow()
-        raise ConfigError("guard: HEAD is the first commit, so there is nothing to compare with.")
-    return previous
+    is_shallow = git(root, "rev-parse", "--is-shallow-repository") == "true"
+    if base == head or (base is None and not is_shallow):
+        previous = git(root, "rev-parse", "--verify", "--quiet", "HEAD~1")
+        base = previous if is_equal_tree(root, "HEAD") else head
+    if base is None and is_shallow:
+        raise ConfigError(
+            "guard: this clone has no history to compare with; add fetch-depth: 0 to"
+            " actions/checkout, or run git fetch --unshallow."
+        )
+    if base is None:
+        raise ConfigError("guard: there is no earlier commit to compare with; commit a change.")
+    return base
 
 
 def base_or(root: Path, against: str | None, option: str) -> str:
     """Return the commit that an option names, or the base of the change."""
     return base_of_change(root) if against is None else resolve(root, against, option)
-
-
-def _is_shallow(root: Path) -> bool:
-    return git(root, "rev-parse", "--is-shallow-repository") == "true"
-
-
-def _shallow() -> ConfigError:
-    return ConfigError(
-        "guard: this clone has no history to compare with; add fetch-depth: 0 to actions/checkout,"
-        " or run git fetch --unshallow."
-    )
 
 
 def default_branch(root: Path) -> str | None:
@@ -100,8 +87,6 @@ def bisect(
         is_good: whether a commit trains as the good one does, or None if it cannot be trained.
     Returns:
         The first bad commit, or None if commits that cannot be trained hide it, and these.
-    Raises:
-        Interrupted: `is_good` was interrupted.
     """
     goods, untrained = [good], list[str]()
     while True:
@@ -112,26 +97,10 @@ def bisect(
         if not left:
             hidden = [commit for commit in candidates if commit in untrained]
             return (None if hidden else bad), hidden
-        try:
-            verdict = is_good(left[0])
-        except KeyboardInterrupt:
-            raise Interrupted(goods[-1], bad) from None
+        verdict = is_good(left[0])
         if verdict is None:
             untrained.append(left[0])
         elif verdict:
             goods.append(left[0])
         else:
             bad = left[0]
-
-
-class Interrupted(KeyboardInterrupt):
-    """Interrupts a bisection, which can go on between the two commits that it has reached.
-
-    Args:
-        good: the newest good commit.
-        bad: the oldest bad one.
-    """
-
-    def __init__(self, good: str, bad: str):
-        super().__init__()
-        self.good, self.bad = good, bad

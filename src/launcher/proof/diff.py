@@ -116,53 +116,25 @@ def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple
     return result
 
 
-def checkpoint_differences(
-    first: Path, second: Path, renamed: Mapping[str, str] | None = None
-) -> list[str]:
-    """List the differences between two checkpoints, of any number of ranks, tensors first.
-
-    `renamed` has the names in the first one of tensors that the second one has under other names.
-    """
+def checkpoint_differences(first: Path, second: Path) -> list[str]:
+    """List the differences between two checkpoints, of any number of ranks, tensors first."""
     left, right = StoredCheckpoint(first), StoredCheckpoint(second)
-    renamed = renamed or {}
-    differing = list(_of_tensors(left, right, renamed))
-    differing += _of_values("state", left.meta, _with_old_names(right.meta, renamed))
+    differing = list(_of_tensors(left, right))
+    differing += _of_values("state", left.meta, right.meta)
     for rank in range(min(left.manifest.world_size, right.manifest.world_size)):
         differing += _of_values(f"rank {rank}", left.rank_state(rank), right.rank_state(rank))
     return [f"{name}: {text}" for name, text in differing]
 
 
-def tensor_differences(first: Path, second: Path) -> Iterator[tuple[str, str]]:
-    """Yield the differences between the tensors of two checkpoints, by name."""
-    yield from _of_tensors(StoredCheckpoint(first), StoredCheckpoint(second), {})
-
-
-def _of_tensors(
-    left: StoredCheckpoint, right: StoredCheckpoint, renamed: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    after = {_old_name(name, renamed): name for name in right.names()}
-    before = set(left.names())
-    for name in sorted(before | set(after)):
+def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[tuple[str, str]]:
+    before, after = set(left.names()), set(right.names())
+    for name in sorted(before | after):
         if name not in before or name not in after:
             yield name, "only one of them has it"
             continue
-        text = tensor_difference(left.read(name), right.read(after[name]))
+        text = tensor_difference(left.read(name), right.read(name))
         if text is not None:
             yield name, text
-
-
-def _old_name(name: str, renamed: Mapping[str, str]) -> str:
-    """Return the name of a stored tensor, with the old name of its parameter."""
-    return "/".join(renamed.get(part, part) for part in name.split("/"))
-
-
-def _with_old_names(state: Any, renamed: Mapping[str, str]) -> Any:
-    """Return a nested state with the old names of parameters."""
-    if isinstance(state, Mapping):
-        return {renamed.get(k, k): _with_old_names(value, renamed) for k, value in state.items()}
-    if _is_sequence(state):
-        return type(state)(_with_old_names(value, renamed) for value in state)
-    return renamed.get(state, state) if isinstance(state, str) else state
 
 
 def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:

@@ -1,30 +1,16 @@
 """The first difference between two trainings of the same steps, and what is equal before it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors.torch import load_file
+from launcher.proof.side import Place, Side
 
-from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.proof.diff import (
-    CAUSES,
-    GRADIENTS,
-    LOSS,
-    RANDOM,
-    SAMPLES,
-    WEIGHTS,
-    checkpoint_differences,
-    line_differences,
-    lines_of,
-)
-from launcher.proof.side import Side
-
-NAMES = {RANDOM: RANDOM, SAMPLES: SAMPLES, LOSS: LOSS, GRADIENTS: "gradient", WEIGHTS: "update"}
-BY_NAME = (GRADIENTS, WEIGHTS)
-"""Kinds of values that are compared for each parameter."""
+OF_A_STEP = ("random state", "samples", "loss", "gradients", "weights")
+"""Kinds of values in the order in which a step reads and computes them."""
+KINDS = ("data", *OF_A_STEP, "end", "learning rate", "metrics", "tensor", "state")
+"""All kinds in the order of the comparison. The steps come before all kinds behind them."""
+BY_PARAMETER = {"gradients": "gradient", "weights": "update"}
 
 
 @dataclass(frozen=True)
@@ -32,125 +18,81 @@ class Difference:
     """The first value that differs.
 
     Args:
-        step: its step; 0 is before the first one.
-        kind: one of `NAMES`, or a description of another value.
-        rank: the rank on which it was seen.
-        names: the parameter's name on each side, for a gradient or an update.
+        place: its place in the new training.
+        then: its value in the old training, None if it has none.
+        now: its value in the new one.
+        old_name: the name of its parameter in the old one.
     """
 
-    step: int
-    kind: str
-    rank: int = 0
-    names: tuple[str, str] | None = None
+    place: Place
+    then: object
+    now: object
+    old_name: str = ""
 
-    def describe(self, values: str = "") -> str:
+    def describe(self, size: str = "") -> str:
         """Return the first difference, and what is equal until then."""
-        if self.kind not in NAMES:
-            return self.kind
-        place = f" of {self.names[1]}" if self.names else ""
-        what = "initial weights" if self.is_initial else NAMES[self.kind]
-        rank = f" on rank {self.rank}" if self.rank else ""
-        where = "before the first step" if self.is_initial else f"from step {self.step}"
-        text = f"differs {where}: {what}{place}{values}{rank}"
-        equal = [] if self.is_initial else [kind for kind in NAMES if kind in before(self.kind)]
-        return f"{text}; {' and '.join(equal)} are equal until then" if len(equal) > 1 else text
+        step, kind, rank, name = self.place
+        instead = f"{self.now} instead of {self.then}"
+        if kind in OF_A_STEP:
+            return self._of_a_step(size, f" on rank {rank}" if rank else "")
+        return {
+            "data": f"trains on other data: {instead}",
+            "end": f"ends at step {instead}",
+            "learning rate": f"differs from step {step}: learning rate ({instead}); the steps"
+            " before are equal",
+            "metrics": f"differs in metrics.jsonl, step {step}: {name} {instead}; the steps are"
+            " equal",
+        }.get(kind, f"differs in the state after step {step}: {name} ({instead})")
 
-    @property
-    def is_initial(self) -> bool:
-        return self.step == 0 and self.kind == WEIGHTS
-
-
-def before(kind: str) -> list[str]:
-    """Return the kinds of values that a step has before one, the nearest first, at most two."""
-    kinds = list(NAMES)
-    return kinds[: kinds.index(kind)][-2:]
-
-
-@dataclass
-class Comparison:
-    """The outcome of a comparison: what was compared, and the first difference."""
-
-    steps: int
-    tensors: int = 0
-    difference: Difference | None = None
-    renamed: dict[str, str] = field(default_factory=dict)
+    def _of_a_step(self, size: str, rank: str) -> str:
+        step, kind, _, name = self.place
+        if step == 0:
+            return f"differs before the first step: initial weights of {name}{size}{rank}"
+        what = f"{BY_PARAMETER[kind]} of {name}" if name else kind
+        text = f"differs from step {step}: {what}{size}{rank}"
+        before = OF_A_STEP[: OF_A_STEP.index(kind)][-2:]
+        return f"{text}; {' and '.join(before)} are equal until then" if len(before) > 1 else text
 
 
-def compare(old: Side, new: Side) -> Comparison:
+def first_difference(old: Side, new: Side) -> Difference | None:
     """Compare two trainings: data, each step, the rates, the logged lines and the last state."""
     renamed = renames(old, new)
-    result = Comparison(min(old.end, new.end), renamed=renamed)
-    found = _differences(old, new, renamed)
-    result.difference = next(found, None)
-    if old.end == new.end:
-        result.tensors = len(StoredCheckpoint(new.last_checkpoint).names())
-    return result
+    words = renamed | {repr(then): repr(now) for then, now in renamed.items()}
+    names = {_renamed(place, renamed): place.name for place in old.values}
+    before = {
+        _renamed(place, renamed): words.get(value, value) if place.kind == "state" else value
+        for place, value in old.values.items()
+    }
+    end = min(old.end, new.end)
+    for place in sorted({**before, **new.values}, key=_order):
+        then, now = before.get(place), new.values.get(place)
+        # The end itself is compared after the steps that both have.
+        if then != now and not (place.kind in OF_A_STEP and place.step > end):
+            return Difference(place, then, now, names.get(place, place.name))
+    return None
 
 
-def _differences(old: Side, new: Side, renamed: Mapping[str, str]) -> Iterator[Difference]:
-    """Yield differences, the first one first."""
-    if (data := _data(old)) != (now := _data(new)):
-        yield Difference(0, f"trains on other data: {now} instead of {data}")
-    yield from step_differences(old, new, renamed)
-    if old.end != new.end:
-        yield Difference(new.end, f"ends at step {new.end} instead of {old.end}")
-        return
-    yield from _of_rates(old, new)
-    lines = [lines_of(side.folder, 0, side.end) for side in (old, new)]
-    for text in line_differences(lines[0], lines[1], ("the other code", "this code")):
-        yield Difference(new.end, f"differs in metrics.jsonl, {text}; the steps are equal")
-    back = {now: then for then, now in renamed.items()}
-    for text in checkpoint_differences(old.last_checkpoint, new.last_checkpoint, back):
-        yield Difference(new.end, f"differs in the state after step {new.end}, {text}")
+def _order(place: Place) -> tuple[int, int, int, int]:
+    kind = KINDS.index(place.kind)
+    phase = KINDS.index(OF_A_STEP[0]) if place.kind in OF_A_STEP else kind
+    return phase, place.step, kind, place.rank
 
 
-def _of_rates(old: Side, new: Side) -> Iterator[Difference]:
-    if old.rates is None or new.rates is None:
-        return
-    for number, (before, after) in enumerate(zip(old.rates, new.rates, strict=False)):
-        if before != after:
-            # The first rate of the list is of the step after the last.
-            step = old.end + 1 + number
-            text = f"differs from step {step}: learning rate ({_join(after)} instead of"
-            yield Difference(step, f"{text} {_join(before)}); the steps before are equal")
-    if len(old.rates) != len(new.rates):
-        now, then = (new.end + len(new.rates), old.end + len(old.rates))
-        yield Difference(min(now, then), f"has {now} steps instead of {then}")
-
-
-def _join(rates: Sequence[float]) -> str:
-    return ", ".join(map(repr, rates))
-
-
-def step_differences(old: Side, new: Side, renamed: Mapping[str, str]) -> Iterator[Difference]:
-    """Yield the differences between the steps that both sides have, the first one first."""
-    for step in sorted({step for lines in old.steps.values() for step in lines}):
-        for kind in CAUSES:
-            for rank, lines in sorted(old.steps.items()):
-                then = lines.get(step, {}).get(kind)
-                now = new.steps.get(rank, {}).get(step, {}).get(kind)
-                if then is None or now is None or then == now:
-                    continue
-                if kind not in BY_NAME:
-                    yield Difference(step, kind, rank)
-                elif names := _first_name(then, now, renamed):
-                    yield Difference(step, kind, rank, names)
-
-
-def _first_name(
-    then: Mapping[str, Any], now: Mapping[str, Any], renamed: Mapping[str, str]
-) -> tuple[str, str] | None:
-    for name, value in then.items():
-        current = renamed.get(name, name)
-        if now.get(current) != value:
-            return name, current
-    extra = [name for name in now if name not in {renamed.get(old, old) for old in then}]
-    return (extra[0], extra[0]) if extra else None
+def _renamed(place: Place, renamed: Mapping[str, str]) -> Place:
+    parts = place.name.split("/")
+    return place._replace(name="/".join(renamed.get(part, part) for part in parts))
 
 
 def renames(old: Side, new: Side) -> dict[str, str]:
     """Return the new names of parameters that have the order and initial bits of the old ones."""
-    then, now = (side.steps[0].get(0, {}).get(WEIGHTS, {}) for side in (old, new))
+    then, now = (
+        {
+            place.name: value
+            for place, value in side.values.items()
+            if place[:3] == (0, "weights", 0)
+        }
+        for side in (old, new)
+    )
     if list(then) == list(now) or list(then.values()) != list(now.values()):
         return {}
     pairs = zip(then, now, strict=True)
@@ -168,33 +110,24 @@ def modules_renamed(renamed: Mapping[str, str]) -> list[str]:
     return list(texts)
 
 
-def describe_values(old: Path, new: Path, difference: Difference) -> str:
+def size_of(difference: Difference, old: Path, new: Path) -> str:
     """Return how many values of a parameter differ, and the largest distance.
 
     Args:
+        difference: of a gradient or an update.
         old: the folder of a trace that has kept the values of the difference's step.
         new: the folder of the other side.
-        difference: of a gradient or an update.
     """
-    if difference.names is None:
-        return ""
-    file = f"rank-{difference.rank}-{difference.kind}"
-    tensors = [
-        load_file(folder / file).get(name)
-        for folder, name in zip((old, new), difference.names, strict=True)
-    ]
-    if any(tensor is None for tensor in tensors):
+    import torch
+    from safetensors.torch import load_file
+
+    _, kind, rank, name = difference.place
+    file = f"rank-{rank}-{kind}"
+    then, now = load_file(old / file).get(difference.old_name), load_file(new / file).get(name)
+    if then is None or now is None:
         return " (only one side has it)"
-    then, now = (torch.as_tensor(tensor) for tensor in tensors)
     if then.shape != now.shape:
         return f" (shape {list(now.shape)} instead of {list(then.shape)})"
     unequal = int(((then != now) & ~(then.isnan() & now.isnan())).sum())
-    wide = torch.complex128 if then.is_complex() else torch.float64
-    distance = float((now.to(wide) - then.to(wide)).abs().max())
+    distance = float((now.to(torch.complex128) - then.to(torch.complex128)).abs().max())
     return f" ({unequal} of {then.numel()} values, at most {distance:.2g})"
-
-
-def _data(side: Side) -> object:
-    """Return the fingerprint of the training data, or None if they have none."""
-    state = StoredCheckpoint(side.last_checkpoint).meta["training_state"].get("data_loader")
-    return state.get("dataset") if isinstance(state, Mapping) else None

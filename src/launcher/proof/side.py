@@ -6,25 +6,22 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-import yaml
-
+from launcher.config.options import own_folder
 from launcher.errors import REJECTED
 from launcher.process.child import describe_end, last_lines, start_child
 from launcher.process.plural import plural
-from launcher.process.waits import wait_for_process
+from launcher.process.waits import wait_for_future
 from launcher.proof import guard_job
 from launcher.proof.code_copy import Code
-from launcher.proof.scratch_run import LAST_LINES, LOG_PREFIX, Traced, without_job
-from launcher.rundir.folder import RunFolder, step_name
-from launcher.rundir.provenance import MACHINE
+from launcher.proof.scratch_run import LAST_LINES, LOG_PREFIX, without_job
 
-HOOK = "launcher.proof.guard_trace.GuardHook"
+T = TypeVar("T")
 DEVICE = "device=cpu"
 """The device of both sides, unless the overrides choose one."""
 
@@ -37,7 +34,6 @@ class Preset:
         name: its name in messages and in `guard.lock`.
         overrides: the arguments of the command line.
         steps: optimizer steps to train.
-        config_dir: a folder of options, as `--config-dir`.
         function: the file, relative to the top of the code, and the name of a function that makes
             a trainer. It is trained in place of a configuration.
     """
@@ -45,7 +41,6 @@ class Preset:
     name: str
     overrides: tuple[str, ...]
     steps: int
-    config_dir: Path | None = None
     function: tuple[str, str] | None = None
 
     def typed(self) -> list[str]:
@@ -57,81 +52,57 @@ class NotTrained(Exception):
     """A side cannot train the preset. The message says why.
 
     Args:
+        label: the name of the code.
         is_rejected: its configuration is rejected, as if an option is absent there.
     """
 
-    def __init__(self, message: str, is_rejected: bool):
+    def __init__(self, message: str, label: str, is_rejected: bool):
         super().__init__(message)
-        self.is_rejected = is_rejected
+        self.label, self.is_rejected = label, is_rejected
 
 
-@dataclass
-class Side(Traced):
+class Place(NamedTuple):
+    """The place of a value in a training: one of the kinds that `guard_job.values_of` yields."""
+
+    step: int
+    kind: str
+    rank: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Side:
     """A training that has ended.
 
     Args:
         code: the code that has trained.
-        config: the configuration as it is stored, empty for a trainer without one.
+        trace: the folder of its `GuardHook`.
+        values: all that it has read and computed.
         end: the last step.
+        config: the configuration as it is stored, empty for a trainer without one.
+        modules: the file of each imported module.
+        machine: what decides the last bits: processor, libraries, threads, device.
     """
 
     code: Code
-    config: Mapping[str, Any]
+    trace: Path
+    values: Mapping[Place, Any]
     end: int
-
-    @cached_property
-    def rates(self) -> list[list[float]] | None:
-        """The rates of the steps after the last, or None if the schedule follows a metric."""
-        rates: list[list[float]] | None = json.loads((self.trace / "rates.json").read_bytes())
-        return rates
-
-    @cached_property
-    def steps(self) -> dict[int, dict[int, dict[str, Any]]]:
-        """The lines of the traces, by rank and step."""
-        from launcher.proof.diff import read_trace  # late: torch
-
-        return read_trace(self.trace)
-
-    @property
-    def last_checkpoint(self) -> Path:
-        return self.folder.checkpoints / step_name(self.end)
-
-    @cached_property
-    def machine(self) -> Mapping[str, Any] | None:
-        """The record of the machine, or None for a trainer without a configuration."""
-        file = self.last_checkpoint / MACHINE
-        return yaml.safe_load(file.read_text()) if file.exists() else None
-
-    def list_foreign(self) -> list[str]:
-        """Say which modules this side has not imported from its own code."""
-        return self.code.list_foreign(json.loads((self.trace / "modules.json").read_bytes()))
+    config: Mapping[str, Any]
+    modules: Mapping[str, str]
+    machine: str
 
     def losses(self) -> list[str]:
         """Return the losses of the steps as hex floats, of rank 0's micro-batches."""
-        lines = [line for _, line in sorted(self.steps[0].items())]
-        return [loss for line in lines for loss in line.get("loss", ())]
+        losses = [self.values.get(Place(step, "loss"), ()) for step in range(1, self.end + 1)]
+        return [loss for of_step in losses for loss in of_step]
 
     def digest(self) -> str:
-        """Return a digest of all that the steps read and compute, without names of parameters."""
-        hashed = hashlib.sha256()
-        for text in self._texts():
-            hashed.update(f"{text}\n".encode())
-        return hashed.hexdigest()[:16]
-
-    def _texts(self) -> Iterator[str]:
-        from launcher.proof.diff import lines_of  # late: torch
-
-        for rank, lines in sorted(self.steps.items()):
-            for step, line in sorted(lines.items()):
-                values = {
-                    kind: list(value.values()) if kind in ("gradients", "weights") else value
-                    for kind, value in line.items()
-                    if kind not in ("parts", "step")
-                }
-                yield json.dumps([rank, step, values], sort_keys=True)
-        yield json.dumps([[rate.hex() for rate in row] for row in self.rates or ()])
-        for step, line in sorted(lines_of(self.folder, 0, self.end).items()):
-            yield repr([step, sorted(line.items())])
+        """Return a digest of all that it has read and computed, without names of parameters."""
+        values = [(*place[:3], value) for place, value in self.values.items()]
+        # The state has names, and it is computed from what is hashed.
+        texts = sorted(json.dumps(value, sort_keys=True) for value in values if value[1] != "state")
+        return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 def new_folder(root: Path) -> Path:
@@ -155,46 +126,42 @@ def train(
     """
     steps = steps or preset.steps
     print(f"{preset.name}: {plural(steps, 'step')} with {code.label}", file=sys.stderr, flush=True)
-    options = code.options(preset.config_dir)
-    request = {
+    options = own_folder(code.root / code.here)
+    request: dict[str, object] = {
         "overrides": preset.typed(),
         "config_dir": None if options is None else str(options),
         "steps": steps,
         "longest": preset.steps,
         "root": str(root),
-        "label": preset.name,
-        "hook": {"_target_": HOOK, "keep": keep},
+        "keep": keep,
     }
     if preset.function is not None:
         file, name = preset.function
         request["function"] = [str(code.root / file), name]
     (root / "request.json").write_text(json.dumps(request))
-    log = root / "log"
-    code_of_end = _run([str(root / "request.json")], log, code)
-    if code_of_end:
-        raise NotTrained(_reason(code_of_end, log), code_of_end == REJECTED)
-    if preset.function is not None:
-        run = RunFolder(root / "run")
-        return Side(run, root / "trace", code, {}, run.newest_step())
-    (record,) = (root / "outputs").glob("*/*/run.json")
-    run = RunFolder(record.parent)
-    config = yaml.safe_load((root / "job.yaml").read_text())["config"]
-    return Side(run, root / "trace", code, config, run.newest_step())
+    exit_code = _run(root / "request.json", root / "log", code)
+    if exit_code:
+        reason = _reason(exit_code, root / "log")
+        raise NotTrained(reason, code.label, exit_code == REJECTED)
+    content = json.loads((root / "values.json").read_bytes())
+    values = {Place(*place): value for place, value in content.pop("values")}
+    return Side(code, root / "trace", values, **content)
 
 
-def _run(arguments: Sequence[str], log: Path, code: Code) -> int:
+def _run(request: Path, log: Path, code: Code) -> int:
     """Run `guard_job` in the working folder with the code of a side; return its exit code."""
-    env = without_job(code.environment())
-    process = start_child([sys.executable, guard_job.__file__, *arguments], log, env)
+    if _stopped.is_set():
+        raise KeyboardInterrupt
+    command = [sys.executable, guard_job.__file__, str(request)]
+    process = start_child(command, log, without_job(code.environment()))
     _running.add(process)
     if _stopped.is_set():
         process.terminate()
-    try:
-        return wait_for_process(process)
-    finally:
-        _running.discard(process)
-        process.terminate()
-        process.wait()
+    exit_code = process.wait()
+    _running.discard(process)
+    if _stopped.is_set():
+        raise KeyboardInterrupt
+    return exit_code
 
 
 _running: set[subprocess.Popen[Any]] = set()
@@ -203,14 +170,32 @@ _stopped = threading.Event()
 
 
 def stop_all() -> None:
-    """Stop the trainings that other threads wait for, and those that they are about to start."""
+    """Stop the trainings that threads wait for, and those that they are about to start."""
+    # In this order: a training that is not seen here yet sees the flag.
     _stopped.set()
     for process in list(_running):
         process.terminate()
+
+
+def in_threads(judge: Callable[[Preset], T], presets: Iterable[Preset], count: int) -> Iterator[T]:
+    """Yield the result of each preset, some judged at a time.
+
+    Only the main thread gets Ctrl-C, so no training that a thread has started is lost by it. All of
+    them have ended when this returns or raises.
+    """
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            for future in [pool.submit(judge, preset) for preset in presets]:
+                yield wait_for_future(future)
+        except BaseException:
+            stop_all()
+            pool.shutdown(cancel_futures=True)
+            _stopped.clear()
+            raise
 
 
 def _reason(code: int, log: Path) -> str:
     lines = last_lines(log, LAST_LINES)
     if code == REJECTED:
         return " ".join(line for line in lines if not LOG_PREFIX.match(line))
-    return f"{describe_end(code)}: {lines[-1] if lines else 'without a word'}"
+    return ": ".join([describe_end(code), *lines[-1:]])

@@ -11,11 +11,10 @@ from support.git import commit, git
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a=1", "--steps", "0"], "--steps=0: must be at least 1."),
-        (["a=1", "--parallel", "-1"], "--parallel=-1: must be at least 1."),
-        (["a=1", "--write", "--locked"], "--write and --locked exclude each other."),
-        (["a=1", "--against", "x", "--bisect", "y"], "--against and --bisect exclude each other."),
-        (["a=1", "--bisect", "a", "b", "c"], "takes a good commit, and perhaps a bad one"),
+        (["a=1", "--steps", "0"], "argument --steps: 0 is less than 1"),
+        (["a=1", "--parallel=-1"], "argument --parallel: -1 is less than 1"),
+        (["a=1", "--write", "--locked"], "argument --locked: not allowed with argument --write"),
+        (["a=1", "--against", "x", "--bisect", "y"], "--bisect: not allowed with argument --ag"),
         (["--other"], "unrecognized arguments: --other"),
         ([], "there is no guard.yaml here; name a preset"),
         (["a=1"], "the current folder is not in a git repository"),
@@ -51,7 +50,7 @@ def test_a_bad_file_is_one_message(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "guard.yaml").write_text(text)
     with pytest.raises(ConfigError) as error:
-        read_file(None, None)
+        read_file(None)
     assert message in str(error.value) and str(error.value).startswith("guard.yaml: ")
 
 
@@ -62,19 +61,19 @@ def test_presets_and_those_that_must_agree_are_read(tmp_path, monkeypatch):
         "presets: {a: [model=mlp, seed=1], b: []}\n"
         "equal: [[a, b], {presets: [b, a], close: 1e-6}]\n"
     )
-    file = read_file(None, None)
-    assert [(preset.name, preset.overrides, preset.steps) for preset in file.presets] == [
+    presets, equal = read_file(None)
+    assert [(preset.name, preset.overrides, preset.steps) for preset in presets] == [
         ("a", ("model=mlp", "seed=1"), 5),
         ("b", (), 5),
     ]
-    assert file.equal == (EqualPresets(("a", "b")), EqualPresets(("b", "a"), 1e-6))
-    assert read_file(7, None).presets[0].steps == 7
+    assert equal == [EqualPresets(("a", "b")), EqualPresets(("b", "a"), 1e-6)]
+    assert read_file(7)[0][0].steps == 7
 
 
 def test_presets_train_on_the_cpu_unless_they_choose_a_device(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "guard.yaml").write_text("presets: {a: [seed=1], b: [device=cuda]}\n")
-    typed = [preset.typed() for preset in read_file(None, None).presets]
+    typed = [preset.typed() for preset in read_file(None)[0]]
     assert typed == [["seed=1", "device=cpu"], ["device=cuda"]]
 
 
@@ -87,5 +86,7 @@ def test_equal_trees_are_not_trained(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("Nothing to compare: the tracked files equal ")
     assert main(["model=mlp", "--against", "v9"]) == 2
     assert "--against=v9: there is no such commit" in capsys.readouterr().err
-    assert main(["model=mlp", "--bisect", "HEAD", "HEAD~1"]) == 2
-    assert "name the good commit first" in capsys.readouterr().err
+    for names in (("HEAD", "HEAD~1"), ("HEAD~1", "HEAD", "HEAD")):
+        assert main(["model=mlp", "--bisect", *names]) == 2
+        text = "takes a good commit, and perhaps a later bad one; overrides come before it."
+        assert f"--bisect {' '.join(names)}: {text}" in capsys.readouterr().err
