@@ -7,45 +7,33 @@ from launcher.config.messages import ConfigIssue, show
 from launcher.config.schema.declared import declared
 from launcher.config.tree import get
 
-PRECISIONS = ("fp32", "tf32", "bf16")
-ALLOWED: dict[str, tuple[object, ...]] = {
-    "trainer.lanes": (None,),
-    "trainer.compile": (False,),
-    "trainer.activation_checkpointing": ("none",),
-    "trainer.max_non_finite_grad_retries": (None,),
-    "trainer.max_grad_norm": (1.0, 0.0, None),
+ALLOWED: dict[str, tuple[tuple[object, ...], str]] = {
+    "scheduler._target_": ((None,), "scheduler=none, and schedules of its own"),
+    "precision.name": (("fp32", "tf32", "bf16"), "precision=fp32 or bf16"),
+    "trainer.lanes": ((None,), "trainer.lanes=null"),
+    "trainer.compile": ((False,), "trainer.compile=false"),
+    "trainer.activation_checkpointing": (("none",), "trainer.activation_checkpointing=none"),
+    "trainer.max_non_finite_grad_retries": ((None,), "trainer.max_non_finite_grad_retries=null"),
+    "trainer.max_grad_norm": ((1.0, 0.0, None), "trainer.max_grad_norm=1.0, which it ignores"),
 }
-"""Keys of a step that the model makes itself, with the values that request nothing of it."""
+"""Values of keys that request nothing of a step that the model makes itself, and what to use."""
 
 
 def own_optimizer_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Report settings that a model's own step cannot honour."""
-    optimizer, strategy = tree.get("optimizer"), tree.get("strategy")
+    leaves_steps = {name: declared(tree.get(name), "own_steps") for name in ("optimizer", "strategy")}
     if not declared(tree.get("model"), "owns_optimizers"):
-        if declared(optimizer, "own_steps"):
+        if leaves_steps["optimizer"]:
             text = (
-                "the model's class does not declare owns_optimizers; declare it, or choose another"
-                " optimizer, e.g. optimizer=adamw."
+                "the model's class does not declare the optimizers that it steps itself; e.g."
+                ' owns_optimizers = ("optimizer",), or use optimizer=adamw.'
             )
             yield ConfigIssue("optimizer", "none", text)
         return
-    if not declared(optimizer, "own_steps"):
-        yield _issue("optimizer._target_", get(optimizer, "_target_"), "use optimizer=none")
-    if tree.get("scheduler"):
-        target = get(tree, "scheduler._target_")
-        yield _issue("scheduler._target_", target, "use scheduler=none, and schedules of its own")
-    if not declared(strategy, "own_steps"):
-        yield _issue("strategy._target_", get(strategy, "_target_"), "use strategy=none")
-    if (name := get(tree, "precision.name")) not in PRECISIONS:
-        yield _issue("precision.name", name, "use precision=fp32 or bf16")
-    size, micro = get(tree, "data.batch_size"), get(tree, "trainer.micro_batch_size")
-    if micro not in (None, size):
-        yield _issue("trainer.micro_batch_size", micro, "use null, since a step is one batch")
-    for key, values in ALLOWED.items():
-        if (value := get(tree, key)) not in values:
-            yield _issue(key, value, f"use {key}={show(values[0])}")
-
-
-def _issue(key: str, value: object, way: str) -> ConfigIssue:
-    text = f"the model steps its own optimizers (owns_optimizers); {way}."
-    return ConfigIssue(key, show(value).strip("'"), text)
+    batch = (None, get(tree, "data.batch_size")), "null, since a step is one batch"
+    rules = {**ALLOWED, "trainer.micro_batch_size": batch}
+    ways = {key: way for key, (values, way) in rules.items() if get(tree, key) not in values}
+    ways |= {f"{name}._target_": f"{name}=none" for name, fits in leaves_steps.items() if not fits}
+    for key, way in ways.items():
+        text = f"the model steps its own optimizers (owns_optimizers); use {way}."
+        yield ConfigIssue(key, show(get(tree, key)).strip("'"), text)
