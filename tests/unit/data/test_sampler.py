@@ -83,7 +83,9 @@ def test_a_skip_is_a_pair_of_steps(skip):
         SkippingOrder(SampleOrder(7, seed=5), skip, 4)
 
 
-@pytest.mark.parametrize("order", [None, MixtureOrder({"a": 7}, [(0, {"a": 1.0})], "repeat", 0, True)])
+@pytest.mark.parametrize(
+    "order", [None, MixtureOrder({"a": 7}, [(0, {"a": 1.0})], "repeat", 0, True)]
+)
 def test_a_mixture_or_stream_has_no_steps_to_skip(order):
     with pytest.raises(ConfigError, match=r"^data\.skip=.* a mixture or a stream"):
         SkippingOrder(order, [[1, 2]], 4)

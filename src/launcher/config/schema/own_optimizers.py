@@ -21,7 +21,9 @@ ALLOWED: dict[str, tuple[tuple[object, ...], str]] = {
 
 def own_optimizer_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Report settings that a model's own step cannot honour."""
-    leaves_steps = {name: declared(tree.get(name), "own_steps") for name in ("optimizer", "strategy")}
+    leaves_steps = {
+        name: declared(tree.get(name), "own_steps") for name in ("optimizer", "strategy")
+    }
     if not declared(tree.get("model"), "owns_optimizers"):
         if leaves_steps["optimizer"]:
             text = (
