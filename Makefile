@@ -138,11 +138,12 @@ test-hydra-next: $(VENV)/.installed-test
 
 # A stamp is newer than what it was made from, so nothing is installed twice.
 $(VENV)/.installed-train: EXTRAS = $(TRAIN_EXTRAS)
+$(VENV)/.installed-train: THEN = $(if $(ARGS),, Then the default experiment trains for 3 to 9 minutes.)
 $(VENV)/.installed-test: EXTRAS = $(TEST_EXTRAS)
 $(VENV)/.installed-docs: EXTRAS = $(DOCS_EXTRAS)
 $(VENV)/.installed-lab: EXTRAS = $(LAB_EXTRAS)
 $(VENV)/.installed-train $(VENV)/.installed-test $(VENV)/.installed-docs $(VENV)/.installed-lab: pyproject.toml constraints.txt | $(VENV)/.made
-	@echo 'Installing into $(VENV): one to three minutes, once.'
+	@echo 'Installing into $(VENV): one to three minutes, once.$(THEN)'
 	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 

@@ -6,8 +6,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from launcher.data.sampler import SkippingOrder, before_a_skip
 from launcher.types import NumWorkers, PositiveInt
 
 if TYPE_CHECKING:
@@ -28,12 +29,17 @@ class LoaderSettings:
         batch_size: the *global* number of samples per optimizer step, on any machine.
         val_batch_size: the *global* number of samples per forward pass of an evaluation. Default
             None: the size of a micro-batch.
+        skip: steps whose samples are passed over, as pairs `[first, last]`; see `SkippingOrder`.
     """
+
+    later_keys = ("skip",)
+    matters_from: ClassVar = {"skip": before_a_skip}
 
     batch_size: PositiveInt
     val_batch_size: PositiveInt | None = None
     num_workers: NumWorkers = 0
     shuffle: bool = True
+    skip: list[list[PositiveInt]] | None = None
 
 
 class DataSource(LoaderSettings, ABC):
@@ -122,7 +128,7 @@ class DataSource(LoaderSettings, ABC):
                 " run, or use 0.",
                 self.num_workers,
             )
-        return ResumableLoader(
+        loader = ResumableLoader(
             dataset,
             seed=seed,
             micro_batch_size=micro_batch_size or self.batch_size // world_size,
@@ -135,6 +141,9 @@ class DataSource(LoaderSettings, ABC):
             device=device,
             lanes=lanes,
         )
+        if self.skip:
+            loader.order = SkippingOrder(loader.order, self.skip, self.batch_size)
+        return loader
 
     def val_loader(
         self,

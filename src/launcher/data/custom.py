@@ -53,12 +53,14 @@ class CustomData(DataSource):
         test_dataset: Any = None,
         val_collate_fn: Any = None,
         predict: Any = None,
+        skip: list[list[PositiveInt]] | None = None,
     ):
         super().__init__(
             batch_size=batch_size,
             val_batch_size=val_batch_size,
             num_workers=num_workers,
             shuffle=shuffle,
+            skip=skip,
         )
         self.seed_samples = seed_samples
         self.vocab_size, self.seq_len = vocab_size, seq_len

@@ -99,17 +99,17 @@ class Datasets(DataSource):
     def _rows(self, key: str, files: Patterns | None, split: str | None, is_training: bool) -> Any:
         builder = _builder(self.path, self.config, self.revision, key, files)
         split = split if files is None else "train"
-        take = _columns(self.columns)
+        where = f"data.path={self.path}" if files is None else f"{key}={show(files)}"
+        rows = _read(builder, split, self.streaming, where)
+        take = dict if self.columns is None else partial(_tuple_of, self.columns)
         # A commit of the Hub, or of a builder the version of its code.
         commit = None if self.path in BUILDERS else builder.hash
         if not self.streaming:
-            builder.download_and_prepare()
-            return Rows(builder.as_dataset(split=split).with_format("torch"), take, commit)
-        stream = builder.as_streaming_dataset(split=split)
+            return Rows(rows.with_format("torch"), take, commit)
         shuffles = is_training and self.shuffle
         if shuffles:
-            stream = stream.shuffle(seed=self.seed, buffer_size=self.shuffle_buffer)
-        return Stream(stream.with_format("torch"), take, commit, shuffles)
+            rows = rows.shuffle(seed=self.seed, buffer_size=self.shuffle_buffer)
+        return Stream(rows.with_format("torch"), take, commit, shuffles)
 
 
 class Rows:
@@ -205,10 +205,21 @@ def _builder(path: str, config: str | None, revision: str | None, key: str, file
     return builder
 
 
-def _columns(columns: Sequence[str] | None) -> Callable[[Any], Any]:
-    if columns is None:
-        return dict
-    return partial(_tuple_of, columns)
+def _read(builder: Any, split: str | None, streaming: bool, where: str) -> Any:
+    """Return the rows of a split, as a stream or from the cache."""
+    from datasets.exceptions import DatasetGenerationError
+
+    try:
+        if streaming:
+            return builder.as_streaming_dataset(split=split)
+        builder.download_and_prepare()
+        return builder.as_dataset(split=split)
+    # Arrow's errors of a file are among the last two, and so is a split that does not exist.
+    except (DatasetGenerationError, OSError, ValueError) as error:
+        cause = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
+        raise ConfigError(
+            f"{where}: split {split} cannot be read by {builder.name} ({cause})."
+        ) from error
 
 
 def _tuple_of(columns: Sequence[str], row: Any) -> tuple[Any, ...]:

@@ -1,8 +1,13 @@
 """The order of samples: a global position, counted from training's start, to a dataset's index."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
+
+from launcher.config.schema.matters_from import ALL_STEPS, Pair
+from launcher.config.tree import Node
+from launcher.errors import ConfigError
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -112,3 +117,47 @@ class SampleOrder(Order):
                 else self.permutation(epoch)[of_epoch]
             )
         return np.concatenate(parts)
+
+
+class SkippingOrder(Order):
+    """Another order without the samples of some steps.
+
+    Args:
+        order: the order with these samples.
+        skip: pairs (first, last). Where this run's step `first` begins, the samples of `last -
+            first + 1` steps are passed over.
+        batch_size: the samples of a step.
+    """
+
+    def __init__(self, order: Order | None, skip: Sequence[Sequence[int]], batch_size: int):
+        if not isinstance(order, SampleOrder):
+            raise ConfigError(
+                f"data.skip={skip}: a mixture or a stream has no samples of a step that could be"
+                " passed over; leave it out."
+            )
+        if any(len(steps) != 2 or steps[0] > steps[1] for steps in skip):
+            raise ConfigError(
+                f"data.skip={skip}: should be pairs of a first and a last step; e.g."
+                " data.skip=[[120,125]]."
+            )
+        self.order, self.size = order, order.size
+        self._jumps = [
+            ((first - 1) * batch_size, (last - first + 1) * batch_size) for first, last in skip
+        ]
+
+    def indices(self, start: int, count: int) -> np.ndarray:
+        return self.order.indices(self._moved(start), count)
+
+    def epochs(self, start: int, count: int) -> np.ndarray:
+        return self.order.epochs(self._moved(start), count)
+
+    def _moved(self, position: int) -> int:
+        # A micro-batch is within a step, so all its samples are moved as its first one.
+        return position + sum(samples for start, samples in self._jumps if position >= start)
+
+
+def before_a_skip(one: Node, other: Node, pair: Pair) -> int:
+    """Return the steps before the first step at which only one of two runs passes samples over."""
+    both = [sorted(map(tuple, node.get("skip") or ())) for node in (one, other)]
+    different = [steps for node in (0, 1) for steps in both[node] if steps not in both[1 - node]]
+    return min((int(steps[0]) for steps in different), default=ALL_STEPS + 1) - 1

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from launcher.config.schema.matters_from import never
-from launcher.errors import TrainingError
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.evaluation_mode import without_compilation
 from launcher.hooks.records import map_nested_tensor
@@ -45,6 +45,11 @@ class NanReportHook(BaseHook):
 
     def on_start(self, trainer: TrainerView) -> None:
         reject_flat_buffers(trainer, "hooks.nan_report", "gradients")
+        if not trainer.strategy.needs_graph:
+            raise ConfigError(
+                "hooks.nan_report: the model steps its own optimizers (owns_optimizers), so a step"
+                " cannot be repeated; leave it out."
+            )
 
     def on_ready(self, trainer: TrainerView) -> None:
         self._skipped = trainer.state.skipped_steps

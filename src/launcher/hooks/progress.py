@@ -174,7 +174,8 @@ def fit_bar(step: int, total: int, parts: list[str], width: int, marks: str = "â
     if width >= MIN_WIDTH_OF_BAR - MARGIN:
         done = round(16 * step / total)
         line = f"{step}/{total} {marks[0] * done}{marks[1] * (16 - done)} {percent(step, total)}"
-    for part in parts:
+    # The time that is left is what a narrow terminal should show next to the loss.
+    for part in sorted(parts, key=lambda part: not part.startswith(("loss ", "eta "))):
         if len(line) + 1 + len(part) <= width:
             line += " " + part
     return line[:width]

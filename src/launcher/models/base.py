@@ -57,7 +57,8 @@ class Model(nn.Module, ABC):
 
     owns_optimizers: tuple[str, ...] = ()
     """Names of its attributes that are optimizers, and their schedules, if its forward pass steps
-    them in training. A plain module may declare them too. It returns a detached loss."""
+    them in training. A plain module may declare them too. It returns a detached loss, or None for a
+    step that it skipped."""
 
     @abstractmethod
     def forward(self, batch: Any) -> tuple[torch.Tensor, Records]:

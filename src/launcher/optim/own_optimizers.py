@@ -23,24 +23,24 @@ class OwnOptimizers(Optimizer):
     own_steps = True
 
     def __init__(self, model: nn.Module):
-        self._parts: dict[str, Any] = {name: _part(model, name) for name in owned(model)}
+        names: Any = model.owns_optimizers
+        self._parts: dict[str, Any] = {name: _part(model, name) for name in names}
         if not self.param_groups:
             raise ConfigError(
-                f"model: {type(model).__name__}.owns_optimizers={owned(model)}: none of them is a"
-                " torch.optim.Optimizer."
+                f"model: {type(model).__name__}.owns_optimizers={names}: none of them is a"
+                " torch.optim.Optimizer; name one."
             )
+        for name, part in self._parts.items():
+            groups = part.param_groups if isinstance(part, Optimizer) else []
+            for number, group in enumerate(groups):
+                group.setdefault("name", f"{name}.{number}" if len(groups) > 1 else name)
         super().__init__(self.param_groups, {})
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The current groups, since an optimizer replaces them when it is loaded."""
-        groups = []
-        for part_name, part in self._parts.items():
-            for number, group in enumerate(part.param_groups if _is_optimizer(part) else ()):
-                several = f".{number}" if len(part.param_groups) > 1 else ""
-                group.setdefault("name", f"{part_name}{several}")
-                groups.append(group)
-        return groups
+        optimizers = [part for part in self._parts.values() if isinstance(part, Optimizer)]
+        return [group for optimizer in optimizers for group in optimizer.param_groups]
 
     @param_groups.setter
     def param_groups(self, groups: list[dict[str, Any]]) -> None:
@@ -51,9 +51,6 @@ class OwnOptimizers(Optimizer):
 
     def step(self) -> None:  # type: ignore[override]
         """Do nothing, since the forward pass has made the step."""
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing, since the model decides which gradients it keeps."""
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -73,18 +70,6 @@ class OwnOptimizers(Optimizer):
             part.load_state_dict(state[name]["state"])
 
 
-def owned(model: nn.Module) -> tuple[str, ...]:
-    """Return the names that a model declares as `owns_optimizers`."""
-    names = getattr(model, "owns_optimizers", ())
-    is_list_of_names = isinstance(names, tuple | list) and all(isinstance(n, str) for n in names)
-    if not names or not is_list_of_names:
-        raise ConfigError(
-            f"optimizer=none: {type(model).__name__} should declare the optimizers that it steps"
-            ' itself; e.g. owns_optimizers = ("optimizer",), or use optimizer=adamw.'
-        )
-    return tuple(names)
-
-
 def _part(model: nn.Module, name: str) -> Any:
     part: Any = getattr(model, name, None)
     where = f"model: {type(model).__name__}.owns_optimizers names {name!r}"
@@ -93,15 +78,11 @@ def _part(model: nn.Module, name: str) -> Any:
             f"{where}, which should be an optimizer or a schedule when the model is built; it is"
             f" {describe_type(part)}."
         )
-    if _is_optimizer(part):
-        own = {id(p) for p in model.parameters()}
-        if any(id(p) not in own for group in part.param_groups for p in group["params"]):
-            raise ConfigError(
-                f"{where}, which has a parameter that is not the model's; make the optimizers"
-                " after the parameters, in the constructor."
-            )
+    own = {id(parameter) for parameter in model.parameters()}
+    groups = part.param_groups if isinstance(part, Optimizer) else []
+    if any(id(parameter) not in own for group in groups for parameter in group["params"]):
+        raise ConfigError(
+            f"{where}, which has a parameter that is not the model's; make the optimizers after the"
+            " parameters, in the constructor."
+        )
     return part
-
-
-def _is_optimizer(part: object) -> bool:
-    return isinstance(part, Optimizer)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from launcher.errors import ConfigError
-from launcher.strategies.base import NULL, Strategy
+from launcher.strategies.base import Strategy
 from launcher.strategies.none import NoStrategy
 from launcher.strategies.step import StepResult
 
@@ -24,7 +24,6 @@ def leave_steps(strategy: Strategy) -> Strategy:
 class OwnSteps(NoStrategy):
     """The forward pass makes the step, so nothing follows it."""
 
-    supports_lanes = False
     needs_graph = False
 
     def forward_context(self) -> AbstractContextManager[Any]:
@@ -34,10 +33,10 @@ class OwnSteps(NoStrategy):
                 " there is no moment between its gradients and its update; leave out"
                 " hooks.skip_spikes, job=check, and hooks with on_before_optimizer_step."
             )
-        if not self.precision.is_mixed:
-            return NULL
         # The cache would keep the weights of before the first of several updates.
-        return torch.autocast(self.device.type, self.precision.dtype, cache_enabled=False)
+        return torch.autocast(
+            self.device.type, self.precision.dtype, self.precision.is_mixed, cache_enabled=False
+        )
 
     def backward(self, loss: torch.Tensor) -> None:
         if loss.requires_grad:

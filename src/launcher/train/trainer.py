@@ -473,6 +473,8 @@ class BaseTrainer(HookCaller):
             done, none_losses = (done + 1, 0) if has_loss else (done, none_losses + 1)
             if not has_loss:
                 check_missing_loss(self.strategy, self.state.step)
+                # A model that steps its own optimizers has skipped its step.
+                self.step_info["non_finite_grad_retry_count"] += not self.strategy.needs_graph
             if none_losses > self.max_consecutive_none_losses:
                 raise TrainingError(
                     f"Step {self.state.step}: forward returned no loss {none_losses} times in a row"

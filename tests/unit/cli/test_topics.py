@@ -81,3 +81,15 @@ def test_a_folder_of_the_users(tmp_path, capsys):
     assert shown.startswith(
         "optimizer=mine   torch.optim.SGD\n  For us.\n  optimizer.lr=0.5\n      large"
     )
+
+
+def test_an_option_that_chooses_options_of_other_groups_has_the_keys_of_its_own(tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /optimizer: none\n"
+        "model:\n  _target_: launcher.models.mlp.MLP\n  hidden_dim: 3\n"
+    )
+    print_help(["--config-dir", str(tmp_path), "--help", "model=mine"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("model=mine   launcher.models.mlp.MLP\n  includes optimizer=none\n")
+    assert "  model.hidden_dim=3\n" in shown

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from launcher.config.trust import code_in
-from launcher.data.datasets import BUILDERS, Datasets, stores_its_buffer
+from launcher.data.datasets import BUILDERS, Datasets, _read, stores_its_buffer
 from launcher.data.declared import has_state, hidden_parts
 from launcher.errors import ConfigError
 from support.batches import take
@@ -120,6 +120,23 @@ def test_images_of_folders_have_their_class(tmp_path):
 def test_what_cannot_be_read_is_rejected(keys, message):
     with pytest.raises(ConfigError, match=message):
         Datasets(batch_size=2, **keys).check()
+
+
+@pytest.mark.parametrize("path", ["json", "csv", "text", "parquet", "arrow"])
+def test_a_file_of_another_kind_is_one_message(path, tmp_path):
+    """Nothing reads it as what it is, such as a pickle."""
+    (tmp_path / f"a.{path}").write_bytes(b"\x80\x04\x95\xff\x00")
+    with pytest.raises(ConfigError, match=rf"^data\.files=.* cannot be read by {path} \("):
+        source(tmp_path, path).train_dataset()
+
+
+def test_a_split_that_does_not_exist_is_one_message(folder):
+    builder = datasets.load_dataset_builder("json", data_files=[str(folder / "0.json")])
+    for streaming in (False, True):
+        with pytest.raises(
+            ConfigError, match=r"^data\.split=x: split x cannot be read by json \(.*train"
+        ):
+            _read(builder, "x", streaming, "data.split=x")
 
 
 def test_a_folder_does_not_take_the_place_of_the_hub(tmp_path, monkeypatch):

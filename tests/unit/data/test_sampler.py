@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from launcher.data.sampler import LARGE, SampleOrder, shuffle
+from launcher.data.mixture_order import MixtureOrder
+from launcher.data.sampler import LARGE, SampleOrder, SkippingOrder, shuffle
+from launcher.errors import ConfigError
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
@@ -50,3 +52,40 @@ def test_any_window_is_a_part_of_the_whole(start, count):
     assert order.epochs(start, count).tolist() == [
         position // 7 for position in range(start, start + count)
     ]
+
+
+@pytest.mark.parametrize(
+    ("skip", "steps"),
+    [
+        ([[1, 1]], [2, 3, 4, 5, 6, 7, 8, 9]),
+        ([[3, 4]], [1, 2, 5, 6, 7, 8, 9, 10]),
+        ([[5, 5], [3, 4]], [1, 2, 5, 6, 8, 9, 10, 11]),
+        ([[3, 4], [3, 3]], [1, 2, 6, 7, 8, 9, 10, 11]),
+        ([[99, 120]], [1, 2, 3, 4, 5, 6, 7, 8]),
+    ],
+)
+def test_steps_whose_samples_are_passed_over_leave_the_rest_as_it_is(skip, steps):
+    """A number of a step is of the run itself, after the earlier jumps."""
+    whole, batch = SampleOrder(7, seed=5), 4
+    order = SkippingOrder(whole, skip, batch)
+    for method in ("indices", "epochs"):
+        parts = [getattr(order, method)(at, 2).tolist() for at in range(0, 8 * batch, 2)]
+        assert parts == [
+            getattr(whole, method)((step - 1) * batch + half, 2).tolist()
+            for step in steps
+            for half in (0, 2)
+        ]
+
+
+@pytest.mark.parametrize("skip", [[[3, 2]], [[3]], [[1, 2, 3]]])
+def test_a_skip_is_a_pair_of_steps(skip):
+    with pytest.raises(ConfigError, match=r"^data\.skip=\[\[.*first and a last step; e\.g\. "):
+        SkippingOrder(SampleOrder(7, seed=5), skip, 4)
+
+
+@pytest.mark.parametrize(
+    "order", [None, MixtureOrder({"a": 7}, [(0, {"a": 1.0})], "repeat", 0, True)]
+)
+def test_a_mixture_or_stream_has_no_steps_to_skip(order):
+    with pytest.raises(ConfigError, match=r"^data\.skip=.* a mixture or a stream"):
+        SkippingOrder(order, [[1, 2]], 4)

@@ -1,6 +1,7 @@
 """The progress of training, as a person sees it."""
 
 import sys
+from datetime import timedelta
 from itertools import chain, count, repeat
 from pathlib import Path
 
@@ -77,6 +78,13 @@ def test_a_bar_never_exceeds_its_width(step, more, width):
     total = max(1, step + more)
     line = fit_bar(step, total, ProgressHook().parts(STATS, None), width)
     assert len(line) <= width and (width < 24 or line.startswith(f"{step}/{total} "))
+
+
+@pytest.mark.parametrize("step", [20, 470, 123456])
+def test_a_narrow_bar_has_the_loss_and_the_time_that_is_left(step):
+    parts = ProgressHook().parts(STATS, timedelta(seconds=46))
+    line = fit_bar(step, 200000, parts, 59)
+    assert " loss 1.230e-05 eta 0:00:46" in line
 
 
 class Slow(BaseHook):

@@ -78,11 +78,14 @@ def test_it_trains_as_a_bare_loop(precision, tmp_path):
     assert all(torch.equal(weights[name], value) for name, value in bare.state_dict().items())
 
 
-def test_a_batch_without_a_loss_is_left_out(tmp_path):
-    hook = Batches()
-    trainer = built(tmp_path, "+model.missing=2", hook=hook)
+def test_a_skipped_step_takes_the_next_batch_and_is_counted(tmp_path):
+    hook, logged = Batches(), ["hooks=[checkpointing,logging]", "hooks.logging.interval=1"]
+    trainer = built(tmp_path, "+model.missing=2", *logged, hook=hook)
     trainer.train()
     assert (trainer.step, len(hook.batches)) == (6, 7)
+    lines = map(json.loads, (trainer.workspace / "metrics.jsonl").read_text().splitlines())
+    counts = [line["train/non_finite_grad_retry_count"] for line in lines]
+    assert counts == [0, 1, 0, 0, 0, 0]
     with pytest.raises(TrainingError, match="no loss 1 times in a row"):
         built(tmp_path, "+model.missing=2", "trainer.max_consecutive_none_losses=0").train()
 
@@ -116,7 +119,8 @@ def test_what_requests_nothing_is_allowed(word):
 
 def test_another_model_has_no_optimizers_of_its_own():
     (message,) = mistakes(["model=mlp", "data=digits", "optimizer=none"])
-    assert message.startswith("optimizer=none: the model's class does not declare owns_optimizers")
+    assert message.startswith("optimizer=none: the model's class does not declare the optimizers")
+    assert 'owns_optimizers = ("optimizer",)' in message
 
 
 @pytest.mark.parametrize(
@@ -127,6 +131,7 @@ def test_another_model_has_no_optimizers_of_its_own():
         (["+model.fault=absent"], r"names 'schedule', which should be an optimizer or a schedule"),
         (["model._target_=support.own_steps.Scheduled"], "none of them is a torch.optim.Optimizer"),
         (["hooks=[checkpointing,skip_spikes]"], r"leave out hooks\.skip_spikes"),
+        (["hooks=[checkpointing,nan_report]"], r"^hooks\.nan_report: .* leave it out"),
     ],
 )
 def test_a_model_or_hook_that_does_not_fit_is_rejected_before_a_step(words, message, tmp_path):

@@ -38,6 +38,11 @@ def mixture(*stages: Node, **settings: Any) -> Node:
     return {"data": node | {"stages": list(stages)} | settings}
 
 
+def skipping(*steps: list[int]) -> Node:
+    node = {"_target_": "launcher.data.digits.DigitsData", "batch_size": 8}
+    return {"data": node | ({"skip": list(steps)} if steps else {})}
+
+
 def hook(name: str, **settings: Any) -> Node:
     kind = "".join(map(str.title, name.split("_")))
     return {"hooks": {name: {"_target_": f"launcher.hooks.{name}.{kind}Hook", **settings}}}
@@ -69,6 +74,10 @@ LATE = {"at": 400, "weights": {"a": 2.0}}
         (identity(**mixture(LATE)), identity(**mixture(LATE | {"weights": {"a": 3.0}})), 50),
         (identity(**mixture(LATE)), identity(**mixture(LATE, shuffle=False)), 0),
         (identity(**mixture()), identity(**mixture({"at": 40, "weights": {"a": 1.0}})), 99),
+        (identity(**skipping()), identity(**skipping([20, 25])), 19),
+        (identity(**skipping([20, 25])), identity(**skipping([20, 24])), 19),
+        (identity(**skipping([20, 25])), identity(**skipping([40, 41], [20, 25])), 39),
+        (identity(**skipping([20, 25], [9, 9])), identity(**skipping([9, 9], [20, 25])), 99),
         (ema(interval=9), ema(interval=9, start="initial"), 8),
         (ema(), ema(start="initial"), 0),
         (ema(start=20), ema(start=40), 20),

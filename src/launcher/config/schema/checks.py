@@ -369,7 +369,7 @@ def _check_signals(hooks: object) -> Iterator[ConfigIssue]:
                 yield issue
 
 
-TARGETS = ("model._target_", "optimizer._target_", "scheduler._target_", "strategy._target_")
+TARGETS = ("model._target_", "optimizer._target_", "strategy._target_")
 NAMES = ("run.name", "run.id", "run.tag", "hpo.name")
 FOLLOWING = ("hooks", "tracker", "scheduler")
 RULES_OF_TRAINING: Rules = {
@@ -382,7 +382,7 @@ RULES_OF_TRAINING: Rules = {
     _check_without_checkpoints: ("hooks", "trainer.pause_at", "run.resume", "run.fork_from"),
     need_issues: FOLLOWING,
     own_optimizer_issues: (
-        *TARGETS, "precision.name", "data.batch_size", "trainer.micro_batch_size", *ALLOWED
+        *TARGETS, "data.batch_size", "trainer.micro_batch_size", *ALLOWED
     ),
     metric_issues: FOLLOWING,
     _check_recomputation: ("trainer.compile.backend", "trainer.activation_checkpointing"),

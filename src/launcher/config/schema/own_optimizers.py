@@ -5,23 +5,22 @@ from collections.abc import Iterator
 from launcher.config.messages import ConfigIssue, show
 from launcher.config.schema.declared import declared
 
-PRECISIONS = ("fp32", "tf32", "bf16")
-ALLOWED: dict[str, tuple[object, ...]] = {
-    "trainer.lanes": (None,),
-    "trainer.compile": (False,),
-    "trainer.activation_checkpointing": ("none",),
-    "trainer.max_non_finite_grad_retries": (None,),
-    "trainer.max_grad_norm": (1.0, 0.0, None),
+ALLOWED: dict[str, tuple[tuple[object, ...], str]] = {
+    "scheduler._target_": ((None,), "scheduler=none, and schedules of its own"),
+    "precision.name": (("fp32", "tf32", "bf16"), "precision=fp32 or bf16"),
+    "trainer.lanes": ((None,), "trainer.lanes=null"),
+    "trainer.compile": ((False,), "trainer.compile=false"),
+    "trainer.activation_checkpointing": (("none",), "trainer.activation_checkpointing=none"),
+    "trainer.max_non_finite_grad_retries": ((None,), "trainer.max_non_finite_grad_retries=null"),
+    "trainer.max_grad_norm": ((1.0, 0.0, None), "trainer.max_grad_norm=1.0, which it ignores"),
 }
-"""Keys of a step that the model makes itself, with the values that request nothing of it."""
+"""Values of keys that request nothing of a step that the model makes itself, and what to use."""
 
 
 def own_optimizer_issues(
     model: object,
     optimizer: object,
-    scheduler: object,
     strategy: object,
-    precision: object,
     batch_size: object,
     micro_batch_size: object,
     *values: object,
@@ -30,29 +29,22 @@ def own_optimizer_issues(
     if not declared(model, "owns_optimizers"):
         if declared(optimizer, "own_steps"):
             text = (
-                "the model's class does not declare owns_optimizers; declare it, or choose another"
-                " optimizer, e.g. optimizer=adamw."
+                "the model's class does not declare the optimizers that it steps itself; e.g."
+                ' owns_optimizers = ("optimizer",), or use optimizer=adamw.'
             )
             yield ConfigIssue("optimizer", "none", text)
         return
-    if not declared(optimizer, "own_steps"):
-        yield _issue("optimizer._target_", optimizer, "use optimizer=none")
-    if scheduler is not None:
-        yield _issue(
-            "scheduler._target_", scheduler, "use scheduler=none, and schedules of its own"
-        )
-    if not declared(strategy, "own_steps"):
-        yield _issue("strategy._target_", strategy, "use strategy=none")
-    if precision not in PRECISIONS:
-        yield _issue("precision.name", precision, "use precision=fp32 or bf16")
+    for name, target in {"optimizer": optimizer, "strategy": strategy}.items():
+        if not declared(target, "own_steps"):
+            yield _issue(f"{name}._target_", target, f"{name}=none")
     if micro_batch_size not in (None, batch_size):
-        way = "use null, since a step is one batch"
+        way = "null, since a step is one batch"
         yield _issue("trainer.micro_batch_size", micro_batch_size, way)
-    for (key, allowed), value in zip(ALLOWED.items(), values, strict=True):
+    for (key, (allowed, way)), value in zip(ALLOWED.items(), values, strict=True):
         if value not in allowed:
-            yield _issue(key, value, f"use {key}={show(allowed[0])}")
+            yield _issue(key, value, way)
 
 
 def _issue(key: str, value: object, way: str) -> ConfigIssue:
-    text = f"the model steps its own optimizers (owns_optimizers); {way}."
+    text = f"the model steps its own optimizers (owns_optimizers); use {way}."
     return ConfigIssue(key, show(value).strip("'"), text)

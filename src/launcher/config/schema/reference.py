@@ -84,6 +84,8 @@ def _option(group: str, name: str, text: str) -> Option:
         [(part, inner)] = values.items()
         if _target(inner) is not None:
             path, node = join(group, part), inner
+    elif group in values and "# @package _global_" in lines:
+        node = values[group]
     target = _target(node)
     spec = section(SECTIONS[group]) if group == "trainer" else signature_of(target)
     keys = [] if group == "experiment" else _keys(path, node, spec, lines)
