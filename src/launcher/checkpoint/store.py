@@ -52,6 +52,10 @@ class CheckpointStore:
         self.logger = logger or logging.getLogger("launcher.checkpoint")
         self.check_lock: Callable[[], None] = lambda: None
         """Called before each commit, since another process may have taken the run over."""
+        self.on_commit: Callable[[int], None] = lambda step: None
+        """Called with the step of each checkpoint that is durable."""
+        self.before_removal: Callable[[int], None] = lambda step: None
+        """Called before an old checkpoint is deleted."""
         self._begun = 0
         self._set_aside: set[str] = set()
 
@@ -119,6 +123,7 @@ class CheckpointStore:
             raise
         # Only now a power cut cannot undo the rename.
         fsync_folder(self.root)
+        self.on_commit(manifest.step)
         return final
 
     def tidy(self, step: int, retention: Retention, is_best: bool = False) -> None:
@@ -139,6 +144,7 @@ class CheckpointStore:
             protected = {*awaited, *(best for best in bests if best is not None)}
             for old in retention.to_remove(self.steps(), step, protected):
                 if self.is_own(self.path(old)):
+                    self.before_removal(old)
                     self.remove(old)
         except (OSError, CorruptCheckpoint) as error:
             self.logger.error(

@@ -28,7 +28,7 @@ from launcher.slurm.job_mark import HOLD
 from launcher.slurm.requeue import PAUSE, QUERY_SECONDS
 from launcher.slurm.scheduler import QueuedJob
 
-FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl")
+FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl", "chain.jsonl")
 """Files with lines of steps."""
 
 

@@ -1,0 +1,145 @@
+"""The chain of checkpoints: its digests, how it is continued and cut, and kills at its writes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from launcher.checkpoint import chain
+from launcher.checkpoint.chain import BrokenChain, ChainWriter, digests_of, read_chain
+from launcher.checkpoint.retention import Retention
+from launcher.checkpoint.saver import Saver
+from launcher.checkpoint.store import CheckpointStore
+from launcher.process.ranks import Ranks
+from launcher.rundir.folder import RunFolder
+from support.crash import cut_power, killed
+from support.stores import payload, save
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder(tmp_path / "name" / "id").create()
+
+
+@pytest.fixture
+def store(run):
+    return CheckpointStore(run.checkpoints)
+
+
+def begun(run, store, step=0, parent=None):
+    """A writer that the store calls, as a start attaches it."""
+    writer = ChainWriter(run, store.root, lambda: None)
+    writer.begin(step, parent)
+    store.on_commit, store.before_removal = writer.add, writer.wait_for
+    return writer
+
+
+def steps_of(run):
+    return [link.step for link in read_chain(run.chain_path)]
+
+
+def test_each_checkpoint_has_a_line_that_stays_when_it_is_deleted(run, store):
+    writer = begun(run, store)
+    for step in (5, 10, 15):
+        save(store, step, keep=0)
+    writer.finish()
+    links = read_chain(run.chain_path)
+    assert [link.step for link in links] == [5, 10, 15] and store.steps() == [15]
+    assert links[0].before == "" and links[1].before == links[0].digest
+    assert (links[-1].numbers, links[-1].rest) == digests_of(store.path(15))
+
+
+def test_a_step_that_is_saved_again_has_one_line(run, store):
+    writer = begun(run, store)
+    save(store, 5)
+    save(store, 10)
+    save(store, 10, value=3.0)
+    writer.finish()
+    assert steps_of(run) == [5, 10]
+    assert read_chain(run.chain_path)[-1].numbers == digests_of(store.path(10))[0]
+
+
+def test_a_start_cuts_the_chain_and_adds_what_is_missing(run, store):
+    save(store, 5)
+    save(store, 10)
+    begun(run, store, 10).finish()
+    assert steps_of(run) == [5, 10]
+    whole = run.chain_path.read_bytes()
+    run.chain_path.write_bytes(whole[:-20])
+    begun(run, store, 10).finish()
+    assert run.chain_path.read_bytes() == whole
+    store.remove(10)
+    begun(run, store, 5).finish()
+    assert steps_of(run) == [5]
+
+
+@pytest.mark.parametrize("has_line", [True, False])
+def test_a_fork_begins_with_the_line_of_its_parent(run, store, tmp_path, has_line):
+    for step in (5, 10):
+        save(store, step)
+    if has_line:
+        begun(run, store, 10).finish()
+    fork = RunFolder(tmp_path / "name" / "fork").create()
+    begun(fork, CheckpointStore(fork.checkpoints), 10, parent=store.path(10)).finish()
+    (link,) = read_chain(fork.chain_path)
+    assert (link.numbers, link.rest) == digests_of(store.path(10))
+    assert bool(link.before) == has_line
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "changed"),
+    [
+        ("tensors", {"model/w": torch.full((4,), 5.0, dtype=torch.float64)}, "numbers"),
+        ("tensors", {"model/w": torch.full((2, 2), 5.0)}, "numbers"),
+        ("tensors", {"model/v": torch.full((4,), 5.0)}, "numbers"),
+        ("global_state", {"step": 6}, "numbers"),
+        ("global_state", {"step": 5.0}, "numbers"),
+        ("rank_state", {"rng": torch.arange(3) + 1, "hooks": {}}, "rest"),
+        ("rank_state", {"rng": torch.arange(3), "hooks": {"a": {"b": {1, 2}}}}, "rest"),
+        ("rank_state", {"rng": torch.arange(3), "hooks": {"a": {"train/step_time": 2}}}, ""),
+        ("global_state", {"step": 5, "max_steps": 7}, ""),
+    ],
+)
+def test_digests_change_with_what_counts(run, store, key, value, changed):
+    plain = replace(payload(5), rank_state={"rng": torch.arange(3), "hooks": {"a": {}}})
+    found = []
+    for state in (plain, replace(plain, **{key: value})):
+        Saver(store, Ranks(), Retention()).save(state, wait=True)
+        found.append(digests_of(store.path(5)))
+    differing = [name for name, one, two in zip(("numbers", "rest"), *found, strict=True) if one != two]
+    assert differing == ([changed] if changed else [])
+
+
+@pytest.mark.parametrize("change", ["step", "numbers", "rest", "before", "run"])
+def test_a_changed_line_breaks_the_chain(run, store, change):
+    writer = begun(run, store)
+    for step in (5, 10, 15):
+        save(store, step)
+    writer.finish()
+    lines = run.chain_path.read_bytes().splitlines(keepends=True)
+    data = json.loads(lines[1]) | {change: 7 if change == "step" else "other"}
+    lines[1] = json.dumps(data, separators=(",", ":")).encode() + b"\n"
+    run.chain_path.write_bytes(b"".join(lines))
+    with pytest.raises(BrokenChain, match="line [23] does not follow"):
+        read_chain(run.chain_path)
+
+
+def test_a_kill_at_each_call_of_a_line_leaves_a_chain_that_the_next_start_continues(run, store):
+    for step in (5, 10):
+        save(store, step)
+    chain.append(run.chain_path, store.path(5), lambda: None)
+    before = run.chain_path.read_bytes()
+    chain.append(run.chain_path, store.path(10), lambda: None)
+    whole, kill_at, died = run.chain_path.read_bytes(), 0, True
+    while died:
+        kill_at += 1
+        run.chain_path.write_bytes(before)
+        died, calls = killed(
+            lambda: chain.append(run.chain_path, store.path(10), lambda: None), kill_at
+        )
+        cut_power(calls)
+        assert run.chain_path.read_bytes() in (before, whole), f"killed at call {kill_at}"
+        begun(run, store, 10).finish()
+        assert run.chain_path.read_bytes() == whole, f"killed at call {kill_at}"
+    assert kill_at >= 4, "too few calls were seen"
