@@ -117,7 +117,7 @@ class CheckpointingHook(BaseHook):
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self.chain: ChainWriter | None = None
-        """Of rank 0, once the run may be written."""
+        """The writer on rank 0, once the run may be written."""
         self._handlers: dict[int, object] = {}
         self._built: dict[str, tuple[int, ...]] = {}
         self.saved_at = -1

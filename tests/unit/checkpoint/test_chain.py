@@ -107,7 +107,9 @@ def test_digests_change_with_what_counts(run, store, key, value, changed):
     for state in (plain, replace(plain, **{key: value})):
         Saver(store, Ranks(), Retention()).save(state, wait=True)
         found.append(digests_of(store.path(5)))
-    differing = [name for name, one, two in zip(("numbers", "rest"), *found, strict=True) if one != two]
+    differing = [
+        name for name, one, two in zip(("numbers", "rest"), *found, strict=True) if one != two
+    ]
     assert differing == ([changed] if changed else [])
 
 
@@ -121,7 +123,7 @@ def test_a_changed_line_breaks_the_chain(run, store, change):
     data = json.loads(lines[1]) | {change: 7 if change == "step" else "other"}
     lines[1] = json.dumps(data, separators=(",", ":")).encode() + b"\n"
     run.chain_path.write_bytes(b"".join(lines))
-    with pytest.raises(BrokenChain, match="line [23] does not follow"):
+    with pytest.raises(BrokenChain, match=r"line [23] does not follow"):
         read_chain(run.chain_path)
 
 
