@@ -6,10 +6,10 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from launcher.config.messages import plural
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.gpus import count_gpus
+from launcher.process.plural import plural
 from launcher.proof.claim_file import Claim
 from launcher.proof.claim_levels import Check, OtherMachine, Refuted, damage_refutes, threads_of
 from launcher.runs.act.repeat_command import add_trust
@@ -59,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         except Refuted as error:
             say(f"Refuted: {error}.")
             return REFUTED
+        except OSError as error:
+            raise ConfigError(f"{error.filename}: cannot be read ({error.strerror}).") from error
         except OtherMachine as error:
             say(f"Another kind of machine: {error}.")
             return OTHER_MACHINE

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.drift import read_sources
+from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.config.identity.course import describe_courses
-from launcher.config.messages import plural
 from launcher.config.run_config import read_tree
 from launcher.config.tree import get, walk
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import read_file, replace_file
+from launcher.process.plural import plural
 from launcher.proof.claim_file import (
     MAX_LISTED,
     NAME,
@@ -29,7 +30,7 @@ from launcher.proof.claim_file import (
 from launcher.proof.segment import load_yaml
 from launcher.rundir.folder import checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
-from launcher.rundir.holder import is_held
+from launcher.rundir.lock_holder import is_held
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.reproduction import CODE, OTHERS, parse_code
 from launcher.rundir.run_on_disk import RunOnDisk
@@ -83,8 +84,13 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
         raise rejection(run, reason)
     try:
         chain = [link for link in read_chain(run.folder.chain_path) if link.step <= step]
-    except (BrokenChain, OSError) as error:
+        weights = weights_digest(checkpoint)
+    except BrokenChain as error:
         raise rejection(run, f"its chain cannot be read ({error})") from error
+    except CorruptCheckpoint as error:
+        raise rejection(run, f"its checkpoint is damaged ({error})") from error
+    except OSError as error:
+        raise rejection(run, f"{error.filename} cannot be read ({error.strerror})") from error
     if not chain or chain[-1].step != step:
         raise rejection(run, f"chain.jsonl has no line for step {step}; start the run once more")
     lanes = get(run.identity or {}, "trainer.lanes")
@@ -110,7 +116,7 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
         "device_hours": device_hours(run),
         "unstored": dict(run.record).get("unstored"),
     }
-    subject = [{"name": run.label, "digest": {"sha256": weights_digest(checkpoint)}}]
+    subject = [{"name": run.label, "digest": {"sha256": weights}}]
     subject += [
         {"name": f"export/{file.name}", "digest": {"sha256": digest_file(file)}} for file in export
     ]

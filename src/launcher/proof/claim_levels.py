@@ -11,12 +11,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
 from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint
 from launcher.config.identity.run_id import digest as id_of
 from launcher.config.identity.run_id import identity_to_hash
-from launcher.config.messages import plural
 from launcher.config.run_config import read_tree
 from launcher.errors import ConfigError
+from launcher.process.plural import plural
 from launcher.proof.claim_file import Claim, beyond_identity, data_of, digest_lines
 from launcher.proof.segment import Segment, load_yaml
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
@@ -240,8 +243,7 @@ class Check:
     def _segment(self, start: int, end: int, name: str) -> Segment:
         """Return a segment whose configuration is the claim's."""
         path = self._checkpoint(end)
-        tree = read_tree(path / "config.yaml")
-        found = id_of(identity_to_hash(_config(tree), tree))
+        tree, found = self._read_configuration(path / "config.yaml")
         if found != self.claim.id:
             raise Refuted(
                 f"the configuration at step {end} has the id {found}, and it claims {self.claim.id}"
@@ -250,6 +252,15 @@ class Check:
             raise Refuted(f"what the identity leaves out at step {end} is not what it claims")
         run, root = StoredRun.read(self._folder.path), self.scratch / name
         return Segment(run, start, end, root, self.trust, self.ranks)
+
+    def _read_configuration(self, file: Path) -> tuple[dict[str, Any], str]:
+        """Return a stored configuration, and the id that it gives a run."""
+        try:
+            tree = read_tree(file)
+            return tree, id_of(identity_to_hash(_config(tree), tree))
+        # Whoever wrote the file may have written anything.
+        except (OmegaConfBaseException, YAMLError, LookupError, ValueError, TypeError) as error:
+            raise Refuted(f"{file} is not a configuration ({type(error).__name__})") from error
 
     # ---------------------------------------------------------------------------------- the machine
     def _other_machine(self, checkpoint: Path | None) -> str:
