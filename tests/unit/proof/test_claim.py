@@ -9,9 +9,11 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.proof.check_claim import ranks_for
-from launcher.proof.claim import check_paths, fit, of_the_network
+from launcher.proof.claim import check_paths, fit, of_the_network, why_not_code
 from launcher.proof.claim_file import PREDICATE, STATEMENT, Claim, data_of
-from launcher.proof.claim_levels import choose
+from launcher.proof.claim_levels import Check, choose, kind_here
+from launcher.rundir.provenance import versions as current_versions
+from launcher.rundir.run_on_disk import RunOnDisk
 
 
 def statement(**changes):
@@ -131,3 +133,39 @@ def test_ranks_that_train_here(tmp_path, lanes, named, expected):
 def test_other_ranks_without_lanes_are_rejected(tmp_path):
     with pytest.raises(ConfigError, match="use --ranks=4"):
         ranks_for(read(tmp_path, statement()), 2)
+
+
+@pytest.mark.parametrize(
+    ("git", "diff", "expected"),
+    [
+        (None, None, "did not start in a git repository"),
+        ({"commit": "c", "dirty": True}, None, "has no code.diff"),
+        ({"commit": "c", "dirty": True}, "# commit: c\n", "has no change"),
+        ({"commit": "c", "dirty": True}, "# left out: mine.py: too large\n", "has no change"),
+        ({"commit": "c", "dirty": False}, None, None),
+        ({"commit": "c", "dirty": True}, f"# commit: {'c' * 40}\ndiff --git a b\n", None),
+    ],
+)
+def test_a_run_of_unknown_code_cannot_be_claimed(tmp_path, git, diff, expected):
+    (tmp_path / "sources.json").write_text('{"mine.py": "digest"}')
+    if diff is not None:
+        (tmp_path / "code.diff").write_text(diff)
+    reason = why_not_code(RunOnDisk(str(tmp_path), {"git": git}), tmp_path)
+    assert (reason or "") == "" if expected is None else expected in str(reason)
+
+
+@pytest.mark.parametrize(
+    ("machine", "versions", "expected"),
+    [
+        ({}, {}, ""),
+        ({"processor": "another"}, {}, "it was trained on another, "),
+        ({}, {"torch": "1.0"}, "it was trained with torch 1.0"),
+    ],
+)
+def test_another_kind_of_machine_is_named(tmp_path, machine, versions, expected):
+    here = {**kind_here(), "threads": 1, "device": "cpu"}
+    known = {**current_versions(("torch", "numpy")), **versions}
+    claim = read(tmp_path, statement(machine=here | machine, versions=known))
+    check = Check(claim, None, 4, "word", False, tmp_path, print)
+    text = check.other_machine(None)
+    assert text.startswith(expected) and bool(text) == bool(expected)
