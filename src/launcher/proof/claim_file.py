@@ -10,7 +10,7 @@ from typing import Any
 from launcher.config.identity.run_id import digest as id_of
 from launcher.config.options import main_folder
 from launcher.config.plain_yaml import load
-from launcher.config.tree import walk
+from launcher.config.tree import get, walk
 from launcher.errors import ConfigError
 from launcher.process.files import open_file, parse_json, read_file
 from launcher.rundir.data_files import MAX_FILES, find_paths
@@ -23,8 +23,26 @@ FOLDER = "<folder>/"
 EVALUATION_KEYS = ("metrics", "max_samples", "loader")
 MAX_LISTED = 16
 """Files and lines of the chain that a claim lists; more files have one digest."""
-TEXTS = ("identity", "beyond_identity", "machine", "versions", "code", "data", "chain")
-"""Mappings of a claim's predicate."""
+NUMBER, TEXT, NONE = (int, float), (str,), type(None)
+SHAPE: dict[str, tuple[type, ...]] = {
+    "step": (int,),
+    "ranks": (int,),
+    "lanes": (int, NONE),
+    "device_hours": NUMBER,
+    "metric": (dict, NONE),
+    **dict.fromkeys(("identity", "beyond_identity", "machine", "versions"), (dict,)),
+    **dict.fromkeys(("code", "data", "chain"), (dict,)),
+    "machine.threads": (int, NONE),
+    "code.commit": (*TEXT, NONE),
+    "code.sources": (dict, NONE),
+    "code.count": (int, NONE),
+    "data.files": (dict, NONE),
+    "data.count": (int, NONE),
+    "chain.root": TEXT,
+    "chain.length": (int,),
+    "chain.lines": (list,),
+}
+"""The types of the values of a claim's predicate."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +88,13 @@ class Claim:
             )
             types = data["_type"], data["predicateType"]
             is_claim = types == (STATEMENT, PREDICATE) and all(
-                isinstance(predicate[key], dict) for key in TEXTS
+                isinstance(get(predicate, key), expected) for key, expected in SHAPE.items()
             )
             numbers = claim.step, claim.ranks, int(predicate["chain"]["length"])
-            float.fromhex((predicate["metric"] or {"value": "0"})["value"])
+            metric = predicate["metric"] or {"name": "", "split": "val", "value": "0x0"}
+            float.fromhex(metric["value"])
+            texts = claim.name, claim.weights, metric["name"], *predicate["chain"]["lines"]
+            is_claim &= metric["split"] == "val" and all(isinstance(text, str) for text in texts)
         except OSError as error:
             raise ConfigError(f"{file}: cannot be read ({error.strerror}).") from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
