@@ -41,6 +41,8 @@ from launcher.runs.stored_run import StoredRun
 MAX_BYTES = 4000
 """Maximum size of a claim without the identity."""
 FEW_SEGMENTS = 4
+MAX_TEXTS, MAX_TEXT = 4, 80
+"""Changes that are not stored, and characters of each, that a claim lists."""
 SPLIT = "val"
 """The first part of the metrics that can be claimed: the data of `test` are not in an identity."""
 
@@ -55,13 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Write `claim.json` into the run's folder."""
     stored = find_run(arguments.run, arguments.outputs)
     statement = statement_of(stored, arguments.metric)
-    check_paths(statement["predicate"]["identity"], arguments.with_paths)
+    predicate = statement["predicate"]
+    check_paths(predicate["identity"] | predicate["beyond_identity"], arguments.with_paths)
     file = stored.folder.path / NAME
     text = fit(statement)
     with stored.folder.explain_write_errors():
         replace_file(file, text.encode())
     print(f"{stored.label}: {file} ({len(text):,} bytes).")
-    print(*costs(stored, statement["predicate"]), sep="\n", flush=True)
+    print(*costs(stored, predicate), sep="\n", flush=True)
     return 0
 
 
@@ -114,7 +117,7 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
             "lines": [f"{link.step} {link.numbers}" for link in chain],
         },
         "device_hours": device_hours(run),
-        "unstored": dict(run.record).get("unstored"),
+        "unstored": unstored_of(run.record),
     }
     subject = [{"name": run.label, "digest": {"sha256": weights}}]
     subject += [
@@ -198,6 +201,14 @@ def metric_of(run: RunOnDisk, name: str | None, step: int) -> dict[str, Any] | N
 
 def is_claimable(name: str, value: object) -> bool:
     return name.partition("/")[0] == SPLIT and isinstance(value, float | int)
+
+
+def unstored_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how many changes of state nobody has stored, and the first of them in short."""
+    lost = [str(text) for text in (record.get("unstored") or {}).get("lost") or []]
+    if not lost:
+        return None
+    return {"count": len(lost), "first": [text[:MAX_TEXT] for text in lost[:MAX_TEXTS]]}
 
 
 def device_hours(run: RunOnDisk) -> float:

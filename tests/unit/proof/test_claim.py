@@ -9,7 +9,7 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.proof.check_claim import ranks_for
-from launcher.proof.claim import check_paths, fit, of_the_network, why_not_code
+from launcher.proof.claim import check_paths, fit, of_the_network, unstored_of, why_not_code
 from launcher.proof.claim_file import PREDICATE, STATEMENT, Claim, data_of
 from launcher.proof.claim_levels import Check, choose, kind_here
 from launcher.rundir.provenance import versions as current_versions
@@ -100,6 +100,12 @@ def test_paths_are_said_and_absolute_ones_need_an_option(capsys):
         with pytest.raises(ConfigError, match="--with-paths"):
             check_paths({"data": {"path": path}}, with_paths=False)
         check_paths({"data": {"path": path}}, with_paths=True)
+
+
+def test_changes_that_nobody_has_stored_are_counted():
+    assert unstored_of({}) is None and unstored_of({"unstored": None}) is None
+    found = unstored_of({"unstored": {"lost": ["x" * 200] * 9}})
+    assert found == {"count": 9, "first": ["x" * 80] * 4}
 
 
 def test_data_of_the_network_are_found():
