@@ -13,6 +13,8 @@ from launcher.checkpoint.saver import Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.process.ranks import Ranks
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.step_lines import set_lines_aside
+from launcher.runs.act import rollback
 from support.crash import cut_power, killed
 from support.stores import payload, save
 
@@ -145,3 +147,28 @@ def test_a_kill_at_each_call_of_a_line_leaves_a_chain_that_the_next_start_contin
         begun(run, store, 10).finish()
         assert run.chain_path.read_bytes() == whole, f"killed at call {kill_at}"
     assert kill_at >= 4, "too few calls were seen"
+
+
+def test_a_shared_start_continues_the_lines_of_the_other_run(run, store, tmp_path):
+    for step in (5, 10):
+        save(store, step)
+    begun(run, store, 10).finish()
+    other = RunFolder(tmp_path / "name" / "other").create()
+    chain.copy_lines(run.chain_path, other.chain_path, 5)
+    shared = CheckpointStore(other.checkpoints)
+    for step in (5, 12):
+        save(shared, step)
+    begun(other, shared, 12).finish()
+    links = read_chain(other.chain_path)
+    assert links[0] == read_chain(run.chain_path)[0]
+    assert [link.step for link in links] == [5, 12] and links[1].before == links[0].digest
+
+
+def test_a_rollback_cuts_the_chain(run, store):
+    for step in (5, 10):
+        save(store, step)
+    begun(run, store, 10).finish()
+    assert run.chain_path.name in rollback.FILES
+    set_lines_aside(run.chain_path, 5)
+    assert steps_of(run) == [5]
+    assert (run.path / "abandoned-chain.jsonl").exists()
