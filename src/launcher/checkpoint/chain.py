@@ -9,23 +9,16 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-
-from launcher.checkpoint.shards import as_bytes
-from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.checkpoint.digests import NOTHING, digests_of
+from launcher.checkpoint.manifest import Manifest
 from launcher.process.files import read_file, replace_file
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
-from launcher.rundir.history import is_measured
 from launcher.rundir.step_lines import drop_lines_after, step_of
 
-ATTEMPT_SUFFIXES = ("max_steps", "stop_reason", "attempt")
-"""Suffixes of the names of values that say how far to train, and do not change the numbers."""
 POLL = 0.1
 """Seconds between two looks for a line that is awaited."""
 
@@ -81,76 +74,25 @@ def read_chain(path: Path) -> list[Link]:
     return links
 
 
-# ------------------------------------------------------------------------------------------ digests
-def digests_of(checkpoint: Path) -> tuple[str, str]:
-    """Return the digests of a checkpoint's numbers and of its rest.
-
-    The numbers are equal on any number of ranks, if the training is. Left out is what `runs replay`
-    leaves out too: durations, and how far to train.
-    """
-    stored = StoredCheckpoint(checkpoint)
-    numbers, rest = hashlib.sha256(), hashlib.sha256()
-    for name in sorted(stored.names()):
-        numbers.update(f"{name} {_tensor_text(stored.read(name))}\n".encode())
-    _update(numbers, "state", stored.meta)
-    for rank in range(stored.manifest.world_size):
-        _update(rest, f"rank {rank}", stored.rank_state(rank))
-    return numbers.hexdigest(), rest.hexdigest()
-
-
-def is_left_out(name: str) -> bool:
-    """Return whether a value of a checkpoint's state depends on the attempt, not the training."""
-    return is_measured(name) or name.endswith(ATTEMPT_SUFFIXES)
-
-
-def _tensor_text(tensor: torch.Tensor) -> str:
-    digest = hashlib.sha256(as_bytes(tensor) if tensor.numel() else b"").hexdigest()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {digest}"
-
-
-def _update(digest: Any, name: str, value: Any) -> None:
-    for text in _leaves(name, value):
-        digest.update(f"{text}\n".encode())
-
-
-def _leaves(name: str, value: Any) -> Iterator[str]:
-    """Yield a line for each leaf of a nested state."""
-    if is_left_out(name):
-        return
-    if isinstance(value, Mapping):
-        for key in sorted(value, key=repr):
-            yield from _leaves(f"{name}/{key}", value[key])
-    elif isinstance(value, list | tuple):
-        for number, item in enumerate(value):
-            yield from _leaves(f"{name}/{number}", item)
-    elif isinstance(value, set | frozenset):
-        # The order of a set differs between processes.
-        yield f"{name} {sorted(map(repr, value))}"
-    elif isinstance(value, torch.Tensor):
-        yield f"{name} {_tensor_text(value)}"
-    elif isinstance(value, np.ndarray):
-        yield f"{name} {_tensor_text(torch.from_numpy(value))}"
-    else:
-        yield f"{name} {value!r}"
-
-
 # ------------------------------------------------------------------------------------------ writing
-def link_of(checkpoint: Path, before: str) -> Link:
-    """Return the line of a checkpoint after a line with this digest."""
-    numbers, rest = digests_of(checkpoint)
-    manifest = StoredCheckpoint(checkpoint).manifest
-    return Link(manifest.step, manifest.run, numbers, rest, before)
-
-
-def append(path: Path, checkpoint: Path, check: Callable[[], None]) -> None:
+def append(
+    path: Path, checkpoint: Path, check: Callable[[], None], hashed: Mapping[str, str] = NOTHING
+) -> None:
     """Append the line of a checkpoint, in place of lines of its step and of later ones.
 
-    The file is replaced, so a kill at any moment leaves the old chain or the new one. `check`
-    raises if this process must not write any more.
+    The file is replaced, so a kill at any moment leaves the old chain or the new one.
+
+    Args:
+        path: the chain.
+        checkpoint: the folder of a checkpoint.
+        check: raises if this process must not write any more.
+        hashed: see `digests_of`.
     """
-    step = StoredCheckpoint(checkpoint).manifest.step
-    lines = _lines_to(path, step - 1)
-    link = link_of(checkpoint, hashlib.sha256(lines[-1]).hexdigest() if lines else "")
+    manifest = Manifest.read(checkpoint)
+    lines = _lines_to(path, manifest.step - 1)
+    before = hashlib.sha256(lines[-1]).hexdigest() if lines else ""
+    numbers, rest = digests_of(checkpoint, hashed)
+    link = Link(manifest.step, manifest.run, numbers, rest, before)
     check()
     replace_file(path, b"".join([*lines, link.line]))
 
@@ -181,9 +123,8 @@ class ChainWriter:
 
     def __init__(self, run: RunFolder, root: Path, check: Callable[[], None]):
         self.path, self.root, self.check = run.chain_path, root, check
-        self._waiting: list[Path] = []
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._threads: dict[int, threading.Thread] = {}
+        """Threads of lines by the last step that they write, each of which waits for the former."""
 
     def begin(self, step: int, parent: Path | None) -> None:
         """Cut the chain at the step of a start, and add the checkpoints that have no line.
@@ -194,34 +135,43 @@ class ChainWriter:
         """
         drop_lines_after(self.path, step)
         last = max((int(step_of(line) or 0) for line in _lines_to(self.path, step)), default=-1)
+        missing = []
         if parent is not None and last < step:
             lines = _lines_to(parent.parents[1] / self.path.name, step)
             if lines and step_of(lines[-1]) == step:
                 replace_file(self.path, lines[-1])
             else:
-                self._add([parent])
+                missing = [parent]
             last = step
-        self._add(
-            self.root / step_name(saved) for saved in checkpoint_steps(self.root) if saved > last
+        saved = checkpoint_steps(self.root)
+        missing += [self.root / step_name(at) for at in saved if at > last]
+        if missing:
+            self._start(max([step, *saved]), missing, {})
+
+    def add(self, step: int, hashed: Mapping[str, str]) -> None:
+        """Add the line of a checkpoint that was committed; for `hashed`, see `digests_of`."""
+        self._start(step, [self.root / step_name(step)], hashed)
+
+    def _start(self, step: int, checkpoints: list[Path], hashed: Mapping[str, str]) -> None:
+        # A step that is saved again comes last.
+        running = [(at, thread) for at, thread in self._threads.items() if thread.is_alive()]
+        self._threads = {at: thread for at, thread in running if at != step}
+        former = [thread for _, thread in running]
+        # It is a daemon, since a hanging disk must not keep the process from exiting.
+        self._threads[step] = threading.Thread(
+            target=self._write, args=(former, checkpoints, hashed), name="chain", daemon=True
         )
+        self._threads[step].start()
 
-    def add(self, step: int) -> None:
-        """Add a line for a checkpoint that was committed."""
-        self._add([self.root / step_name(step)])
-
-    def _add(self, checkpoints: Iterable[Path]) -> None:
-        with self._lock:
-            self._waiting += checkpoints
-            if self._waiting and self._thread is None:
-                # It is a daemon, since a hanging disk must not keep the process from exiting.
-                self._thread = threading.Thread(target=self._run, name="chain-writer", daemon=True)
-                self._thread.start()
-
-    def _run(self) -> None:
-        while (checkpoint := self._next()) is not None:
+    def _write(
+        self, former: list[threading.Thread], checkpoints: list[Path], hashed: Mapping[str, str]
+    ) -> None:
+        for thread in former:
+            thread.join()
+        for checkpoint in checkpoints:
             try:
-                append(self.path, checkpoint, self.check)
-            # An error of any kind: others wait for this thread to empty its list.
+                append(self.path, checkpoint, self.check, hashed)
+            # The line of a claim must not end a training, whatever the error is.
             except Exception as error:
                 logger.warning(
                     "%s has no line for %s (%s); the next start adds it.",
@@ -229,27 +179,17 @@ class ChainWriter:
                     checkpoint.name,
                     error,
                 )
-            with self._lock:
-                self._waiting.pop(0)
 
-    def _next(self) -> Path | None:
-        with self._lock:
-            if not self._waiting:
-                self._thread = None
-                return None
-            return self._waiting[0]
-
-    def wait_for(self, step: int, advanced: Callable[[], None] = lambda: None) -> None:
+    def wait_for(self, step: int, advanced: Callable[[], None]) -> None:
         """Wait for the line of a checkpoint that will be deleted."""
-        while self._has(self.root / step_name(step)) and (thread := self._thread) is not None:
-            advanced()
-            thread.join(POLL)
-
-    def _has(self, checkpoint: Path) -> bool:
-        with self._lock:
-            return checkpoint in self._waiting
+        for at, thread in self._threads.items():
+            while thread.is_alive():
+                advanced()
+                thread.join(POLL)
+            if at >= step:
+                break
 
     def finish(self) -> None:
         """Wait until each checkpoint has its line."""
-        if (thread := self._thread) is not None:
+        for thread in self._threads.values():
             thread.join()

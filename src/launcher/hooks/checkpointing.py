@@ -116,8 +116,6 @@ class CheckpointingHook(BaseHook):
         self.exit_delay = exit_delay
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
-        self.chain: ChainWriter | None = None
-        """The writer on rank 0, once the run may be written."""
         self._handlers: dict[int, object] = {}
         self._built: dict[str, tuple[int, ...]] = {}
         self.saved_at = -1
@@ -195,12 +193,9 @@ class CheckpointingHook(BaseHook):
         self.resuming.abandon_later(trainer)
         self.resuming.take_over(trainer)
         if trainer.strategy.ranks.is_main and trainer.workspace is not None:
-            self._begin_chain(trainer, RunFolder(trainer.workspace))
-
-    def _begin_chain(self, trainer: TrainerView, run: RunFolder) -> None:
-        self.chain = chain = ChainWriter(run, self.store.root, self.store.check_lock)
-        chain.begin(trainer.step, trainer.resumed_from if self.resuming.choice.is_fork else None)
-        self.store.on_commit, self.store.before_removal = chain.add, chain.wait_for
+            run, parent = RunFolder(trainer.workspace), trainer.resumed_from
+            self.store.chain = ChainWriter(run, self.store.root, self.store.check_lock)
+            self.store.chain.begin(trainer.step, parent if self.resuming.choice.is_fork else None)
 
     # ----------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -426,9 +421,9 @@ class CheckpointingHook(BaseHook):
     def on_close(self, trainer: TrainerView) -> None:
         if hasattr(self, "saver"):
             self._end_save(trainer, self.saver.close)
-        # After a signal the time is short, and the next start adds what is missing.
-        if self.chain is not None and not trainer.stop_signal:
-            self.chain.finish()
+            # After a signal the time is short, and the next start adds what is missing.
+            if self.store.chain is not None and not trainer.stop_signal:
+                self.store.chain.finish()
         signals.restore(self._handlers)
 
 

@@ -174,7 +174,7 @@ class Check:
 
     def _train(self, start: int, end: int) -> None:
         """Train from a state of the chain to the next, and compare."""
-        from launcher.checkpoint.chain import digests_of
+        from launcher.checkpoint.digests import digests_of
 
         before = f"the state at step {end} is not what steps {start} to {end} make of"
         origin = "the start" if start == 0 else f"the state at {start}"
@@ -198,7 +198,7 @@ class Check:
 
     def _verify_state(self, step: int) -> None:
         """Check that a checkpoint is the one in the chain, before it is loaded."""
-        from launcher.checkpoint.chain import digests_of
+        from launcher.checkpoint.digests import digests_of
 
         link = self.chain[step]
         if digests_of(self._checkpoint(step)) != (link.numbers, link.rest):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from launcher.checkpoint.chain import is_left_out
+from launcher.checkpoint.digests import is_left_out
 from launcher.checkpoint.shards import as_bytes
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.proof.scratch_run import Traced

@@ -1,13 +1,15 @@
 """The chain of checkpoints: its digests, how it is continued and cut, and kills at its writes."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 
 from launcher.checkpoint import chain
-from launcher.checkpoint.chain import BrokenChain, ChainWriter, digests_of, read_chain
+from launcher.checkpoint.chain import BrokenChain, ChainWriter, read_chain
+from launcher.checkpoint.digests import EarlyDigests, digests_of
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Saver
 from launcher.checkpoint.store import CheckpointStore
@@ -15,6 +17,7 @@ from launcher.process.ranks import Ranks
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.step_lines import set_lines_aside
 from launcher.runs.act import rollback
+from launcher.strategies.base import ShardSpec
 from support.crash import cut_power, killed
 from support.stores import payload, save
 
@@ -33,7 +36,7 @@ def begun(run, store, step=0, parent=None):
     """A writer that the store calls, as a start attaches it."""
     writer = ChainWriter(run, store.root, lambda: None)
     writer.begin(step, parent)
-    store.on_commit, store.before_removal = writer.add, writer.wait_for
+    store.chain = writer
     return writer
 
 
@@ -50,6 +53,29 @@ def test_each_checkpoint_has_a_line_that_stays_when_it_is_deleted(run, store):
     assert [link.step for link in links] == [5, 10, 15] and store.steps() == [15]
     assert links[0].before == "" and links[1].before == links[0].digest
     assert (links[-1].numbers, links[-1].rest) == digests_of(store.path(15))
+
+
+def test_digests_of_memory_are_those_of_the_disk(run, store):
+    """However many of them a save has found when it has written its files."""
+    full = {
+        "model/w": torch.arange(6, dtype=torch.bfloat16).view(2, 3).t(),
+        "model/none": torch.empty(0, 3),
+        "optimizer/step": torch.tensor(3),
+    }
+    tensors = {**full, "model/shard": torch.arange(4.0)}
+    part = {"model/shard": ShardSpec((4,), (0,))}
+    writer = begun(run, store)
+    Saver(store, Ranks(), Retention()).save(
+        replace(payload(5), tensors=tensors, parts=part), wait=True
+    )
+    writer.finish()
+    with EarlyDigests(full) as early:
+        while len(early.found) < len(full):
+            time.sleep(0.001)
+    for count in range(len(full) + 1):
+        found = dict(list(early.found.items())[:count])
+        assert digests_of(store.path(5), found) == digests_of(store.path(5))
+    assert read_chain(run.chain_path)[-1].numbers == digests_of(store.path(5))[0]
 
 
 def test_a_step_that_is_saved_again_has_one_line(run, store):
