@@ -67,7 +67,8 @@ def read_chain(path: Path) -> list[Link]:
             is_next = link.before == (links[-1].digest if links else link.before)
             is_whole = link.line == line and link.step > step
         except (ValueError, TypeError, RecursionError):
-            is_next = is_whole = False
+            is_next = False
+            is_whole = False
         if not (is_next and is_whole):
             raise BrokenChain(f"{path.name}: line {number} does not follow from the one before")
         links.append(link)
@@ -122,7 +123,9 @@ class ChainWriter:
     """
 
     def __init__(self, run: RunFolder, root: Path, check: Callable[[], None]):
-        self.path, self.root, self.check = run.chain_path, root, check
+        self.path = run.chain_path
+        self.root = root
+        self.check = check
         self._threads: dict[int, threading.Thread] = {}
         """Threads of lines by the last step that they write, each of which waits for the former."""
 
@@ -143,10 +146,10 @@ class ChainWriter:
             else:
                 missing = [parent]
             last = step
-        saved = checkpoint_steps(self.root)
-        missing += [self.root / step_name(at) for at in saved if at > last]
+        saved = [at for at in checkpoint_steps(self.root) if last < at <= step]
+        missing += [self.root / step_name(at) for at in saved]
         if missing:
-            self._start(max([step, *saved]), missing, {})
+            self._start(step, missing, {})
 
     def add(self, step: int, hashed: Mapping[str, str]) -> None:
         """Add the line of a checkpoint that was committed; for `hashed`, see `digests_of`."""
@@ -157,7 +160,7 @@ class ChainWriter:
         running = [(at, thread) for at, thread in self._threads.items() if thread.is_alive()]
         self._threads = {at: thread for at, thread in running if at != step}
         former = [thread for _, thread in running]
-        # It is a daemon, since a hanging disk must not keep the process from exiting.
+        # The thread is a daemon, since a hanging disk must not keep the process from exiting.
         self._threads[step] = threading.Thread(
             target=self._write, args=(former, checkpoints, hashed), name="chain", daemon=True
         )

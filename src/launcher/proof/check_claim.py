@@ -14,7 +14,9 @@ from launcher.proof.claim_file import Claim
 from launcher.proof.claim_levels import Check, OtherMachine, Refuted, damage_refutes, threads_of
 from launcher.runs.act.repeat_command import add_trust
 
-HOLDS, REFUTED, OTHER_MACHINE = 0, 1, 3
+HOLDS = 0
+REFUTED = 1
+OTHER_MACHINE = 3
 LEVELS = (0, 1, 2, 3)
 
 
@@ -79,7 +81,7 @@ def climb(check: Check, level: int, segments: int) -> None:
 
 def ranks_for(claim: Claim, named: int | None) -> int:
     """Return the number of ranks that train here; without lanes it is the claim's."""
-    is_on_cpu = claim.predicate["machine"].get("device") == "cpu"
+    is_on_cpu = claim.predicate["machine"]["device"] == "cpu"
     room = named or (os.cpu_count() if is_on_cpu else count_gpus()) or 1
     if named is None and claim.ranks <= room:
         return claim.ranks

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.drift import read_sources
+from launcher.checkpoint.durable_files import nothing
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.config.identity.course import describe_courses
 from launcher.config.run_config import read_tree
@@ -24,6 +25,7 @@ from launcher.proof.claim_file import (
     data_of,
     digest_file,
     digest_lines,
+    paths_here,
     paths_in,
     text_of,
 )
@@ -74,7 +76,7 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
     Raises:
         ConfigError: it cannot be claimed.
     """
-    from launcher.checkpoint.chain import BrokenChain, read_chain  # late: torch
+    from launcher.checkpoint.chain import BrokenChain, ChainWriter, read_chain  # late: torch
     from launcher.checkpoint.stored import weights_digest
 
     run = RunOnDisk.read(stored.path)
@@ -85,6 +87,10 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
     checkpoint = run.folder.checkpoints / step_name(step)
     if reason := why_not(run, stored.identity_exclude, checkpoint):
         raise rejection(run, reason)
+    # A run that is complete has no next start, which would add the line of a killed process.
+    writer = ChainWriter(run.folder, run.folder.checkpoints, nothing)
+    writer.begin(step, None)
+    writer.finish()
     try:
         chain = [link for link in read_chain(run.folder.chain_path) if link.step <= step]
         weights = weights_digest(checkpoint)
@@ -95,7 +101,7 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
     except OSError as error:
         raise rejection(run, f"{error.filename} cannot be read ({error.strerror})") from error
     if not chain or chain[-1].step != step:
-        raise rejection(run, f"chain.jsonl has no line for step {step}; start the run once more")
+        raise rejection(run, f"chain.jsonl has no line for step {step}")
     lanes = get(run.identity or {}, "trainer.lanes")
     export = sorted(run.folder.export.glob("*.safetensors"))
     predicate = {
@@ -146,17 +152,20 @@ def why_not(run: RunOnDisk, ignored: Sequence[str], checkpoint: Path) -> str | N
     device = str(load_yaml(checkpoint / MACHINE).get("device"))
     if device != "cpu" and not get(run.identity, "trainer.deterministic"):
         return f"it was trained on {device} without trainer.deterministic=true"
-    if networks := list(of_the_network(run.identity)):
-        return f"{networks[0]} is of the network, so nobody knows that it stays the same"
-    return why_not_code(run, checkpoint)
+    return why_not_data(run.identity) or why_not_code(run, checkpoint)
 
 
-def of_the_network(identity: Mapping[str, Any]) -> Iterator[str]:
-    for top in ("data", "model"):
-        for key, value in walk(identity.get(top) or {}, lists=True):
-            is_hub = key.endswith("pretrained") and value and not Path(str(value)).exists()
-            if is_hub or (isinstance(value, str) and "://" in value):
-                yield f"{top}.{key}={value}"
+def why_not_data(identity: Mapping[str, Any]) -> str | None:
+    """Return the reason why the data of a run are not known, or None."""
+    nodes = {top: identity.get(top) or {} for top in ("data", "model")}
+    for key, value in walk(nodes, lists=True):
+        if not isinstance(value, str) or any(path.exists() for path in paths_here(value)):
+            continue
+        if "://" in value or key.endswith("pretrained"):
+            return f"{key}={value} is of the network, so nobody knows that it stays the same"
+        if "/" in value:
+            return f"{key}={value} is not here; claim it in the folder in which it was trained"
+    return None
 
 
 def why_not_code(run: RunOnDisk, checkpoint: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ FOLDER = "<folder>/"
 EVALUATION_KEYS = ("metrics", "max_samples", "loader")
 MAX_LISTED = 16
 """Files and lines of the chain that a claim lists; more files have one digest."""
-NUMBER, TEXT, NONE = (int, float), (str,), type(None)
+NUMBER, TEXT = (int, float), (str,)
+NONE = type(None)
 SHAPE: dict[str, tuple[type, ...]] = {
     "step": (int,),
     "ranks": (int,),
@@ -32,7 +34,8 @@ SHAPE: dict[str, tuple[type, ...]] = {
     "metric": (dict, NONE),
     **dict.fromkeys(("identity", "beyond_identity", "machine", "versions"), (dict,)),
     **dict.fromkeys(("code", "data", "chain"), (dict,)),
-    "machine.threads": (int, NONE),
+    "machine.threads": (int,),
+    "machine.device": TEXT,
     "code.commit": (*TEXT, NONE),
     "code.sources": (dict, NONE),
     "code.count": (int, NONE),
@@ -126,7 +129,12 @@ def files_of(identity: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the files on this machine that the data, the model and the start of a run name."""
     start = identity.get("run.init_from")
     for node in (identity.get("data"), identity.get("model"), {"init_from": start}):
-        yield from (Path(path) for path in find_paths(_here(node)) if Path(path).is_file())
+        yield from (path for path in paths_here(node) if path.is_file())
+
+
+def paths_here(node: Any) -> Iterator[Path]:
+    """Yield what the values of a node of an identity may name here, whether it exists or not."""
+    yield from map(Path, find_paths(_here(node)))
 
 
 def _here(node: Any) -> Any:
@@ -144,8 +152,12 @@ def data_of(identity: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         `files` by name; of more than `MAX_LISTED` their number and one digest.
     """
+    paths = list(files_of(identity))
+    # Absolute paths are published with the identity only.
+    absolute = [path for path in paths if path.is_absolute()]
+    root = os.path.commonpath([path.parent for path in absolute]) if absolute else ""
     files = {
-        path.name if path.is_absolute() else path.as_posix(): path for path in files_of(identity)
+        (path.relative_to(root) if path.is_absolute() else path).as_posix(): path for path in paths
     }
     if len(files) >= MAX_FILES:
         raise ConfigError(f"data: has {MAX_FILES} files or more; a claim needs fewer, larger ones.")

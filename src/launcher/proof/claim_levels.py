@@ -1,9 +1,7 @@
 """The levels at which a claim is checked, each by equality with what is computed here."""
 
-import hashlib
 import os
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,11 +19,11 @@ from launcher.config.run_config import read_tree
 from launcher.errors import ConfigError
 from launcher.process.plural import plural
 from launcher.proof.claim_file import Claim, beyond_identity, data_of, digest_lines
-from launcher.proof.segment import Segment, load_yaml
+from launcher.proof.segment import Segment, choose
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.history import as_number, read_rows
 from launcher.rundir.imported_sources import source_changes
-from launcher.rundir.provenance import MACHINE, describe_machine, versions
+from launcher.rundir.provenance import describe_machine, machine_state, versions
 from launcher.rundir.repositories import has_commit
 from launcher.runs.stored_run import StoredRun
 
@@ -134,7 +132,7 @@ class Check:
         if float(value).hex() != metric["value"]:
             claimed = float.fromhex(metric["value"])
             text = f"{metric['name']} is {value!r} here, and it claims {claimed!r}"
-            if other := self.other_machine(None):
+            if other := other_machine(claim, segment.config["device"]):
                 raise OtherMachine(f"{text}; {other}")
             raise Refuted(text)
         self.say(f"Level 1 holds: {metric['name']} is {value!r}, bit-equal.")
@@ -144,7 +142,7 @@ class Check:
         """Train segments between kept checkpoints again, chosen by the claim and the word."""
         steps = [step for step in self._kept() if step in self.chain]
         all_segments = list(pairwise([0, *steps]))
-        chosen = choose(all_segments, count, self.claim.digest, self.word)
+        chosen = choose(all_segments, count, f"{self.claim.digest} {self.word}")
         part = f"{len(chosen)} of {len(all_segments)}"
         trained = sum(end - start for start, end in chosen)
         self._announce(2, f"{part} segments (--word={self.word})", trained)
@@ -181,9 +179,9 @@ class Check:
         if start:
             self._verify_state(start)
         name = f"steps-{start}-{end}"
-        copy = self._segment(start, end, name).train(name, start)
-        path = copy.folder.checkpoints / step_name(end)
-        numbers, rest = digests_of(path)
+        segment = self._segment(start, end, name)
+        copy = segment.train(name, start)
+        numbers, rest = digests_of(copy.folder.checkpoints / step_name(end))
         link = self.chain[end]
         # The states of hooks have the name of the run that trained a shared step.
         has_rest = self.ranks == self.claim.ranks and link.run == self.claim.name
@@ -191,7 +189,7 @@ class Check:
             self.say(f"  steps {start} to {end}: the same.")
             return
         what = "" if numbers != link.numbers else " (its numbers are, its random states are not)"
-        if other := self.other_machine(path):
+        if other := other_machine(self.claim, segment.config["device"]):
             spread = loss_spread(self._folder, copy.folder, start, end)
             raise OtherMachine(f"{before} {origin} here; {other}; {spread}")
         raise Refuted(f"{before} {origin}{what}")
@@ -263,38 +261,21 @@ class Check:
         except (OmegaConfBaseException, YAMLError, LookupError, ValueError, TypeError) as error:
             raise Refuted(f"{file} is not a configuration ({type(error).__name__})") from error
 
-    # ---------------------------------------------------------------------------------- the machine
-    def other_machine(self, checkpoint: Path | None) -> str:
-        """Describe how this machine differs from the claim's, or return ""."""
-        claimed = self.claim.predicate["machine"]
-        here = dict(claimed) if checkpoint is None else load_yaml(checkpoint / MACHINE)
-        here.pop("data", None)
-        if checkpoint is None:
-            here |= kind_here()
-        if here != claimed:
-            now = describe_machine(here)
-            return f"it was trained on {describe_machine(claimed)}, and here is {now}"
-        then, current = self.claim.predicate["versions"], versions(LIBRARIES)
-        for name in LIBRARIES:
-            if then.get(name) != current.get(name):
-                return f"it was trained with {name} {then.get(name)}, not {current.get(name)}"
-        return ""
 
+def other_machine(claim: Claim, wanted: str) -> str:
+    """Describe how the machine of a device differs here from the claim's, or return ""."""
+    from launcher.process.device import cpu_kernels, device_name, get_device
 
-def choose(
-    segments: Sequence[tuple[int, int]], count: int, digest: str, word: str
-) -> list[tuple[int, int]]:
-    """Choose segments, which the claimant cannot foresee without the verifier's word."""
-    seed = hashlib.sha256(f"{digest} {word}".encode()).hexdigest()
-    return sorted(random.Random(seed).sample(segments, min(count, len(segments))))
-
-
-def kind_here() -> dict[str, object]:
-    """Return the kind of this machine's processor."""
-    from launcher.process.device import cpu_kernels
-    from launcher.rundir.provenance import processor
-
-    return {"processor": processor(), **cpu_kernels()}
+    claimed, device = claim.predicate["machine"], get_device(wanted=wanted)
+    here = machine_state(device_name(device), claimed["threads"], cpu_kernels())
+    if here != claimed:
+        now = describe_machine(here)
+        return f"it was trained on {describe_machine(claimed)}, and here is {now}"
+    before, current = claim.predicate["versions"], versions(LIBRARIES)
+    for name in LIBRARIES:
+        if before.get(name) != current.get(name):
+            return f"it was trained with {name} {before.get(name)}, not {current.get(name)}"
+    return ""
 
 
 def _config(tree: dict[str, Any]) -> Any:
@@ -326,9 +307,8 @@ def loss_spread(run: RunFolder, copy: RunFolder, start: int, end: int) -> str:
 @contextmanager
 def threads_of(claim: Claim) -> Iterator[None]:
     """Train with as many threads as the claim's machine, whose number changes the last bits."""
-    before, threads = os.environ.get(THREADS), claim.predicate["machine"].get("threads")
-    if threads is not None:
-        os.environ[THREADS] = str(int(threads))
+    before = os.environ.get(THREADS)
+    os.environ[THREADS] = str(claim.predicate["machine"]["threads"])
     try:
         yield
     finally:

@@ -2,9 +2,11 @@
 
 import errno
 import os
+import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +68,11 @@ def replay(run: StoredRun, start: int, end: int, scratch: Path | None, trust: bo
             f"{run.label}: steps {start} to {end} cannot be replayed ({reason_of(error)}); use"
             " --scratch=DIR for another folder."
         ) from error
+
+
+def choose(segments: Sequence[tuple[int, int]], count: int, word: str) -> list[tuple[int, int]]:
+    """Choose segments by a word. Nobody who does not know it can foresee them."""
+    return sorted(random.Random(word).sample(segments, min(count, len(segments))))
 
 
 def changes_in(run: StoredRun, start: int, end: int) -> Differences:

@@ -2,7 +2,8 @@
 
 import json
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -155,23 +156,71 @@ def test_a_changed_line_breaks_the_chain(run, store, change):
         read_chain(run.chain_path)
 
 
-def test_a_kill_at_each_call_of_a_line_leaves_a_chain_that_the_next_start_continues(run, store):
-    for step in (5, 10):
+@dataclass
+class Kill:
+    """A write of the chain that is killed, and the steps of its lines when it is repeated."""
+
+    lines: int
+    """Lines that it has before."""
+    act: Callable[[RunFolder, CheckpointStore], None]
+    steps: list[int]
+
+
+def start_at(step: int, fork: bool = False) -> Callable[[RunFolder, CheckpointStore], None]:
+    def act(run: RunFolder, store: CheckpointStore) -> None:
+        if fork:
+            own = CheckpointStore(run.path / "own")
+            begun(run, own, step, parent=store.path(step)).finish()
+        else:
+            begun(run, store, step).finish()
+
+    return act
+
+
+KILLS = {
+    "the first line": Kill(0, lambda run, store: append(run, store, 5), [5]),
+    "a further line": Kill(1, lambda run, store: append(run, store, 10), [5, 10]),
+    "a line again": Kill(2, lambda run, store: append(run, store, 10), [5, 10]),
+    "a cut": Kill(3, start_at(5), [5]),
+    "all that are missing": Kill(0, start_at(15), [5, 10, 15]),
+    "some that are missing": Kill(1, start_at(15), [5, 10, 15]),
+    "a fork": Kill(0, start_at(10, fork=True), [10]),
+    "a shared start": Kill(0, lambda run, store: copied(run, store, 10), [5, 10]),
+}
+
+
+def append(run, store, step):
+    chain.append(run.chain_path, store.path(step), lambda: None)
+
+
+def copied(run, store, step):
+    source = run.path / "source.jsonl"
+    if not source.exists():
+        for saved in (5, 10, 15):
+            chain.append(source, store.path(saved), lambda: None)
+    chain.copy_lines(source, run.chain_path, step)
+
+
+@pytest.mark.parametrize("name", KILLS)
+def test_a_write_that_is_killed_at_any_call_is_continued_when_it_is_repeated(run, store, name):
+    kill = KILLS[name]
+    for step in (5, 10, 15):
         save(store, step)
-    chain.append(run.chain_path, store.path(5), lambda: None)
-    before = run.chain_path.read_bytes()
-    chain.append(run.chain_path, store.path(10), lambda: None)
-    whole, kill_at, died = run.chain_path.read_bytes(), 0, True
+    begun(run, store, 15).finish()
+    lines = run.chain_path.read_bytes().splitlines(keepends=True)
+    kill_at, died = 0, True
     while died:
         kill_at += 1
-        run.chain_path.write_bytes(before)
-        died, calls = killed(
-            lambda: chain.append(run.chain_path, store.path(10), lambda: None), kill_at
-        )
+        for file in run.path.glob("*chain.jsonl*"):
+            file.unlink()
+        if kill.lines:
+            run.chain_path.write_bytes(b"".join(lines[: kill.lines]))
+        died, calls = killed(lambda: kill.act(run, store), kill_at)
         cut_power(calls)
-        assert run.chain_path.read_bytes() in (before, whole), f"killed at call {kill_at}"
-        begun(run, store, 10).finish()
-        assert run.chain_path.read_bytes() == whole, f"killed at call {kill_at}"
+        kill.act(run, store)
+        links = read_chain(run.chain_path)
+        assert [link.step for link in links] == kill.steps, f"killed at call {kill_at}"
+        assert links[-1].numbers == digests_of(store.path(links[-1].step))[0]
     assert kill_at >= 4, "too few calls were seen"
 
 

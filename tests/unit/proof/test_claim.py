@@ -8,10 +8,13 @@ from itertools import pairwise
 import pytest
 
 from launcher.errors import ConfigError
+from launcher.process.device import cpu_kernels
 from launcher.proof.check_claim import ranks_for
-from launcher.proof.claim import check_paths, fit, of_the_network, unstored_of, why_not_code
+from launcher.proof.claim import check_paths, fit, unstored_of, why_not_code, why_not_data
 from launcher.proof.claim_file import PREDICATE, STATEMENT, Claim, data_of
-from launcher.proof.claim_levels import Check, choose, kind_here
+from launcher.proof.claim_levels import other_machine
+from launcher.proof.segment import choose
+from launcher.rundir.provenance import machine_state
 from launcher.rundir.provenance import versions as current_versions
 from launcher.rundir.run_on_disk import RunOnDisk
 
@@ -21,7 +24,7 @@ def statement(**changes):
         "step": 9,
         "identity": {"data": {"path": "data/a.csv"}},
         "beyond_identity": {},
-        "machine": {},
+        "machine": {"threads": 1, "device": "cpu"},
         "versions": {},
         "code": {"commit": None},
         "data": {"files": {}},
@@ -65,7 +68,8 @@ def read(tmp_path, content):
         statement(chain={"root": "", "length": 1, "lines": [1]}),
         statement(code={"commit": 1}),
         statement(data={"files": []}),
-        statement(machine={"threads": "many"}),
+        statement(machine={"threads": "many", "device": "cpu"}),
+        statement(machine={}),
         statement(metric={"name": "val/loss", "value": "0x1p0", "split": "../job"}),
         statement(metric={"name": "val/loss", "value": "half"}),
     ],
@@ -81,16 +85,14 @@ def test_a_missing_claim_is_said_so(tmp_path):
         Claim.read(tmp_path / "none.json")
 
 
-def test_segments_are_chosen_evenly_by_claim_and_word():
+def test_segments_are_chosen_evenly_by_a_word():
     segments = list(pairwise(range(0, 50, 10)))
     words = [str(number) for number in range(400)]
     for count in (1, 3):
-        uses = Counter(one for word in words for one in choose(segments, count, "claim", word))
+        uses = Counter(one for word in words for one in choose(segments, count, word))
         assert all(0.8 < uses[one] / (100 * count) < 1.2 for one in segments), uses
-    assert choose(segments, 9, "claim", "word") == segments
-    assert choose(segments, 2, "claim", "word") == choose(segments, 2, "claim", "word")
-    by_claim = [[choose(segments, 1, claim, word) for word in words] for claim in ("one", "two")]
-    assert by_claim[0] != by_claim[1]
+    assert choose(segments, 9, "word") == segments
+    assert choose(segments, 2, "word") == choose(segments, 2, "word")
 
 
 def test_paths_are_said_and_absolute_ones_need_an_option(capsys):
@@ -108,9 +110,22 @@ def test_changes_that_nobody_has_stored_are_counted():
     assert found == {"count": 9, "first": ["x" * 80] * 4}
 
 
-def test_data_of_the_network_are_found():
-    identity = {"data": {"url": "s3://a/b", "path": "a"}, "model": {"pretrained": "gpt2"}}
-    assert list(of_the_network(identity)) == ["data.url=s3://a/b", "model.pretrained=gpt2"]
+@pytest.mark.parametrize(
+    ("identity", "reason"),
+    [
+        ({"data": {"url": "s3://a/b", "path": "a.csv"}}, "data.url=s3://a/b is of the network"),
+        ({"data": {"dataset": {"files": ["other/a"]}}}, "data.dataset.files.0=other/a is not here"),
+        ({"model": {"pretrained": "gpt2"}}, "model.pretrained=gpt2 is of the network"),
+        ({"model": {"pretrained": "here/model"}}, None),
+        ({"data": {"path": "<folder>/here/*", "name": "digits"}, "model": {"x": None}}, None),
+    ],
+)
+def test_data_that_are_not_known_are_named(tmp_path, monkeypatch, identity, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here" / "model").mkdir(parents=True)
+    (tmp_path / "here" / "model" / "weights").touch()
+    found = why_not_data(identity)
+    assert found is None if reason is None else str(found).startswith(reason)
 
 
 @pytest.mark.parametrize("count", [3, 16, 17])
@@ -175,9 +190,7 @@ def test_a_run_of_unknown_code_cannot_be_claimed(tmp_path, git, diff, expected):
     ],
 )
 def test_another_kind_of_machine_is_named(tmp_path, machine, versions, expected):
-    here = {**kind_here(), "threads": 1, "device": "cpu"}
+    here = machine_state("cpu", 1, cpu_kernels())
     known = {**current_versions(("torch", "numpy")), **versions}
-    claim = read(tmp_path, statement(machine=here | machine, versions=known))
-    check = Check(claim, None, 4, "word", False, tmp_path, print)
-    text = check.other_machine(None)
+    text = other_machine(read(tmp_path, statement(machine=here | machine, versions=known)), "cpu")
     assert text.startswith(expected) and bool(text) == bool(expected)
