@@ -14,7 +14,7 @@ import torch
 
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.shards import write_tensors
-from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
 from launcher.proof.claim_file import Claim, digest_file
 from launcher.proof.segment import choose
 from support.git import commit, git
@@ -150,6 +150,18 @@ def test_a_forged_metric_is_refuted(honest, verifier, tmp_path):
     assert "val/loss is" in check(verifier, run, "--level=1", code=1)
 
 
+def test_weights_of_another_training_are_refuted(honest, verifier, tmp_path):
+    """All other states, and the whole chain, are honest."""
+    run = Path(shutil.copytree(honest, tmp_path / "run"))
+    splice(run, 6)
+    data = json.loads((run / "claim.json").read_text())
+    weights = weights_digest(run / "checkpoints" / "step-00000006")
+    data["subject"][0]["digest"]["sha256"] = weights
+    (run / "claim.json").write_text(json.dumps(data))
+    output = check(verifier, run, "--level=1", code=1)
+    assert "the checkpoint of step 6 is not the one in its chain" in output
+
+
 def test_a_changed_data_file_is_refuted(project, verifier, tmp_path):
     folder = clone(project, tmp_path / "clone")
     write_rows(folder / "data" / "train.csv", 60, seed=3)
@@ -173,6 +185,7 @@ def test_a_spliced_checkpoint_is_found_by_its_segment(honest, verifier, project,
     (run / "claim.json").unlink()
     python(folder, "launcher.runs", "rollback", run.name, "4")
     splice(run, 4)
+    (run / "chain.jsonl").unlink()
     # The forger trains on from the spliced state, so all later states follow from it.
     python(folder, "launcher", *RUN)
     claimed(folder)
@@ -189,7 +202,7 @@ def test_a_spliced_checkpoint_is_found_by_its_segment(honest, verifier, project,
 
 
 def splice(run: Path, step: int) -> None:
-    """Put other weights into a checkpoint, and forget the line of the old ones."""
+    """Put other weights into a checkpoint."""
     folder = run / "checkpoints" / f"step-{step:08d}"
     stored = StoredCheckpoint(folder)
     tensors = {name: stored.read(name) for name in stored.names()}
@@ -199,5 +212,3 @@ def splice(run: Path, step: int) -> None:
     manifest = Manifest.read(folder)
     files = [entry if file.name == entry.name else file for file in manifest.files]
     Manifest(**{**vars(manifest), "files": files}).write(folder)
-    lines = (run / "chain.jsonl").read_bytes().splitlines(keepends=True)
-    (run / "chain.jsonl").write_bytes(b"".join(lines[: STEPS.index(step) - 1]))

@@ -118,8 +118,9 @@ class Check:
         from launcher.checkpoint.stored import weights_digest
 
         claim, metric = self.claim, self.claim.predicate["metric"]
-        path = self._checkpoint(claim.step)
-        if weights_digest(path) != claim.weights:
+        # Otherwise the weights could be of another training than the states of the chain.
+        self._verify_state(claim.step)
+        if weights_digest(self._checkpoint(claim.step)) != claim.weights:
             raise Refuted(f"the weights of step {claim.step} are not those that it claims")
         if metric is None:
             self.say("Level 1 holds: the weights are the claim's. It names no metric.")
