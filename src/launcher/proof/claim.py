@@ -76,9 +76,6 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
     Raises:
         ConfigError: it cannot be claimed.
     """
-    from launcher.checkpoint.chain import BrokenChain, ChainWriter, read_chain  # late: torch
-    from launcher.checkpoint.stored import weights_digest
-
     run = RunOnDisk.read(stored.path)
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
@@ -87,23 +84,9 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
     checkpoint = run.folder.checkpoints / step_name(step)
     if reason := why_not(run, stored.identity_exclude, checkpoint):
         raise rejection(run, reason)
-    # A run that is complete has no next start, which would add the line of a killed process.
-    writer = ChainWriter(run.folder, run.folder.checkpoints, nothing)
-    writer.begin(step, None)
-    writer.finish()
-    try:
-        chain = [link for link in read_chain(run.folder.chain_path) if link.step <= step]
-        weights = weights_digest(checkpoint)
-    except BrokenChain as error:
-        raise rejection(run, f"its chain cannot be read ({error})") from error
-    except CorruptCheckpoint as error:
-        raise rejection(run, f"its checkpoint is damaged ({error})") from error
-    except OSError as error:
-        raise rejection(run, f"{error.filename} cannot be read ({error.strerror})") from error
-    if not chain or chain[-1].step != step:
-        raise rejection(run, f"chain.jsonl has no line for step {step}")
-    lanes = get(run.identity or {}, "trainer.lanes")
-    export = sorted(run.folder.export.glob("*.safetensors"))
+    digests = {run.label: weights_of(run, checkpoint)}
+    for file in sorted(run.folder.export.glob("*.safetensors")):
+        digests[f"export/{file.name}"] = digest_file(file)
     predicate = {
         "step": step,
         "identity_version": run.record.get("identity_version"),
@@ -114,27 +97,52 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
         "machine": {key: v for key, v in load_yaml(checkpoint / MACHINE).items() if key != "data"},
         "versions": run.record.get("versions"),
         "ranks": run.record.get("world_size"),
-        "lanes": lanes,
+        "lanes": get(run.identity or {}, "trainer.lanes"),
         "strategy": run.record.get("strategy"),
         "metric": metric_of(run, metric, step),
-        "chain": {
-            "root": chain[-1].digest,
-            "length": len(chain),
-            "lines": [f"{link.step} {link.numbers}" for link in chain],
-        },
+        "chain": chain_of(run, step),
         "device_hours": device_hours(run),
         "unstored": unstored_of(run.record),
     }
-    subject = [{"name": run.label, "digest": {"sha256": weights}}]
-    subject += [
-        {"name": f"export/{file.name}", "digest": {"sha256": digest_file(file)}} for file in export
-    ]
+    subject = [{"name": name, "digest": {"sha256": digest}} for name, digest in digests.items()]
     return {
         "_type": STATEMENT,
         "subject": subject,
         "predicateType": PREDICATE,
         "predicate": predicate,
     }
+
+
+def weights_of(run: RunOnDisk, checkpoint: Path) -> str:
+    """Return the digest of the weights of a checkpoint."""
+    from launcher.checkpoint.stored import weights_digest  # late: torch
+
+    try:
+        return weights_digest(checkpoint)
+    except CorruptCheckpoint as error:
+        raise rejection(run, f"its checkpoint is damaged ({error})") from error
+    except OSError as error:
+        raise rejection(run, f"{error.filename} cannot be read ({error.strerror})") from error
+
+
+def chain_of(run: RunOnDisk, step: int) -> dict[str, Any]:
+    """Return what a claim has of the chain up to a step."""
+    from launcher.checkpoint.chain import BrokenChain, ChainWriter, read_chain  # late: torch
+
+    # A run that is complete has no next start, which would add the line of a killed process.
+    writer = ChainWriter(run.folder, run.folder.checkpoints, nothing)
+    try:
+        writer.begin(step, None)
+        writer.finish()
+        links = [link for link in read_chain(run.folder.chain_path) if link.step <= step]
+    except BrokenChain as error:
+        raise rejection(run, f"its chain cannot be read ({error})") from error
+    except OSError as error:
+        raise rejection(run, f"{error.filename} cannot be read ({error.strerror})") from error
+    if not links or links[-1].step != step:
+        raise rejection(run, f"chain.jsonl has no line for step {step}")
+    lines = [f"{link.step} {link.numbers}" for link in links]
+    return {"root": links[-1].digest, "length": len(links), "lines": lines}
 
 
 def rejection(run: RunOnDisk, reason: str) -> ConfigError:
