@@ -39,6 +39,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from launcher.checkpoint.chain import ChainWriter
 from launcher.checkpoint.manifest import Manifest, is_small
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
@@ -46,6 +47,7 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.hooks.base import BaseHook
 from launcher.process.ranks import Ranks
+from launcher.rundir.folder import RunFolder
 from launcher.strategies.native import NativeStrategy
 
 WIDTH = 1024
@@ -103,6 +105,9 @@ class Contender:
     def finish(self) -> None:
         """Nothing is in flight."""
 
+    def settle(self) -> None:
+        """Wait for what no training and no later save waits for."""
+
     def durable_at(self) -> float:
         """Time on the clock of time.perf_counter, after `finish`."""
         return time.perf_counter()
@@ -122,8 +127,10 @@ class Timed(CheckpointStore):
         return path
 
 
-class Ours(Contender):
-    name = "launcher"
+class Plain(Contender):
+    """Launcher's own, without a chain."""
+
+    name = "launcher, no chain"
 
     def __init__(self, training: Training, folder: Path):
         super().__init__(training, folder)
@@ -152,15 +159,29 @@ class Ours(Contender):
         self.strategy.load(StoredCheckpoint(newest[0]))
 
 
+class Ours(Plain):
+    """Launcher's own, with a line in `chain.jsonl` for each checkpoint, as a run has it."""
+
+    name = "launcher"
+
+    def __init__(self, training: Training, folder: Path):
+        super().__init__(training, folder)
+        self.store.chain = ChainWriter(RunFolder(folder), folder, lambda: None)
+
+    def settle(self) -> None:
+        assert self.store.chain is not None
+        self.store.chain.finish()
+
+
 def _strategy(training: Training) -> NativeStrategy:
     from launcher.optim.precision import Precision
-    from launcher.strategies.adopted import AdoptedStrategy
+    from launcher.strategies.external import ExternalStrategy
     from launcher.strategies.step import StepPlan
 
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     precision, device = Precision("fp32"), torch.device("cpu")
-    return AdoptedStrategy(
-        training.model, training.optimizer, scaler, StepPlan(), precision, device
+    return ExternalStrategy(
+        training.model, training.optimizer, scaler, StepPlan(), precision, device, None
     )
 
 
@@ -325,7 +346,7 @@ class Trainloop(Contender):
         self.hook.on_before_train(self.trainer)
 
 
-ALL = (Ours, TorchSave, Dcp, DcpAsync, DcpCached, LightningAsync, Trainloop)
+ALL = (Ours, Plain, TorchSave, Dcp, DcpAsync, DcpCached, LightningAsync, Trainloop)
 NEEDS = {LightningAsync: "lightning", Trainloop: "trainloop"}
 
 
@@ -434,6 +455,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
             with Peak() as peak:
                 contender.begin()  # the first time buffers are made, which belongs to no later save
                 contender.finish()
+                contender.settle()
             memory[kind.name] = peak.extra
             contenders.append(contender)
     yard = Yardsticks(training, folder)
@@ -481,10 +503,13 @@ def measure_one(contender: Contender, training: Training, step: float) -> dict[s
     figures = {"blocked": seconds(contender.begin)}
     contender.finish()
     figures["durable"] = contender.durable_at() - start
+    contender.settle()
+    figures["settled"] = time.perf_counter() - start
     steps = max(4, int(1.5 * figures["durable"] / step) + 1)
     figures["lost"] = (
         -loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2
     )
+    contender.settle()
     if not isinstance(contender, LightningAsync):
         forget(contender.folder)
         figures["load"] = seconds(contender.load)

@@ -15,7 +15,10 @@ RUN = split(
     " hooks.checkpointing.interval=1 hooks.checkpointing.keep_previous=9"
     " hooks.checkpointing.best_metric=null"
 )
-OWN = ("run.json", "metrics.jsonl", "media.jsonl", "restarts.json", "logs/launcher.log", "images")
+OWN = (
+    *("run.json", "metrics.jsonl", "chain.jsonl", "media.jsonl", "restarts.json"),
+    *("logs/launcher.log", "images"),
+)
 NEWEST = "checkpoints/step-00000002"
 STORED = tuple(
     f"{NEWEST}/{name}" for name in ("state.json", "rank-00000.json", "config.yaml", "code.yaml")

@@ -14,7 +14,8 @@ COMMAND = split(
     "model=mlp data=digits model.hidden_dim=8 trainer.max_steps=2 hooks.evaluation.max_samples=20"
 )
 FILES = (
-    "run.json", "submission.json", "run.lock", "note.json", "metrics.jsonl", "media.jsonl",
+    "run.json", "submission.json", "run.lock", "note.json", "metrics.jsonl", "chain.jsonl",
+    "media.jsonl",
     "checkpoints/step-00000002/manifest.json", "logs/launcher.log", "restarts.json",
 )  # fmt: skip
 KINDS = {"pipe": os.mkfifo, "device": lambda path: os.symlink("/dev/zero", path)}

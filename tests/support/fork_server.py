@@ -238,6 +238,13 @@ def report(client: socket.socket, number: int) -> None:
         client.send(NUMBER.pack(number))
 
 
+def forget_tests() -> None:
+    """Forget the modules of the tests, which a new interpreter would not have imported: a run
+    records the source files that are not a library's."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "support"]:
+        del sys.modules[name]
+
+
 def execute(kind: str, what: str, arguments: list[str]) -> None:
     """`python -m what`, `python -c what` or `python what`."""
     sys.argv = [kind if kind == "-c" else what, *arguments]
@@ -290,6 +297,7 @@ def serve() -> None:
         if of_child is None:
             break
         request = of_child
+    forget_tests()
     execute(*request["program"])
 
 

@@ -28,6 +28,8 @@ from support.paths import ROOT
 NAMES_ABOVE = {
     # a verb of `python -m launcher.runs` is imported on use
     ("launcher.runs.__main__", "launcher.proof.replay"),
+    ("launcher.runs.__main__", "launcher.proof.claim"),
+    ("launcher.runs.__main__", "launcher.proof.check_claim"),
     # MLflow stores it, and imports it in another program
     ("launcher.trackers.mlflow", "launcher.train.load"),
 }
@@ -50,7 +52,8 @@ TORCH_FREE = split(
     "__main__ cli config errors runs slurm trackers types"
     " checkpoint.drift checkpoint.manifest checkpoint.retention checkpoint.store"
     " dispatch.local dispatch.slurm dispatch.run_job dispatch.slurm.waiting"
-    " jobs.train remaining run_advice certify proof.replay process.deadline process.process_id"
+    " jobs.train remaining run_advice certify proof.claim proof.check_claim proof.replay"
+    " process.deadline process.process_id"
     " process.signals"
     " rundir.folder rundir.lock rundir.logs rundir.provenance rundir.record"
 )

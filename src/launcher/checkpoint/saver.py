@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from launcher.checkpoint.digests import EarlyDigests
 from launcher.checkpoint.durable_files import FileEntry, write_file, write_json
 from launcher.checkpoint.host import HostBuffers
 from launcher.checkpoint.manifest import Manifest
@@ -171,7 +172,7 @@ class Saver:
         Raises:
             SaveFailed: it failed, and `wait` is true.
         """
-        files = _Files(payload, self.ranks)
+        files = _Files(payload, self.ranks, is_hashed=self.store.chain is not None)
         writing = Writing()
         self._writing = writing
         wait |= self.must_wait
@@ -250,9 +251,7 @@ class Saver:
             written = collect(lambda: (files.write(folder, writing.advance), payload.unstored))
             entries = [entry for of_rank, _ in written for entry in of_rank]
             self.unstored = {path: text for _, lost in written for path, text in lost.items()}
-            collect(
-                lambda: self._commit(payload, folder, entries, writing.advance) if main else None
-            )
+            collect(lambda: self._commit(files, folder, entries, writing.advance) if main else None)
         except Exception:
             if main:
                 self.store.discard(folder)
@@ -260,15 +259,18 @@ class Saver:
 
     def _commit(
         self,
-        payload: Payload,
+        files: "_Files",
         folder: Path,
         entries: list[FileEntry],
         advanced: Callable[[], None],
     ) -> None:
+        payload = files.payload
         entries = sorted(entries, key=lambda entry: entry.name)
         # The manifest comes after the files of all ranks, and nothing old is deleted before it.
         self.store.commit(folder, replace(payload.manifest, files=entries), advanced)
-        self.store.tidy(payload.step, self.retention, payload.is_best)
+        if self.store.chain is not None:
+            self.store.chain.add(payload.step, files.hashed)
+        self.store.tidy(payload.step, self.retention, payload.is_best, advanced)
 
     def _collect(self, act: Callable[[], object], writing: Writing, group: object) -> list[object]:
         """Call `act` on each rank; every rank gets all results, or learns of a failure."""
@@ -289,8 +291,11 @@ class Saver:
 class _Files:
     """The files of this rank: state as JSON, and tensors, each by the file's name."""
 
-    def __init__(self, payload: Payload, ranks: Ranks):
+    def __init__(self, payload: Payload, ranks: Ranks, is_hashed: bool):
         self.payload = payload
+        self.is_hashed = is_hashed and ranks.is_main
+        self.hashed: dict[str, str] = {}
+        """Digests of full tensors for the chain, as far as they are known when `write` returns."""
         self.shard = _shard_name(ranks)
         self.texts = payload.texts if ranks.is_main else {}
         self.tensors: dict[str, Mapping[str, torch.Tensor]] = {self.shard: payload.tensors}
@@ -309,10 +314,15 @@ class _Files:
         entries += [write_file(folder / name, [text.encode()]) for name, text in self.texts.items()]
         for name, tensors in self.tensors.items():
             if tensors:
-                parts = self.payload.parts if name == self.shard else {}
+                is_shard = name == self.shard
+                parts = self.payload.parts if is_shard else {}
                 on_cpu = {key: tensor.detach().cpu() for key, tensor in tensors.items()}
+                is_hashed = self.is_hashed and is_shard
+                full = {key: on_cpu[key] for key in on_cpu if is_hashed and key not in parts}
                 file = folder / f"{name}.safetensors"
-                entries.append(write_tensors(file, on_cpu, parts, advanced))
+                with EarlyDigests(full) as early:
+                    entries.append(write_tensors(file, on_cpu, parts, advanced))
+                self.hashed |= early.found
         return entries
 
 

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.checkpoint.durable_files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
@@ -15,6 +15,9 @@ from launcher.checkpoint.retention import Retention
 from launcher.errors import ConfigError
 from launcher.process.files import first_unused, fsync_folder, read_file
 from launcher.rundir.folder import STEP, checkpoint_steps, step_name
+
+if TYPE_CHECKING:
+    from launcher.checkpoint.chain import ChainWriter
 
 LATEST, BEST = "latest", "best"
 NOTES = "checkpointing"
@@ -52,6 +55,8 @@ class CheckpointStore:
         self.logger = logger or logging.getLogger("launcher.checkpoint")
         self.check_lock: Callable[[], None] = lambda: None
         """Called before each commit, since another process may have taken the run over."""
+        self.chain: ChainWriter | None = None
+        """The writer of a line for each checkpoint, if the run has a chain."""
         self._begun = 0
         self._set_aside: set[str] = set()
 
@@ -121,7 +126,13 @@ class CheckpointStore:
         fsync_folder(self.root)
         return final
 
-    def tidy(self, step: int, retention: Retention, is_best: bool = False) -> None:
+    def tidy(
+        self,
+        step: int,
+        retention: Retention,
+        is_best: bool = False,
+        advanced: Callable[[], None] = lambda: None,
+    ) -> None:
         """Update the links after a commit, and delete what is not kept.
 
         The checkpoint is durable already, so a failure in here is only logged. Nothing is deleted
@@ -139,6 +150,8 @@ class CheckpointStore:
             protected = {*awaited, *(best for best in bests if best is not None)}
             for old in retention.to_remove(self.steps(), step, protected):
                 if self.is_own(self.path(old)):
+                    if self.chain is not None:
+                        self.chain.wait_for(old, advanced)
                     self.remove(old)
         except (OSError, CorruptCheckpoint) as error:
             self.logger.error(

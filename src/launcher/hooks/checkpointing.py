@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from launcher.checkpoint.chain import ChainWriter
 from launcher.checkpoint.drift import read_sources, with_sources
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.retention import Retention
@@ -189,6 +190,10 @@ class CheckpointingHook(BaseHook):
     def on_ready(self, trainer: TrainerView) -> None:
         self.resuming.abandon_later(trainer)
         self.resuming.take_over(trainer)
+        if trainer.strategy.ranks.is_main and trainer.workspace is not None:
+            run, parent = RunFolder(trainer.workspace), trainer.resumed_from
+            self.store.chain = ChainWriter(run, self.store.root, self.store.check_lock)
+            self.store.chain.begin(trainer.step, parent if self.resuming.choice.is_fork else None)
 
     # ----------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -414,6 +419,9 @@ class CheckpointingHook(BaseHook):
     def on_close(self, trainer: TrainerView) -> None:
         if hasattr(self, "saver"):
             self._end_save(trainer, self.saver.close)
+            # After a signal the time is short, and the next start adds what is missing.
+            if self.store.chain is not None and not trainer.stop_signal:
+                self.store.chain.finish()
         signals.restore(self._handlers)
 
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 
+from launcher.checkpoint.digests import is_left_out
 from launcher.checkpoint.shards import as_bytes
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.proof.scratch_run import Traced
 from launcher.rundir.folder import RunFolder, step_name
 from launcher.rundir.history import is_measured, read_rows
 
-ATTEMPT_SUFFIXES = ("max_steps", "stop_reason", "attempt")
-"""Suffixes of the names of values that say how far to train, and do not change the numbers."""
 MAX_SHOWN_VALUES = 3
 RANDOM = "random state"
 SAMPLES = "samples"
@@ -164,7 +163,7 @@ def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
 
 def _of_values(name: str, before: Any, after: Any) -> Iterator[tuple[str, str]]:
     """Yield the differing leaves of two nested states."""
-    if is_measured(name) or name.endswith(ATTEMPT_SUFFIXES):
+    if is_left_out(name):
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in {**before, **after}:

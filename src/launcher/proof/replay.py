@@ -1,7 +1,7 @@
 """Train from one checkpoint of a run to its next again, and compare every bit."""
 
 import argparse
-import random
+import secrets
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,7 +9,7 @@ from itertools import pairwise
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.plural import plural
-from launcher.proof.segment import Replay, changes_in, replay
+from launcher.proof.segment import Replay, changes_in, choose, replay
 from launcher.rundir.folder import checkpoint_steps
 from launcher.runs.act.repeat_command import add_trust, select_runs
 from launcher.runs.find_runs import RUN_HELP
@@ -80,7 +80,7 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
         # A change of the configuration within a pair cannot be repeated.
         everything = list(pairwise(bounds))
         pairs = [pair for pair in everything if not changes_in(run, *pair)] or everything
-        return sorted(random.sample(pairs, min(arguments.segments, len(pairs))))
+        return choose(pairs, arguments.segments, secrets.token_hex(8))
     if end is None:
         end = next(step for step in steps if step > start)
     elif start is None:

@@ -20,6 +20,7 @@ from launcher.process.files import expand
 from launcher.process.process_id import RANK_VARIABLES
 from launcher.process.waits import wait_for_process
 from launcher.rundir.folder import RunFolder, checkpoint_of, step_name, weights_source
+from launcher.rundir.history import read_rows
 
 CONTINUED_FILES = ("metrics.jsonl", "media.jsonl")
 """Files that a resume cuts back to its checkpoint, and continues."""
@@ -97,6 +98,18 @@ class ScratchRun(Traced):
         if not (is_stopped and self.folder.newest_step()):
             check_ended(code, log, self.label)
         return code
+
+    def evaluate(self, step: int, split: str) -> dict[str, Any]:
+        """Evaluate a checkpoint of the copy; return the line of its metrics."""
+        from launcher.config.run_config import replace_values, save_job
+
+        file, log = self.root / "job.yaml", self.root / "log"
+        # The configuration is read by whoever made this copy, which checks what it names.
+        job = {"_target_": own_target("job", "evaluate"), "checkpoint": step, "split": split}
+        settings = replace_values(self.settings(step, None), {"job": {**job, "trust": True}})
+        save_job(file, settings, self.hydra)
+        check_ended(run_job(file, log), log, self.label)
+        return next(reversed(list(read_rows(self.folder.path / "evaluations.jsonl"))))
 
     def settings(self, end: int, stop_at: int | None) -> dict[str, Any]:
         """Return the configuration of the copy, as it is stored."""

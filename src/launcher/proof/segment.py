@@ -2,9 +2,11 @@
 
 import errno
 import os
+import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +70,11 @@ def replay(run: StoredRun, start: int, end: int, scratch: Path | None, trust: bo
         ) from error
 
 
+def choose(segments: Sequence[tuple[int, int]], count: int, word: str) -> list[tuple[int, int]]:
+    """Choose segments by a word. Nobody who does not know it can foresee them."""
+    return sorted(random.Random(word).sample(segments, min(count, len(segments))))
+
+
 def changes_in(run: StoredRun, start: int, end: int) -> Differences:
     """Return the keys whose values have changed while a segment was trained."""
     return changes_between(run.record, start, end, run.identity_exclude)
@@ -86,7 +93,15 @@ def _check_configuration(run: StoredRun, start: int, end: int) -> None:
 class Segment:
     """The steps of a run between two checkpoints, under the configuration of the second."""
 
-    def __init__(self, run: StoredRun, start: int, end: int, root: Path, trust: bool):
+    def __init__(
+        self,
+        run: StoredRun,
+        start: int,
+        end: int,
+        root: Path,
+        trust: bool,
+        ranks: int | None = None,
+    ):
         from omegaconf import OmegaConf
 
         self.run = run
@@ -94,7 +109,7 @@ class Segment:
         self.end = end
         self.root = root
         self.checkpoint = run.folder.checkpoints / step_name(end)
-        self.ranks = Manifest.read(self.checkpoint).world_size
+        self.ranks = ranks or Manifest.read(self.checkpoint).world_size
         file = self.checkpoint / "config.yaml"
         self.config: Any = read_config(file, trust, left_out=REPLACED_NODES)
         run.folder.check_folders()
@@ -113,18 +128,23 @@ class Segment:
 
         A traced training also saves at the start of the segment.
         """
-        scratch = ScratchRun(
-            self.root / name,
-            self.config,
-            self.hydra,
-            self.ranks,
-            f"{self.run.label}, steps {first} to {self.end}",
-            is_traced,
-            self.start if is_traced else None,
-        )
+        label = f"{self.run.label}, steps {first} to {self.end}"
+        scratch = self._copy(name, label, is_traced)
         scratch.begin_from(self.run.folder, first)
         scratch.train(self.end)
         return scratch
+
+    def evaluate(self, name: str, split: str) -> dict[str, Any]:
+        """Evaluate the checkpoint at the end of the segment; return its line of metrics."""
+        scratch = self._copy(name, f"{self.run.label}, step {self.end}", False)
+        scratch.begin_from(self.run.folder, self.end)
+        return scratch.evaluate(self.end, split)
+
+    def _copy(self, name: str, label: str, is_traced: bool) -> ScratchRun:
+        saved = self.start if is_traced else None
+        return ScratchRun(
+            self.root / name, self.config, self.hydra, self.ranks, label, is_traced, saved
+        )
 
 
 def compare(segment: Segment, copy: ScratchRun) -> Replay:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from launcher.checkpoint.chain import copy_lines
 from launcher.checkpoint.drift import environment_changes
 from launcher.checkpoint.durable_files import write_file, write_json
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
@@ -289,6 +290,10 @@ class SharedStart:
         for name in LINES:
             if (file := source.run.path / name).exists():
                 replace_file(workspace / name, b"".join(_copy_lines(read_file(file), step)))
+        # The checkpoints of replaced states get lines of their own.
+        changed = (at for at, states in source.states.items() if states)
+        last = min([step, *(at - 1 for at in changed)])
+        copy_lines(source.run.chain_path, RunFolder(workspace).chain_path, last)
         # A link in a folder of somebody else may lead to any folder of the reader.
         images = Path(os.path.realpath(source.run.path), "images")
         for folder in source.run.path.glob("images/*"):

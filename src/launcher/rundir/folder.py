@@ -147,6 +147,7 @@ class RunFolder:
     run.json                       state and attempts (see `launcher.rundir.record`)
     run.lock                       exists while a process works on it (see `launcher.rundir.lock`)
     metrics.jsonl                  one line for each logged step
+    chain.jsonl                    the digests of each checkpoint (see `launcher.checkpoint.chain`)
     code.diff, environment.txt     its code and packages (see `launcher.rundir.reproduction`)
     code-1.diff                    the code of another repository
     media.jsonl, images/           logged images and histograms (see `launcher.hooks.media`)
@@ -187,6 +188,10 @@ class RunFolder:
     @property
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def chain_path(self) -> Path:
+        return self.path / "chain.jsonl"
 
     @property
     def logs(self) -> Path:

@@ -13,6 +13,11 @@ def top_of(folder: str | os.PathLike[str]) -> Path | None:
     return None if output is None else Path(os.fsdecode(output).removesuffix("\n"))
 
 
+def has_commit(commit: str, folder: str | os.PathLike[str] = os.curdir) -> bool:
+    """Return whether the repository of a folder has a commit."""
+    return run_git(folder, "cat-file", "-e", f"{commit}^{{commit}}") is not None
+
+
 def other_repositories(files: Iterable[str]) -> list[Path]:
     """Return the tops of the repositories of files that are not below the current folder's."""
     here = top_of(Path.cwd())

@@ -40,6 +40,8 @@ VERBS = {
     "checkpoints": "launcher.runs.act.checkpoints",
     "adopt": "launcher.runs.act.adopt",
     "replay": "launcher.proof.replay",
+    "claim": "launcher.proof.claim",
+    "check": "launcher.proof.check_claim",
     "test": "launcher.runs.look.significance",
     "reproduce": "launcher.runs.look.reproduce",
 }

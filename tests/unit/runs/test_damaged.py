@@ -12,10 +12,15 @@ from support.pictures import png
 
 pytestmark = pytest.mark.slow
 
-STARTS = {"resume", "evaluate", "export", "predict", "fork", "retry", "replay", "reproduce"}
+STARTS = {
+    *("resume", "evaluate", "export", "predict", "fork", "retry", "replay", "reproduce"),
+    # its argument is a file
+    "check",
+}
 """Verbs that start a run: tests/end_to_end/test_damaged_files.py."""
 FILES = (
-    "run.json", "run.lock", "note.json", "metrics.jsonl", "media.jsonl", "evaluations.jsonl",
+    "run.json", "run.lock", "note.json", "metrics.jsonl", "chain.jsonl", "media.jsonl",
+    "evaluations.jsonl",
     "predictions.jsonl", "logs/launcher.log", "code.diff", "environment.txt", "restarts.json",
     ".hydra/config.yaml", ".trackers/tensorboard.json", "checkpoints/latest",
     "checkpoints/step-00000010/manifest.json", "images/10/a.png", "logs", "checkpoints", ".hydra",

@@ -27,7 +27,7 @@ from launcher.slurm import scheduler
 from launcher.slurm.job_mark import HOLD
 from launcher.slurm.requeue import PAUSE, QUERY_SECONDS
 
-FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl")
+FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl", "chain.jsonl")
 """Files with lines of steps."""
 
 
