@@ -9,7 +9,7 @@ It is not the command itself. The thread counts of OpenMP and BLAS are fixed whe
 load, and depend on the number of ranks.
 
 A child is a new interpreter where a fork is not right: on other systems than Linux, with DeepSpeed,
-and if a library has started a thread when it was imported.
+and if a library has started a thread or opened the GPU when it was imported.
 """
 
 import gc
@@ -25,8 +25,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from launcher.config.schema.declared import declared
@@ -38,7 +38,7 @@ from launcher.process.process_id import PARENT, RANK_VARIABLES
 logger = logging.getLogger(__name__)
 ROLE = "node"
 """Argument of `launcher.dispatch.child_job` that makes it this process."""
-IMPORTS = ("torch", "numpy", "launcher.train.build", "torch._dynamo")
+IMPORTS = ("torch", "numpy", "launcher.train.attempt", "torch._dynamo")
 """The last is imported by each optimizer of torch, and takes as long as torch itself."""
 LIMIT = 120.0
 """Seconds that the imports may take after a signal."""
@@ -180,11 +180,13 @@ class Children:
         files: Mapping[str, int],
     ) -> Forked:
         ours, theirs = socket.socketpair()
-        request = [*arguments], log and str(log), dict(env), [*files]
-        with theirs, open(os.memfd_create("request"), "w") as file:
-            json.dump(request, file)
-            file.flush()
-            descriptors = [theirs.fileno(), file.fileno(), *files.values()]
+        with ExitStack() as stack:
+            request = stack.enter_context(open(os.memfd_create("request"), "w"))
+            json.dump([[*arguments], dict(env), [*files]], request)
+            request.flush()
+            descriptors = [stack.enter_context(theirs).fileno(), request.fileno(), *files.values()]
+            if log is not None:
+                descriptors.append(stack.enter_context(open(log, "ab")).fileno())
             socket.send_fds(channel, [b"."], descriptors)
         return Forked(ours)
 
@@ -233,7 +235,20 @@ def _why_not(modules: Sequence[str]) -> str | None:
         os._exit(0)
     os.waitpid(pid, 0)
     count = len(os.listdir("/proc/self/task"))
-    return f"{count} threads run after the imports" if count > 1 else None
+    if count > 1:
+        return f"{count} threads run after the imports"
+    return "a library has opened the GPU" if any(map(_is_gpu, _open_files())) else None
+
+
+def _open_files() -> Iterator[str]:
+    for name in os.listdir("/proc/self/fd"):
+        # The folder's own descriptor is closed already.
+        with suppress(OSError):
+            yield os.readlink(f"/proc/self/fd/{name}")
+
+
+def _is_gpu(file: str) -> bool:
+    return file.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/"))
 
 
 class _Server:
@@ -306,29 +321,28 @@ def _become(parent: int, request: int, files: Sequence[int]) -> list[str]:
     """Take over the environment and the streams of a request; return its arguments."""
     with open(request) as file:
         file.seek(0)
-        arguments, log, env, names = json.load(file)
+        arguments, env, names = json.load(file)
     os.environ.clear()
-    numbers = {name: str(number) for name, number in zip(names, files, strict=True)}
-    os.environ.update({**env, **numbers, PARENT: str(parent)})
-    if log is not None:
-        _divert(Path(log))
+    os.environ.update(env)
+    os.environ.update({name: str(file) for name, file in zip(names, files, strict=False)})
+    os.environ[PARENT] = str(parent)
+    for log in files[len(names) :]:
+        _divert(log)
     # The folders of the project may have changed.
     importlib.invalidate_caches()
-    # `random` and torch need nothing for it.
-    sys.modules["numpy"].random.seed()
+    # Siblings must not draw the same numbers. `random` and torch need nothing for it.
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
     return [str(argument) for argument in arguments]
 
 
-def _divert(log: Path) -> None:
+def _divert(log: int) -> None:
     """Let a file have the output, and nothing be the input."""
-    for path, flags, numbers in (
-        (os.devnull, os.O_RDONLY, (0,)),
-        (log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, (1, 2)),
-    ):
-        file = os.open(path, flags, 0o666)
-        for number in numbers:
-            os.dup2(file, number)
-        os.close(file)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, file in enumerate((nothing, log, log)):
+        os.dup2(file, number)
+    os.close(nothing)
+    os.close(log)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=False)
 

@@ -37,6 +37,10 @@ def quick_end() -> Iterator[None]:
     except Exception:
         _code = 1
         raise
+    except BaseException:
+        # What stays frozen would be reported as lost.
+        gc.unfreeze()
+        raise
     _code = 0
 
 
@@ -44,10 +48,15 @@ def quick_end() -> Iterator[None]:
 def _end() -> None:
     if _code is None:
         return
-    # An error here is printed, and the interpreter then ends as always, with its code for it.
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        stream.flush()
-    for each in gc.get_objects():
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+    # The interpreter fails at it too, reports it, and has a code of its own for it.
+    except (OSError, ValueError):
+        return
+    # Replaced streams, and files that nobody has closed.
+    for each in (sys.__stdout__, sys.__stderr__, *gc.get_objects()):
         if issubclass(type(each), io.IOBase):
             with suppress(OSError, ValueError):
                 each.flush()
