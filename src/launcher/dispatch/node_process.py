@@ -31,7 +31,7 @@ from pathlib import Path
 
 from launcher.config.schema.declared import declared
 from launcher.config.tree import Node, walk
-from launcher.process import signals
+from launcher.process import collector, signals, times
 from launcher.process.child import start_child
 from launcher.process.process_id import PARENT, RANK_VARIABLES
 
@@ -134,13 +134,14 @@ class Children:
                 first child decides for all.
             files: descriptors that it inherits, by the variable with their number.
         """
-        files = files or {}
+        files, requested = files or {}, time.time()
         if imports is not None and not self._is_asked:
             self._is_asked = True
             self._open(imports, env)
         if imports is not None and self._channel is not None:
             try:
-                return self._fork(self._channel, arguments, log, env, files)
+                request = [*arguments], dict(env), [*files], requested
+                return _fork(self._channel, request, [*files.values()], log)
             except OSError as error:
                 self._say(str(error))
         numbers = {name: str(number) for name, number in files.items()}
@@ -171,25 +172,6 @@ class Children:
     def _say(self, reason: str) -> None:
         logger.debug("Children are new interpreters: %s.", reason)
 
-    def _fork(
-        self,
-        channel: socket.socket,
-        arguments: Sequence[str],
-        log: Path | None,
-        env: Mapping[str, str],
-        files: Mapping[str, int],
-    ) -> Forked:
-        ours, theirs = socket.socketpair()
-        with ExitStack() as stack:
-            request = stack.enter_context(open(os.memfd_create("request"), "w"))
-            json.dump([[*arguments], dict(env), [*files]], request)
-            request.flush()
-            descriptors = [stack.enter_context(theirs).fileno(), request.fileno(), *files.values()]
-            if log is not None:
-                descriptors.append(stack.enter_context(open(log, "ab")).fileno())
-            socket.send_fds(channel, [b"."], descriptors)
-        return Forked(ours)
-
     def close(self) -> None:
         """Let the process that forks end. Children that still run save and end too."""
         if self._channel is None or self._node is None:
@@ -200,21 +182,39 @@ class Children:
         self._node.wait()
 
 
+def _fork(
+    channel: socket.socket, request: object, files: Sequence[int], log: Path | None
+) -> Forked:
+    """Let the other process fork a child; `_become` is its part."""
+    ours, theirs = socket.socketpair()
+    with ExitStack() as stack:
+        text = stack.enter_context(open(os.memfd_create("request"), "w"))
+        json.dump(request, text)
+        text.flush()
+        descriptors = [stack.enter_context(theirs).fileno(), text.fileno(), *files]
+        if log is not None:
+            descriptors.append(stack.enter_context(open(log, "ab")).fileno())
+        socket.send_fds(channel, [b"."], descriptors)
+    return Forked(ours)
+
+
 def serve(descriptor: int, modules: Sequence[str]) -> list[str] | None:
     """Fork children until the command ends.
 
     Returns:
         In a child its arguments, and None at the end.
     """
+    collector.pause()
     with socket.socket(fileno=descriptor) as channel:
         reason = _why_not(modules)
         if reason is None:
-            gc.collect()
             # The collector of a child would copy the pages of all objects.
             gc.freeze()
             # A child would print again what is not flushed.
             print(end="", flush=True)
-        channel.sendall(READY if reason is None else reason.encode())
+        # The command may have ended.
+        with suppress(OSError):
+            channel.sendall(READY if reason is None else reason.encode())
         return None if reason is not None else _Server(channel).run()
 
 
@@ -224,6 +224,8 @@ def _why_not(modules: Sequence[str]) -> str | None:
     # The libraries, not modules of the project with their names.
     sys.path[:] = [folder for folder in path if folder not in ("", current)]
     try:
+        # Kernels before 5.3 have no such descriptor.
+        os.close(os.pidfd_open(os.getpid()))
         for name in modules:
             importlib.import_module(name)
     except Exception as error:
@@ -321,7 +323,8 @@ def _become(parent: int, request: int, files: Sequence[int]) -> list[str]:
     """Take over the environment and the streams of a request; return its arguments."""
     with open(request) as file:
         file.seek(0)
-        arguments, env, names = json.load(file)
+        arguments, env, names, requested = json.load(file)
+    times.note_request(requested)
     os.environ.clear()
     os.environ.update(env)
     os.environ.update({name: str(file) for name, file in zip(names, files, strict=False)})
