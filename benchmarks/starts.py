@@ -95,7 +95,7 @@ RANKS = 4
 def launcher(words: Sequence[str], forks: bool, quick: bool) -> float:
     with tempfile.TemporaryDirectory() as name:
         folder, path = Path(name), os.environ.get("PYTHONPATH", "")
-        # One thread for each rank, as torchrun has it.
+        # Threads are as many as torchrun has.
         os.environ["OMP_NUM_THREADS"] = "1"
         if not forks:
             (folder / "sitecustomize.py").write_text(NEW_INTERPRETERS)

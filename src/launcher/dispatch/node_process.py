@@ -46,7 +46,7 @@ READY = b"ready"
 
 
 def imports_for(config: Node) -> tuple[str, ...] | None:
-    """Return what a process imports that forks runs of this configuration; None: it must not."""
+    """Return what a process imports that forks runs of this configuration, or None if none may."""
     if sys.platform != "linux" or declared(config.get("strategy"), "is_deepspeed"):
         return None
     targets = (value for key, value in walk(config) if key.endswith("_target_"))

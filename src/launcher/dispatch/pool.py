@@ -42,8 +42,9 @@ class Pool:
         config.save(file)
         slot = self.slots.index(None)
         arguments = ["job", str(file), str(self._file(number, "jobs", "json"))]
-        log, env, imports = self.log(number), self.environment(slot), imports_for(config.plain)
-        self.processes[number] = self.children.start(arguments, log, env, imports)
+        self.processes[number] = self.children.start(
+            arguments, self.log(number), self.environment(slot), imports_for(config.plain)
+        )
         self.slots[slot] = number
 
     def environment(self, slot: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The end of a forked process: that of a new interpreter, but nothing is torn down.
+"""The end of a forked process, like the end of a new interpreter, but nothing is torn down.
 
 Clearing the modules would first copy each page that the process shares with its parent, which takes
 as long as the import of torch. So what ends the process is the last of the functions that

@@ -202,7 +202,7 @@ def test_products_and_thread_counts_are_those_of_a_new_interpreter(tmp_path, chi
 
 
 def test_modules_of_the_project_are_imported_by_each_child(tmp_path, children, monkeypatch):
-    """As they are then, also one with the name of a library that is shared."""
+    """The child has the text of that moment, also of a module with the name of a shared library."""
     (tmp_path / "colorsys.py").write_text("raise RuntimeError('of the project')")
     monkeypatch.chdir(tmp_path)
     program = "import own; own.f()"
