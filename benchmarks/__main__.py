@@ -14,12 +14,12 @@ import runpy
 import sys
 from pathlib import Path
 
-from benchmarks import composed, data, distributed, gpt, lanes, loop, startup, sweep
+from benchmarks import composed, data, distributed, gpt, lanes, loop, starts, startup, sweep
 from benchmarks.measure import Benchmark, Row, as_json, child, run, table
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
-    for module in (loop, composed, gpt, distributed, lanes, data, startup, sweep)
+    for module in (loop, composed, gpt, distributed, lanes, data, startup, starts, sweep)
     for benchmark in module.BENCHMARKS
 }
 SCRIPTS = (

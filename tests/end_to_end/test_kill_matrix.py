@@ -121,7 +121,7 @@ def start(case: Case, outputs: Path) -> Any:
         "sweep": ("-m", "launcher", "-m", *fixed, seeds, f"dispatch.parallel={case.slots}"),
         "search": ("-m", "launcher", "-m", *fixed, *SEARCH, f"hpo.parallel={case.slots}"),
     }[case.kind]
-    return python.start(*words, env=ENVIRONMENT, cwd=outputs.parent, children=((CHILD, 6),))
+    return python.start(*words, env=ENVIRONMENT, cwd=outputs.parent, children=((CHILD, 3),))
 
 
 def count_lines(outputs: Path) -> int:

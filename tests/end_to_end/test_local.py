@@ -65,14 +65,19 @@ def test_a_signal_to_one_rank_in_the_middle_of_a_step(tmp_path):
     assert verify(checkpoint).world_size == 2 and checkpoint.name == "step-00000005"
 
 
-SLOW_IMPORT = """
+NEW_INTERPRETERS = """
 import importlib.abc, os, signal, sys, time
 
+if "node" in sys.orig_argv:
+    os._exit(1)
+"""
+"""A `sitecustomize` with which nothing is forked: the process that would do it ends."""
+SLOW_IMPORT = f"""{NEW_INTERPRETERS}
 
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "torch" and os.environ.get("RANK") == "1":
-            assert "libtorch" not in open(f"/proc/{os.getppid()}/maps").read()
+            assert "libtorch" not in open(f"/proc/{{os.getppid()}}/maps").read()
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(5)
 
@@ -81,14 +86,30 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def test_a_signal_to_one_rank_while_it_starts_slowly(tmp_path, monkeypatch):
-    """Its imports take longer than the grace, as on a busy machine; the other rank learns of the
-    signal. All three are new interpreters, and the command has no torch, which its ranks need."""
-    (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
+SLOW_MODULE = """
+import os, signal, time
+from launcher.models.gpt import GPT
+
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(2)
+"""
+STARTS = {
+    # Its imports take longer than the grace, as on a busy machine. The command has no torch.
+    "new": ("sitecustomize.py", SLOW_IMPORT, "dispatch.grace=2"),
+    "forked": ("slow_module.py", SLOW_MODULE, "model._target_=slow_module.GPT"),
+}
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_a_signal_to_one_rank_while_it_starts_slowly(tmp_path, monkeypatch, kind):
+    """The other rank learns of the signal."""
+    name, text, override = STARTS[kind]
+    (tmp_path / name).write_text(text)
     path = f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"
     monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", path)
-    words = (f"paths.outputs={tmp_path / 'outputs'}", *LONG, *DDP, "dispatch.grace=2")
-    with Command(*words, real=True) as command:
+    words = (f"paths.outputs={tmp_path / 'outputs'}", *LONG, *DDP, override)
+    with Command(*words, real=kind == "new") as command:
         assert command.wait() == 128 + signal.SIGTERM, command.output
         assert command.left() == [] and "forced exit" not in command.output
     assert "Training from" not in command.output, "nothing had begun"
@@ -113,7 +134,30 @@ def test_an_interruption_leaves_no_trace(tmp_path):
     assert (run_folder(tmp_path / "whole") / "export" / "model.safetensors").exists()
 
 
-def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path):
+@pytest.fixture
+def new_interpreters(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "sitecustomize.py").write_text(NEW_INTERPRETERS)
+    path = f"{folder}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", path)
+
+
+def test_forked_ranks_compute_what_new_interpreters_compute(tmp_path, request):
+    words = (*TINY, *DDP, "trainer.max_steps=6", "model.dropout=0.1", "hooks.logging.interval=2")
+    launch(tmp_path / "forked", *words, code=0)
+    request.getfixturevalue("new_interpreters")
+    launch(tmp_path / "new", *words, code=0, real=True)
+    forked, new = tmp_path / "forked", tmp_path / "new"
+    assert final_state(forked) == final_state(new)
+    assert metrics(forked) == metrics(new)
+    files = [run_folder(each) / "checkpoints/latest/machine.yaml" for each in (forked, new)]
+    assert files[0].read_text() == files[1].read_text()
+
+
+@pytest.mark.parametrize("kind", ["forked", "new"])
+def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path, request, kind):
+    if kind == "new":
+        request.getfixturevalue("new_interpreters")
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, real=True) as command:
         command.read_until("Step ")
         os.kill(command.pid, signal.SIGKILL)

@@ -24,8 +24,8 @@ def sweep(outputs: Path, *overrides: str) -> tuple[str, ...]:
 
 
 def start(command: tuple[str, ...], folder: Path) -> Any:
-    """Start a sweep, whose jobs are forked too."""
-    children = (("launcher.dispatch.child_job", 3),)
+    """Start a sweep, of which the process that forks its jobs is forked too."""
+    children = (("launcher.dispatch.child_job", 1),)
     return python.start(*command, env=ENVIRONMENT, cwd=folder, children=children)
 
 

@@ -33,7 +33,7 @@ ON_LINUX = pytest.mark.skipif(not python.CAN_FORK, reason="children end by a cal
 
 def start(outputs: Path, *overrides: str, **keys: Any) -> Any:
     words = ("-m", "launcher", "-m", f"paths.outputs={outputs}", *FIXED, *SEARCH, *overrides)
-    children = ((CHILD, 12),)
+    children = ((CHILD, 1),)
     return python.start(*words, env=ENVIRONMENT, cwd=outputs.parent, children=children, **keys)
 
 

@@ -303,7 +303,7 @@ def assert_all_equal(outputs: Path, trained_alone: list[Path]) -> int:
 
 def test_cooldowns_of_two_seeds_train_what_they_have_in_common_once(tmp_path, trained_alone):
     words = (*GPT, *COOLDOWNS, "run.share_prefix=true", "dispatch.parallel=2")
-    done = runner.launch(tmp_path, *words, jobs=4, code=0)
+    done = runner.launch(tmp_path, *words, code=0)
     assert "4 runs, 200 steps; shared: 122 are trained" in done.output
     assert assert_all_equal(tmp_path, trained_alone) == 122
     for folder in tmp_path.glob("*/*"):
@@ -315,7 +315,7 @@ def test_cooldowns_of_two_seeds_train_what_they_have_in_common_once(tmp_path, tr
 def test_a_trunk_that_is_killed_costs_only_time(tmp_path, trained_alone):
     words = [f"paths.outputs={tmp_path}", *GPT, *COOLDOWNS, "run.share_prefix=true"]
     words += ["dispatch.parallel=2", "+tracker.pace._target_=support.pacer.Pacer"]
-    first = runner.start("-m", "launcher", *words, "+tracker.pace.seconds=0.02", jobs=4)
+    first = runner.start("-m", "launcher", *words, "+tracker.pace.seconds=0.02")
     try:
         wait_for(lambda: [*tmp_path.glob(TRUNK)])
         trunk = next(tmp_path.glob(TRUNK))
@@ -325,7 +325,7 @@ def test_a_trunk_that_is_killed_costs_only_time(tmp_path, trained_alone):
         first.kill()
     assert first.returncode == 1 and "stale: was killed by signal 9" in output, output
     # The same command resumes the trunk, and leaves the others as they are.
-    runner.launch(tmp_path, *words[1:], "+tracker.pace.seconds=0", jobs=4, code=0)
+    runner.launch(tmp_path, *words[1:], "+tracker.pace.seconds=0", code=0)
     assert assert_all_equal(tmp_path, trained_alone) < 200
 
 

@@ -14,7 +14,6 @@ that wait, and its `subprocess.Popen` lets one of them run a command of the modu
 names. They are its own children, with its session and its streams, as those that it would start.
 """
 
-import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -34,8 +33,8 @@ import sys
 import tempfile
 import types
 import weakref
-from pathlib import Path
 
+from launcher.process.quick_end import quick_end  # first of those that register with `atexit`
 from support.proxy import NUMBER
 
 PRELOADED = (
@@ -56,8 +55,6 @@ PRELOADED = (
 OPTIONAL = ("torchmetrics",)
 """Imports of several tests, as long as torch's."""
 MAX_REQUEST = 1 << 20
-_exit_code: int | None = 1
-"""The exit code if an exception ends this process. None: the interpreter ends it."""
 OWN_PATH = sys.path[1:]
 
 
@@ -212,7 +209,6 @@ def wait_for_request(channel: socket.socket) -> dict:
     if not message:
         os._exit(0)
     request = json.loads(message)
-    Path("/proc/self/comm").write_text(f"rank {request['env'].get('RANK', '')}")
     while signal.sigtimedwait(every, 0):
         pass
     with contextlib.suppress(ConnectionError):  # the parent has ended
@@ -259,15 +255,6 @@ def execute(kind: str, what: str, arguments: list[str]) -> None:
         runpy.run_path(what, run_name="__main__")
 
 
-def leave() -> None:
-    """End without clearing the modules: that takes 0.2 CPU-seconds of each rank. It is the last of
-    atexit's functions, since it is registered before anything is imported."""
-    if _exit_code is not None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_exit_code & 0xFF)
-
-
 def serve() -> None:
     listening = socket.socket(fileno=int(sys.argv[1]))
     sys.modules["mlflow"] = None  # type: ignore[assignment]  # DeepSpeed imports it if it can, and it starts a thread
@@ -302,18 +289,5 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    # One that imports more is forked from the first server, which sees to its end.
-    if not sys.argv[3:]:
-        atexit.register(leave)
-    try:
+    with quick_end():
         serve()
-        _exit_code = 0
-    except SystemExit as error:
-        if isinstance(error.code, int | None):
-            _exit_code = error.code or 0
-        raise
-    except KeyboardInterrupt:
-        # The interpreter ends by the signal, and a module of C++ would report what stays frozen.
-        gc.unfreeze()
-        _exit_code = None
-        raise

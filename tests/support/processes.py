@@ -59,9 +59,15 @@ class Command:
         return of_session(self.pid)
 
     def ranks(self) -> list[int]:
-        """Ids of the ranks, in order."""
-        children = [(_rank(pid), pid) for pid, stat in running() if stat[1] == str(self.pid)]
-        return [pid for rank, pid in sorted(children) if rank]
+        """Ids of the ranks, in order: the children of the only child, which forks them, or its
+        own."""
+        children = children_of(self.pid)
+        return children_of(*children) if len(children) == 1 else children
+
+
+def children_of(parent: int) -> list[int]:
+    """The running children of a process, in the order of their start."""
+    return sorted(pid for pid, stat in running() if stat[1] == str(parent))
 
 
 def running() -> list[tuple[int, list[str]]]:
@@ -78,12 +84,3 @@ def running() -> list[tuple[int, list[str]]]:
 def of_session(leader: int) -> list[int]:
     """The running processes of a session."""
     return [pid for pid, stat in running() if stat[3] == str(leader)]
-
-
-def _rank(pid: int) -> str:
-    """A forked process has no environment of its own in /proc; its rank is in its name there."""
-    name = Path(f"/proc/{pid}/comm").read_text()
-    if name.startswith("rank "):
-        return name.split()[1]
-    text = Path(f"/proc/{pid}/environ").read_bytes().decode()
-    return dict(item.split("=", 1) for item in text.split("\0") if "=" in item).get("RANK", "")

@@ -46,17 +46,16 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     real: bool = False,
-    jobs: int = 0,
 ) -> Any:
-    """Start `python <words>`; a forked process forks its ranks too, and has imported what they
-    will. Of a sweep in parallel this many jobs are forked."""
+    """Start `python <words>`. The process is forked too that forks its ranks, or jobs of a sweep,
+    and with DeepSpeed the ranks are."""
     count = next(
         (int(word[len(NPROC) :]) for word in reversed(words) if re.fullmatch(rf"{NPROC}\d+", word)),
         1,
     )
-    children: proxy.Children = ((CHILD, count),) if count > 1 else ()
-    if jobs:
-        children = ((CHILD, jobs), *children)
+    if "strategy=deepspeed" not in words:
+        count = 1
+    children: proxy.Children = ((CHILD, count),)
     if "replay" in words:
         children = ((CHILD, 4), (CHILD, 2))  # as many as the run had
     elif "job=resume_check" in words:
@@ -76,7 +75,6 @@ def launch(
     module: str = "launcher",
     timeout: float = 400,
     real: bool = False,
-    jobs: int = 0,
 ) -> Outcome:
     """Run to the end.
 
@@ -85,7 +83,7 @@ def launch(
         at: the whole group is sent a signal once a line with this has been printed.
     """
     words = ("-m", module, f"paths.outputs={outputs}", *overrides)
-    process = start(*words, real=real, jobs=jobs)
+    process = start(*words, real=real)
     assert process.stdout is not None
     watchdog = threading.Timer(timeout, lambda: os.killpg(process.pid, signal.SIGKILL))
     watchdog.start()

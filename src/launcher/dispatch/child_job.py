@@ -5,6 +5,7 @@
 - `job`: of a sweep, a search or a proof. PATH is a file that `RunConfig.save` has written, and
   RESULT gets the value that the job returns.
 - `rank`: one of several, see `launcher.dispatch.rank`. PATH is the folder of the job's file.
+- `node`: which forks children of the other kinds, see `launcher.dispatch.node_process`.
 - `task`: of a SLURM job, see `launcher.dispatch.slurm.task`. PATH is the folder of a submitted run.
 
 If a command has launched it, it saves and ends when the command ends.
@@ -18,11 +19,26 @@ from pathlib import Path
 from launcher.process import collector, import_path, signals, user_exits
 from launcher.process.parent import follow_parent
 from launcher.process.process_id import PARENT
+from launcher.process.quick_end import quick_end
 from launcher.rundir.logs import prepare_output
 from launcher.rundir.provenance import SNAPSHOT
 
 
 def main() -> None:
+    """Run what the arguments say, or what a child of this process is asked for."""
+    if sys.argv[1] == "node":
+        from launcher.dispatch.node_process import serve
+
+        with quick_end():
+            arguments = serve(int(sys.argv[2]), sys.argv[3:])
+            if arguments is not None:
+                sys.argv[1:] = arguments
+                _run()
+    else:
+        _run()
+
+
+def _run() -> None:
     role, path, *result = sys.argv[1:]
     if role == "rank":
         from launcher.dispatch.rank import note_signals

@@ -13,6 +13,7 @@ from launcher.config.tree import pick
 from launcher.dispatch import forced_exit
 from launcher.dispatch.child_command import ENTRY
 from launcher.dispatch.environment import check_ranks, join_ranks
+from launcher.dispatch.node_process import imports_for
 from launcher.dispatch.run_job import execute_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
@@ -31,7 +32,7 @@ CLASSES = ("job._target_", "strategy._target_", "model._target_")
 
 
 class LocalDispatch:
-    """Several ranks are child processes of this command.
+    """Several ranks are processes that end with this command.
 
     Under torchrun or srun, this process is one of their ranks.
 
@@ -109,15 +110,15 @@ def spawn(config: RunConfig, count: int) -> object:
     signals.check()
     with private_folder() as folder:
         config.save(folder / JOB)
-        announce_imports(f"Loading torch in {count} processes")
-        spawner = Spawner((*ENTRY, "rank"), count, folder)
+        announce_imports(f"Loading torch for {count} processes")
+        spawner = Spawner(ENTRY, count, folder, imports_for(config.plain))
         ranks = spawner.run()
         cause = spawner.cause()
         if cause is not None:
             _fail(config.folder, cause, ranks, folder)
     stopped = next((rank for rank in ranks if rank.report.get("kind") == "stopped"), None)
     if stopped is not None:
-        raise signals.SignalExit(stopped.report["signum"], stopped.process.returncode)
+        raise signals.SignalExit(stopped.report["signum"], stopped.report["code"])
     return ranks[0].report.get("value")
 
 
@@ -138,7 +139,7 @@ def private_folder() -> Iterator[Path]:
 def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
     if cause.report.get("kind") == "rejected":
         raise ConfigError(*cause.report["messages"])
-    code = cause.process.returncode
+    code = cause.process.returncode or 0
     if cause.report:
         text, reason = cause.report["text"], cause.report["text"].strip().splitlines()[-1]
     else:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.child_command import ENTRY
+from launcher.dispatch.node_process import Child, Children, imports_for
 from launcher.errors import REJECTED
-from launcher.process.child import describe_end, last_lines, start_child
+from launcher.process.child import describe_end, last_lines
 from launcher.process.gpus import VISIBLE, count_gpus, visible_devices
 
 PAUSE = 0.05
@@ -31,7 +31,8 @@ class Pool:
         self.folder, self.noun = folder, noun
         self.gpus = devices(os.environ, count_gpus()) if slots > 1 else []
         self.slots: list[int | None] = [None] * slots
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.children = Children(ENTRY)
+        self.processes: dict[int, Child] = {}
 
     def start(self, number: int, config: RunConfig) -> None:
         """Start a job in a free slot."""
@@ -40,8 +41,10 @@ class Pool:
             path.parent.mkdir(exist_ok=True)
         config.save(file)
         slot = self.slots.index(None)
-        command = [*ENTRY, "job", str(file), str(self._file(number, "jobs", "json"))]
-        self.processes[number] = start_child(command, self.log(number), self.environment(slot))
+        arguments = ["job", str(file), str(self._file(number, "jobs", "json"))]
+        self.processes[number] = self.children.start(
+            arguments, self.log(number), self.environment(slot), imports_for(config.plain)
+        )
         self.slots[slot] = number
 
     def environment(self, slot: int) -> dict[str, str]:
@@ -73,6 +76,7 @@ class Pool:
         while self.running():
             codes |= self.reap()
             time.sleep(PAUSE)
+        self.children.close()
         return codes
 
     def value(self, number: int) -> Any:

@@ -1,9 +1,9 @@
 """One rank of several, started by `launcher.dispatch.spawner`.
 
 It reads `job.yaml` in its folder, and writes its report to `rank-<r>.json`: `kind` is done (with
-`value`), stopped (`signum`), rejected (`messages`) or failed (`text`; and `hung_after`, the signal
-after which it made no progress). `time` is on the machine's monotonic clock. At its first signal it
-writes `signal-<number>`.
+`value`), stopped (`signum`, `code`), rejected (`messages`) or failed (`text`; and `hung_after`, the
+signal after which it made no progress). `time` is on the machine's monotonic clock. At its first
+signal it writes `signal-<number>`.
 """
 
 import json
@@ -64,7 +64,8 @@ def work(folder: Path) -> tuple[dict[str, object], int]:
     try:
         return {"kind": "done", "value": _run(folder / JOB)}, 0
     except signals.SignalExit as stop:
-        return {"kind": "stopped", "signum": stop.signum}, int(stop.code or 0)
+        code = int(stop.code or 0)
+        return {"kind": "stopped", "signum": stop.signum, "code": code}, code
     except BaseException as error:
         if messages := explain(error):
             return {"kind": "rejected", "messages": messages}, 2

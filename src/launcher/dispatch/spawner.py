@@ -1,4 +1,4 @@
-"""The ranks of one machine, as child processes of the command.
+"""The ranks of one machine, forked from one process that has imported torch.
 
 Signals are blocked here, received one by one, and passed on to the ranks, which save. The ranks
 inherit the block, and lift it once their own handlers are installed, so that no signal is lost
@@ -14,16 +14,15 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher.dispatch.node_process import Child, Children
 from launcher.process import signals
-from launcher.process.child import start_child
-from launcher.process.process_id import RANK, WORLD_SIZE
+from launcher.process.process_id import LISTEN_FD, RANK, WORLD_SIZE
 
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL for the other ranks when one has failed."""
@@ -38,10 +37,10 @@ SIGNAL = "signal-"
 
 @dataclass
 class Rank:
-    """A child process, and how it ended."""
+    """A process, and how it ended."""
 
     number: int
-    process: subprocess.Popen[bytes]
+    process: Child
     report: dict[str, Any] = field(default_factory=dict)
     """The rank's report (see `launcher.dispatch.rank`), empty if it was killed."""
     ended: float | None = None
@@ -66,15 +65,23 @@ class Spawner:
     """Starts the ranks of this machine, and waits for them.
 
     Args:
-        command: run for each rank, with the folder as its last argument.
+        command: of a child, see `Children`.
         count: number of ranks.
         folder: a private folder for the ranks' reports, and for the output of ranks other than 0.
+        imports: what the ranks share, see `Children.start`.
     """
 
-    def __init__(self, command: Sequence[str], count: int, folder: Path):
-        self.command = command
+    def __init__(
+        self,
+        command: Sequence[str],
+        count: int,
+        folder: Path,
+        imports: Sequence[str] | None = None,
+    ):
+        self.children = Children(command)
         self.count = count
         self.folder = folder
+        self.imports = imports
         self.ranks: list[Rank] = []
         self._kill_at: float | None = None
         self._is_passed_on = False
@@ -102,6 +109,7 @@ class Spawner:
                 if rank.ended is None:
                     rank.process.kill()
                     rank.process.wait()
+            self.children.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, old)
         return self.ranks
 
@@ -110,13 +118,14 @@ class Spawner:
             for number in range(self.count):
                 # Rank 0 uses the terminal.
                 log = self.folder / f"rank-{number}.out" if number else None
-                fds = [] if number else [listening.fileno()]
-                env = self._environment(number, listening)
-                command = [*self.command, str(self.folder)]
-                self.ranks.append(Rank(number, start_child(command, log, env, pass_fds=fds)))
+                files = {} if number else {LISTEN_FD: listening.fileno()}
+                env = self._environment(number, listening.getsockname()[1])
+                arguments = ["rank", str(self.folder)]
+                child = self.children.start(arguments, log, env, self.imports, files)
+                self.ranks.append(Rank(number, child))
 
-    def _environment(self, rank: int, listening: socket.socket) -> dict[str, str]:
-        env = {
+    def _environment(self, rank: int, port: int) -> dict[str, str]:
+        return {
             # Otherwise each rank starts a thread per core.
             "OMP_NUM_THREADS": str(max(1, count_cores() // self.count)),
             **os.environ,
@@ -125,11 +134,8 @@ class Spawner:
             WORLD_SIZE: str(self.count),
             "LOCAL_WORLD_SIZE": str(self.count),
             "MASTER_ADDR": HOST,
-            "MASTER_PORT": str(listening.getsockname()[1]),
+            "MASTER_PORT": str(port),
         }
-        if rank == 0:
-            env["LAUNCHER_LISTEN_FD"] = str(listening.fileno())
-        return env
 
     def _find_reported_signal(self) -> int:
         """Return a signal that only a rank has received, and not from here, or 0."""

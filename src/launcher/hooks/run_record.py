@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from launcher.hooks.records import flatten
 from launcher.hooks.view import Records, TrainerView
 from launcher.rundir.data_files import describe_changed_files
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import BestData, ForkedFromData
+from launcher.rundir.record_format import FIRST_STEP, STARTING, BestData, ForkedFromData
 from launcher.rundir.run_on_disk import RunOnDisk
 
 Changes = Callable[[Path, Collection[str]], list[str]]
@@ -40,8 +41,14 @@ class RecordHook(BaseHook):
         self._is_ready = False
         self._is_noted = False
         self.launched = time.time()
+        self._moments = [time.time()]
+        self._begin_of_steps = 0.0
+
+    def on_start(self, trainer: TrainerView) -> None:
+        self._moments.append(time.time())
 
     def on_ready(self, trainer: TrainerView) -> None:
+        self._moments.append(time.time())
         source, start = trainer.resumed_from, trainer.context.shared
         shared = None if start is None else start.data()
         is_shared = shared is not None
@@ -75,12 +82,23 @@ class RecordHook(BaseHook):
         if "starting" not in seconds:
             # An evaluation before the first step is not part of the start.
             waited = time.time() - self.launched - sum(seconds.values())
+            ends = zip(STARTING, pairwise([self.launched, *self._moments]), strict=False)
+            seconds |= {name: max(0.0, after - before) for name, (before, after) in ends}
             seconds["starting"] = max(0.0, waited)
+            self._begin_of_steps = time.time() - _waited(seconds)
+        elif FIRST_STEP not in seconds:
+            self._note_first_step(seconds)
         if not self._is_noted:
             # Only now has every hook seen the records of that step.
             self._note(trainer, trainer.step - 1)
 
+    def _note_first_step(self, seconds: dict[str, float]) -> None:
+        seconds[FIRST_STEP] = max(0.0, time.time() - self._begin_of_steps - _waited(seconds))
+
     def on_close(self, trainer: TrainerView) -> None:
+        seconds = trainer.context.times.seconds
+        if "starting" in seconds and FIRST_STEP not in seconds:
+            self._note_first_step(seconds)
         self._note(trainer, trainer.step)
 
     def _note(self, trainer: TrainerView, step: int) -> None:
@@ -91,6 +109,10 @@ class RecordHook(BaseHook):
                 self.record.data["unstored"] = unstored if has_any else None
             self.record.progress(step, loss=self._loss, best=_best(trainer))
         self._is_noted = True
+
+
+def _waited(seconds: dict[str, float]) -> float:
+    return seconds.get("evaluating", 0.0) + seconds.get("saving", 0.0)
 
 
 def is_own(checkpoint: Path, workspace: Path | None) -> bool:

@@ -10,9 +10,11 @@ RANK = "RANK"
 WORLD_SIZE = "WORLD_SIZE"
 PARENT = "LAUNCHER_PARENT"
 """The environment variable with the process that a child ends with."""
+LISTEN_FD = "LAUNCHER_LISTEN_FD"
+"""The environment variable with rank 0's listening socket, whose port no other process takes."""
 RANK_VARIABLES = (
     *(RANK, "LOCAL_RANK", WORLD_SIZE, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("SLURM_STEP_NUM_TASKS", PARENT, "LAUNCHER_LISTEN_FD", "LAUNCHER_MEETING"),
+    *("SLURM_STEP_NUM_TASKS", PARENT, LISTEN_FD, "LAUNCHER_MEETING"),
 )
 """Environment variables from which a process knows that it is one of several ranks."""
 

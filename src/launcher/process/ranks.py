@@ -15,7 +15,7 @@ import torch.distributed as dist
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import deadline, signals
 from launcher.process.device import get_device
-from launcher.process.process_id import PARENT, RANK, WORLD_SIZE
+from launcher.process.process_id import LISTEN_FD, PARENT, RANK, WORLD_SIZE
 from launcher.process.rendezvous_port import MEETING, port_of
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,6 @@ STARTING = 120.0
 """Seconds for which a rank that has received a signal waits for ranks that are still starting."""
 TIMEOUT = 1800.0
 """Seconds that a rank waits for the others."""
-LISTEN_FD = "LAUNCHER_LISTEN_FD"
-"""Environment variable with rank 0's listening socket, so that no other process takes the port."""
 FAILURE = "launcher/failure"
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from launcher.process.process_id import process_start
 
 _first = True
+_requested: float | None = None
+"""When this process was requested, if another one has imported for it before it was forked."""
 
 
 class PhaseTimes:
@@ -37,7 +39,8 @@ class PhaseTimes:
 def launch_time(environment: Any = os.environ) -> float:
     """Return the time, in seconds since the epoch, at which the work on a run began.
 
-    It is the start of the SLURM job, else of this process; for a later run in this process, now.
+    It is the start of the SLURM job, else of this process, or when a forked one was requested; for
+    a later run in this process, now.
     """
     global _first
     now, was_first = time.time(), _first
@@ -47,7 +50,13 @@ def launch_time(environment: Any = os.environ) -> float:
         return now
     if began.isdecimal():
         return min(float(began), now)
-    return now - _age()
+    return now - _age() if _requested is None else _requested
+
+
+def note_request(moment: float) -> None:
+    """Note when this forked process was requested, in seconds since the epoch."""
+    global _requested
+    _requested = moment
 
 
 def _age() -> float:

@@ -84,6 +84,13 @@ class TrainedData(TypedDict, total=False):
     """Digest of the weights of `run.init_from`, if it has loaded them."""
 
 
+STARTING = ("imports", "build", "checkpoint")
+"""Parts of an attempt's start: until modules are imported, the trainer is built, and its state is
+restored."""
+FIRST_STEP = "first_step"
+"""The step that compiles, if any does."""
+
+
 class AttemptData(TypedDict, total=False):
     """One process (or group of ranks) that worked on the run; `outcome` is None while it works.
 
@@ -116,7 +123,7 @@ class AttemptData(TypedDict, total=False):
     """Samples of a forward pass on each rank, which the next attempt with `auto` keeps."""
     seconds: dict[str, float] | None
     """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
-    training waited."""
+    training waited; seconds of the parts of its start (`STARTING`) and of its first step."""
     trained: TrainedData | None
 
 

@@ -81,7 +81,7 @@ def test_a_search_that_is_killed_and_preempted_with_its_trials_equals_an_undistu
     submit = "sbatch --parsable -p preempt --requeue --signal=USR2@60 --open-mode=append -o"
     job = lab.run(*submit.split(), str(log), "--wrap", script).strip()
     alone = ["-m", *experiment(undisturbed, steps=80), *SEARCH, *QUICK]
-    local = start("-m", "launcher", *alone, jobs=2)
+    local = start("-m", "launcher", *alone)
     for number in (1, 2, 3):
         wait_for(lambda number=number: starts(outputs) == [number], f"start {number} of the search")
         preempted = {1: [job, *submitted.values()], 2: [job], 3: []}[number]

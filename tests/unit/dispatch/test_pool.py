@@ -33,7 +33,11 @@ def test_only_visible_devices_are_divided():
 
 
 def program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let the jobs be this program; its arguments are `job`, the job's file and the result's."""
+    """Let the jobs be this program; its arguments are `job`, the job's file and the result's.
+
+    They are new interpreters, since the program forks nothing.
+    """
+    monkeypatch.setattr(pool_module, "imports_for", lambda config: None)
     monkeypatch.setattr(
         pool_module, "ENTRY", (sys.executable, "-c", f"import os, signal, sys, time\n{code}")
     )

@@ -21,7 +21,6 @@ def work(folder):
     return {{"kind": "stopped", "signum": signals.first_signal()}}, 128 + signals.first_signal()
 
 rank.work = work
-sys.argv.insert(1, "rank")
 child_job.main()
 """
 
@@ -33,8 +32,9 @@ def no_signal_stays():
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_to_one_rank_reaches_all(tmp_path, signum):
+@pytest.mark.parametrize("imports", [("json",), None], ids=["forked", "new"])
+def test_a_signal_to_one_rank_reaches_all(tmp_path, signum, imports):
     script = RANK.format(act=f"os.kill(os.getpid(), {int(signum)})")
-    ranks = Spawner((sys.executable, "-c", script), 3, tmp_path).run()
+    ranks = Spawner((sys.executable, "-c", script), 3, tmp_path, imports).run()
     assert [rank.report["signum"] for rank in ranks] == [signum] * 3
     assert signals.first_signal() == signum, "the next run of a sweep does not start"

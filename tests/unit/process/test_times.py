@@ -38,6 +38,14 @@ def test_the_first_run_of_a_process_began_with_it():
     assert done.stdout.split() == ["True", "True"]
 
 
+def test_a_forked_process_began_when_it_was_requested(monkeypatch):
+    """Another process has imported for it."""
+    monkeypatch.setattr(times, "_first", True)
+    monkeypatch.setattr(times, "_requested", None)
+    times.note_request(1_700_000_000.5)
+    assert launch_time({}) == 1_700_000_000.5 < launch_time({})
+
+
 @pytest.mark.parametrize(
     ("environment", "is_of_the_job"),
     [

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from launcher.rundir.record_format import AttemptData
+from launcher.rundir.record_format import FIRST_STEP, STARTING, AttemptData
 from launcher.runs.format import duration, seconds_of
 from launcher.runs.stored_run import StoredRun
 
@@ -36,6 +36,15 @@ def describe_time(times: Times) -> str:
     share = times["computing"] / sum(times[name] for name in PHASES)
     parts = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
     return f"{times[DEVICES] / 3600:,.3g} device hours, {100 * share:.0f} % effective ({parts})"
+
+
+def describe_starts(attempts: Sequence[AttemptData]) -> str:
+    """Format `imports 3.1s, build 0.4s, checkpoint 2s, first step 5s`, summed over attempts."""
+    noted = [attempt.get("seconds") or {} for attempt in attempts]
+    sums = {name: sum(each.get(name, 0.0) for each in noted) for name in (*STARTING, FIRST_STEP)}
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value:.3g}s" for name, value in sums.items() if value
+    )
 
 
 def time_of_attempt(run: StoredRun, attempt: AttemptData, now: float, restart: float) -> Times:

@@ -28,7 +28,13 @@ from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import find_runs
 from launcher.runs.format import seconds_of
 from launcher.runs.look.differences import differences
-from launcher.runs.look.phase_times import DEVICES, describe_time, time_of_run, total_time
+from launcher.runs.look.phase_times import (
+    DEVICES,
+    describe_starts,
+    describe_time,
+    time_of_run,
+    total_time,
+)
 from launcher.runs.look.run_groups import OVER_HELP, group_runs
 from launcher.runs.look.series import LOSS, unknown_metric
 from launcher.runs.look.show import fork_source, shares
@@ -154,6 +160,7 @@ def report_data(
         "parameters": keys_of(rows),
         "states": dict(Counter(run.state for run in runs).most_common()),
         "spent": describe_time(total_time(times)),
+        "starts": describe_starts([attempt for run in runs for attempt in run.attempts]),
         "runs": pages,
         "media": media_of([runs[index] for index in order]),
     }

@@ -21,7 +21,7 @@ from launcher.runs.found_checkpoints import cells, verify_checkpoints
 from launcher.runs.look.compare import commit
 from launcher.runs.look.differences import is_group
 from launcher.runs.look.listing import summary
-from launcher.runs.look.phase_times import describe_time, time_of_run
+from launcher.runs.look.phase_times import describe_starts, describe_time, time_of_run
 from launcher.runs.slurm_jobs import ask_queue
 from launcher.runs.stored_run import StoredRun, StoredRuns
 
@@ -109,6 +109,7 @@ def facts(run: StoredRun) -> dict[str, str]:
         "loss": number(record.get("loss")),
         "best": best(record),
         "time": describe_time(time_of_run(run, time.time())) if run.attempts else "",
+        "last start": describe_starts(run.attempts[-1:]),
         "strategy": ", ".join(filter(None, (record.get("strategy") or "-", ranks))),
         "commit": commit(run),
         "versions": ", ".join(

@@ -11,6 +11,7 @@ from launcher.runs.look.phase_times import (
     DEVICES,
     PHASES,
     Times,
+    describe_starts,
     describe_time,
     time_of_run,
     total_time,
@@ -44,6 +45,14 @@ def test_each_second_of_an_attempt_has_its_part():
     assert found == expected and "52 % effective" in describe_time(found)
     assert spent_by(attempt(0, 30, (5, 5), outcome="failed"))["starting"] == 30
     assert describe_time(total_time([])) == "0 device hours"
+
+
+def test_the_parts_of_starts_are_summed():
+    first = {"imports": 2.0, "build": 0.25, "checkpoint": 0.0, "starting": 3.0}
+    second = first | {"first_step": 1.5}
+    attempts = [attempt(0, 30, (0, 5), seconds=seconds) for seconds in (first, second, None)]
+    assert describe_starts(attempts) == "imports 4s, build 0.5s, first step 1.5s"
+    assert describe_starts([]) == ""
 
 
 @pytest.mark.parametrize(
