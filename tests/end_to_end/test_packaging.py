@@ -69,7 +69,8 @@ def test_a_package_index_gets_a_readme_without_broken_links(wheel):
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/METADATA"))
         metadata = archive.read(name).decode()
-    assert "Content-Type: text/markdown" in metadata and "\n# Launcher (torch-launcher)\n" in metadata
+    assert "Content-Type: text/markdown" in metadata
+    assert "\n# Launcher (torch-launcher)\n" in metadata
     targets = re.findall(r"\]\(([^)]+)\)", metadata)
     assert targets and all(target.startswith("https://") for target in targets)
     assert "naming (`docs/naming.md`)" in metadata
