@@ -18,7 +18,7 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: guard slurm-lab slurm-lab-down versions test-hydra-next help bench bench-guard size train lint unit all-tests check test format reference docs wheel constraints clean
+.PHONY: guard slurm-lab slurm-lab-down versions test-hydra-next help bench bench-guard size train lint unit all-tests check test format reference docs wheel release-check figures constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
@@ -33,6 +33,8 @@ help:
 	@echo 'make guard        compare the numbers of guard.yaml with those of the merge base, on main of the last tag'
 	@echo 'make size         print the size and density of each package of src, its arrows up, and a walk'
 	@echo 'make wheel        build dist/*.whl'
+	@echo 'make release-check  all that a release does up to the upload (FROM=FOLDER of wheels, or FROM=here)'
+	@echo 'make figures      make the figures of README, first page and tutorial again (ARGS="--only ids gpu")'
 	@echo 'make slurm-lab    a real SLURM cluster of two nodes on this machine (root, Debian or Ubuntu); slurm-lab-down stops it'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
 	@echo 'make versions     the unit tests with the oldest versions that are allowed (RESOLUTION=highest: the newest)'
@@ -114,6 +116,13 @@ slurm-lab-down:
 
 wheel: $(VENV)/.installed-test
 	$(VENV)/bin/python -m hatchling build -t wheel
+
+# FROM=/path/to/wheels where there is no index, FROM=here with the packages of .venv; it says what it leaves out.
+release-check: $(VENV)/.installed-test
+	PYTHON=$(VENV)/bin/python FROM=$(or $(FROM),index) .ci/release_check
+
+figures: $(VENV)/.installed-test
+	$(VENV)/bin/python docs/make_figures.py $(ARGS)
 
 # The unit tests under the oldest versions that pyproject.toml allows (RESOLUTION=lowest-direct), or the newest (highest).
 RESOLUTION ?= lowest-direct

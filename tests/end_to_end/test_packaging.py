@@ -1,4 +1,4 @@
-"""The built and installed package: the wheel is complete."""
+"""The built and installed package: the wheel is complete, and does what a newcomer types."""
 
 import os
 import re
@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from support import python
 from support.paths import ROOT
+
+LOG = ROOT / ".ci" / "newcomer.txt"
+FILE = re.compile(r"^> (\S+)\n(.*?)(?=^\$ |^> )", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +69,8 @@ def test_a_package_index_gets_a_readme_without_broken_links(wheel):
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/METADATA"))
         metadata = archive.read(name).decode()
-    assert "Content-Type: text/markdown" in metadata and "\n# Launcher\n" in metadata
+    assert "Content-Type: text/markdown" in metadata
+    assert "\n# Launcher (torch-launcher)\n" in metadata
     targets = re.findall(r"\]\(([^)]+)\)", metadata)
     assert targets and all(target.startswith("https://") for target in targets)
     assert "naming (`docs/naming.md`)" in metadata
@@ -82,3 +88,18 @@ def test_the_installed_wheel_composes_its_own_configuration_anywhere(installed, 
     listing = run(installed, tmp_path, installed / "bin" / "launcher-runs")
     assert "There are no runs in outputs" in listing.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_newcomer_types_the_files_of_readme():
+    assert FILE.findall(LOG.read_text()) == BLOCK.findall((ROOT / "README.md").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["wheel", "clone"])
+def test_the_log_is_what_a_newcomer_sees(source, installed):
+    """Each command of the log prints what it shows, and has its exit code."""
+    first = installed if source == "wheel" else ROOT / "src"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(first)}
+    done = python.run(str(ROOT / ".ci" / "replay"), str(LOG), env=environment, real=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,41 +1,36 @@
-"""Projects of others as they are: they resume bit-exact, and each sample counts once."""
+"""Projects of the shapes on docs/batches.md: they resume bit-exact, and each sample counts once."""
+
+import re
 
 import pytest
 
+from support.paths import ROOT
 from support.runner import final_state, launch, metrics
 
+FILE = re.compile(r'```\w+ title="([^"]+)"\n(.*?)```', re.DOTALL)
 COMMON = (
-    "data=custom",
-    "~model",
-    "data.batch_size=8",
     "trainer.max_steps=9",
     "hooks.logging.interval=1",
     "hooks.evaluation.interval=4",
     "hooks.checkpointing.interval=100",
     "device=cpu",
 )
-PROJECTS = {
-    "graphs": (
-        "+model={_target_: support.ported.GraphNet}",
-        "data.dataset={_target_: support.ported.Graphs}",
-        "data.val_dataset={_target_: support.ported.Graphs}",
-        "+data.val_dataset.seed=1",
-        "data.collate_fn={_target_: support.ported.collate, _partial_: true}",
-        "data.num_workers=1",
-    ),
-    "a pool in the constructor": (
-        "+model={_target_: support.ported.SmallNet}",
-        "data.dataset={_target_: support.ported.Masks}",
-        "data.val_dataset={_target_: support.ported.Masks}",
-        "+data.val_dataset.seed=1",
-    ),
-}
 
 
-@pytest.mark.parametrize("project", PROJECTS)
-def test_a_ported_project_resumes_bit_exact(project, tmp_path):
+@pytest.fixture(autouse=True)
+def project(tmp_path_factory, monkeypatch):
+    """The files of the page, in the current folder."""
+    folder = tmp_path_factory.mktemp("ported")
+    for name, text in FILE.findall((ROOT / "docs" / "batches.md").read_text()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder)
+
+
+@pytest.mark.parametrize("experiment", ["graphs", "masks"])
+def test_a_ported_project_resumes_bit_exact(experiment, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    case = (*COMMON, *PROJECTS[project])
+    case = (*COMMON, f"experiment={experiment}")
     launch(whole, *case, code=0)
     launch(parts, *case, "trainer.pause_at=5", code=0)
     launch(parts, *case, code=0)
@@ -47,10 +42,8 @@ def test_batches_of_graphs_have_one_accuracy(tmp_path):
     values = []
     for size in (1, 8, 19):
         outputs = tmp_path / str(size)
-        launch(
-            outputs, *COMMON, *PROJECTS["graphs"], f"data.val_batch_size={size}",
-            "trainer.max_steps=1", code=0,
-        )  # fmt: skip
+        sizes = (f"data.val_batch_size={size}", "trainer.max_steps=1")
+        launch(outputs, *COMMON, "experiment=graphs", *sizes, code=0)
         values.append(metrics(outputs)[0])
     first, *others = values
     assert first["val/accuracy"] * 19 == pytest.approx(round(first["val/accuracy"] * 19))

@@ -46,7 +46,7 @@ def test_a_run_that_was_trained_with_other_settings_is_no_trunk():
 
 def test_the_plan_of_the_page():
     runs = [run(steps, ratio, warmup=50) for ratio in (0.1, 0.2, 0.4) for steps in (1000, 2000)]
-    assert describe_branches(plan(runs)) in (ROOT / "docs" / "configuration.md").read_text()
+    assert describe_branches(plan(runs)) in (ROOT / "docs" / "shared_steps.md").read_text()
 
 
 @pytest.mark.parametrize("order", [1, -1])
