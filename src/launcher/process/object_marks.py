@@ -90,9 +90,7 @@ def mark(value: Any, since: Times, restored: Restored) -> Mark | None:
     if isinstance(value, PLAIN):
         is_count = isinstance(value, int | np.integer) and not isinstance(value, bool)
         is_number = is_count or isinstance(value, float | np.floating)
-        # A number of nanoseconds is an integer.
-        seconds = value / 1e9 if is_count else value
-        if is_number and any(start <= seconds <= clock() for clock, start in since.items()):
+        if is_number and _is_time(value, since):
             return None
         return Mark(_plain(value), str(value) if is_number else None, is_count)
     if isinstance(value, CONTAINERS):
@@ -100,6 +98,12 @@ def mark(value: Any, since: Times, restored: Restored) -> Mark | None:
     if isinstance(value, ARRAYS):
         return None if _has_graph(value) else Mark(_array(value))
     return Mark(iterator_parts(value), is_counter=True)
+
+
+def _is_time(value: Any, since: Times) -> bool:
+    # A number of nanoseconds is an integer.
+    seconds = value / 1e9 if isinstance(value, int) else value
+    return any(start <= seconds <= clock() for clock, start in since.items())
 
 
 def _has_graph(value: object) -> bool:

@@ -135,7 +135,8 @@ def attributes(owner: object) -> dict[str, Any]:
         named = dict(object.__getattribute__(owner, "__dict__"))
     except (AttributeError, TypeError):
         named = {}
-    slots, silent = _declared(type(owner))
+    cls: Any = type(owner)
+    slots, silent = _declared(cls)
     for name, member in slots.items():
         # A slot may be empty.
         with suppress(AttributeError):
