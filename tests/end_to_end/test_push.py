@@ -45,6 +45,7 @@ def test_a_pushed_export_is_complete_and_a_second_push_changes_nothing(push, hub
     assert push(*RUN)[0] == 0
     code, output = push(*EXPORT)
     assert code == 0 and f"{hub.url}/lab/net: step 2, commit {hub.sha}." in output
+    assert "HTTP Request" not in output
     assert hub.files.keys() == {"README.md", "config.yaml", "model.safetensors"}
     assert [one.get("visibility", "private") for one in hub.created] == ["private"]
     before = dict(hub.files)
@@ -77,7 +78,10 @@ def test_a_hook_pushes_at_the_end_and_again_after_an_error(push, hub):
     assert code == 2 and "hooks.export.push=lab/net: http://127.0.0.1:9 does not take it" in output
     assert "Traceback" not in output and not hub.commits
     assert push(*words)[0] == 0
-    assert len(hub.commits) == 1 and "model.safetensors" in hub.files
+    assert "model.safetensors" in hub.files
+    assert re.search(r"\| val/loss \| [\d.]+ \|", hub.files["README.md"].decode())
+    assert push(*EXPORT)[0] == 0
+    assert len(hub.commits) == 1, "the command has the same card"
 
 
 def test_a_token_that_the_hub_rejects_is_one_message(push, hub):

@@ -4,11 +4,12 @@ import json
 import logging
 import re
 import shlex
+from collections.abc import Iterable
 from importlib.util import find_spec
-from pathlib import Path
 
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import digest_weights
+from launcher.config.tree import Node
 from launcher.errors import ConfigError
 from launcher.process.files import replace_file
 from launcher.rundir.folder import RunFolder
@@ -52,17 +53,21 @@ def check_repository(key: str, repository: str | None) -> None:
         )
 
 
-def push(key: str, repository: str, folder: RunFolder, step: int) -> None:
+def push(
+    key: str, repository: str, folder: RunFolder, step: int, unwritten: Iterable[Node] = ()
+) -> None:
     """Push the files of a run's export; a repository that does not exist is made, and private.
 
     The same files again change nothing. The token is the library's own affair: it reads HF_TOKEN,
-    or what `hf auth login` has stored.
+    or what `hf auth login` has stored. The card has the metrics of the step in metrics.jsonl, and
+    in `unwritten`, the lines that it does not have yet.
     """
     from huggingface_hub import HfApi
 
-    # The Hub's client would log a line for each request.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    replace_file(folder.export / "README.md", card(folder, step).encode())
+    # The Hub's client would log a line for each request; httpx2 is its newest version's.
+    for client in ("httpx", "httpx2"):
+        logging.getLogger(client).setLevel(logging.WARNING)
+    replace_file(folder.export / "README.md", card(folder, step, unwritten).encode())
     hub = HfApi()
     try:
         hub.create_repo(repository, private=True, exist_ok=True)
@@ -83,11 +88,12 @@ def push(key: str, repository: str, folder: RunFolder, step: int) -> None:
     logger.info("%s/%s: step %d, commit %s.", hub.endpoint, repository, step, commit.oid)
 
 
-def card(folder: RunFolder, step: int) -> str:
+def card(folder: RunFolder, step: int, unwritten: Iterable[Node] = ()) -> str:
     """Return the text of the card: the run, its digest, its metrics at the step, its command."""
     run = RunOnDisk.read(folder)
     files = sorted(folder.export.glob("model*.safetensors"))
-    metrics = _metrics(folder.metrics_path, step)
+    rows = [row for row in (*read_rows(folder.metrics_path), *unwritten) if row["step"] == step]
+    metrics = dict(pair for row in rows for pair in row.items() if pair[0].startswith("val/"))
     overrides = run.record.get("overrides") or []
     return CARD.format(
         name=run.name,
@@ -97,10 +103,3 @@ def card(folder: RunFolder, step: int) -> str:
         metrics="".join(f"| {name} | {json.dumps(value)} |\n" for name, value in metrics.items()),
         command=f"python -m launcher {shlex.join(overrides)}".rstrip(),
     )
-
-
-def _metrics(path: Path, step: int) -> dict[str, object]:
-    """Return what the evaluation of a step has logged."""
-    rows = [row for row in read_rows(path) if row.get("step") == step]
-    pairs = [pair for row in rows for pair in row.items() if pair[0].startswith("val/")]
-    return dict(pairs)

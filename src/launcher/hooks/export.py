@@ -10,6 +10,7 @@ from launcher.config.schema.matters_from import never
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.best import best_step, check_keeps_best
+from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.view import TrainerView
 from launcher.process import ranks
 from launcher.rundir.folder import RunFolder
@@ -65,6 +66,9 @@ class ExportHook(BaseHook):
             trainer.context.check_lock()
             self.export.write(folder, path, (path / "config.yaml").read_text())
             if self.push is not None:
-                push(f"{KEY}.push", self.push, folder, step)
+                # The line of the last step is written once the run has ended.
+                hooks = [hook for hook in trainer.hooks if isinstance(hook, JsonlHook)]
+                unwritten = [row for hook in hooks for row in hook.rows]
+                push(f"{KEY}.push", self.push, folder, step, unwritten)
 
         ranks.on_main(write)
