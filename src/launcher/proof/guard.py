@@ -146,6 +146,6 @@ def _agree(equal: EqualPresets, verdicts: Sequence[Verdict]) -> int:
         print(f"{names}: not compared, since one of them was not trained.")
         return REJECTED
     problem = equal.disagreement(chosen)
-    how = "equal" if equal.close is None else f"close ({equal.close:g})"
-    print(f"{names}: {problem or f'{how}.'}", flush=True)
+    agreement = "equal." if equal.close is None else f"close ({equal.close:g})."
+    print(f"{names}: {problem or agreement}", flush=True)
     return DIFFERENT if problem else IDENTICAL

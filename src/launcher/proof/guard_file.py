@@ -68,7 +68,8 @@ def read_file(steps: int | None) -> tuple[list[Preset], list[EqualPresets]]:
         problem = " ".join(str(error).split())
         raise ConfigError(f"{FILE}: cannot be read as YAML: {problem}.") from error
     listed = content.get("presets") if isinstance(content, dict) else None
-    _check(isinstance(listed, dict), f"presets: should be a mapping of presets; e.g. {EXAMPLE}")
+    if not isinstance(listed, dict):
+        raise ConfigError(f"{FILE}: presets: should be a mapping of presets; e.g. {EXAMPLE}")
     for key in content:
         _check(key in KEYS, f"no key {key}{hint(str(key), KEYS)}")
     own = content.get("steps", STEPS)

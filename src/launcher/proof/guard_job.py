@@ -154,7 +154,7 @@ def values_of(run: RunFolder, trace: Path) -> Iterator[Value]:
         yield from (((step, "metrics", 0, key), repr(value)) for key, value in line.items())
     for name in checkpoint.names():
         yield (end, "tensor", 0, name), plain(checkpoint.read(name))
-    states = {"state": checkpoint.meta}
+    states: dict[str, object] = {"state": checkpoint.meta}
     for rank in range(checkpoint.manifest.world_size):
         states[f"rank {rank}"] = checkpoint.rank_state(rank)
     for name, value in leaves("", states):
