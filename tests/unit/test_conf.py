@@ -86,13 +86,13 @@ def test_every_option_is_valid_and_matches_its_class(choices):
 
 def check_option(group: str, option: str, node: Any) -> None:
     for target in targets(OmegaConf.to_container(node, resolve=True) if node is not None else {}):
-        read, real = signature_of(target), inspect.signature_of(get_object(target))
+        read, real = signature_of(target), inspect.signature(get_object(target))
         named = [
             each
             for each in real.parameters.values()
             if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
         ]
-        assert read is not None and read.names == [each.name for each in named]
+        assert read.names == [each.name for each in named]
     if (group, option) in EXTRAS:
         pytest.importorskip(EXTRAS[group, option])
     if (group, option) in NOT_BUILT:

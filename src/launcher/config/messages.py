@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from launcher.errors import ConfigError
+
 ELSEWHERE = {
     "trainer.micro_batch_size, the samples of one pass; a step has data.batch_size samples": (
         "accumulate_grad_batches accumulation_steps grad_accum grad_accum_steps"
@@ -31,6 +33,12 @@ class ConfigIssue:
     def __str__(self) -> str:
         value = "" if self.value is None else f"={self.value}"
         return f"{self.key}{value}: {self.text}"
+
+
+def raise_issues(issues: Iterable[ConfigIssue]) -> None:
+    """Raise one error with all issues, if there are any."""
+    if messages := list(map(str, issues)):
+        raise ConfigError(*messages)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from launcher.config import plain_yaml
-from launcher.config.tree import Node, get
+from launcher.config.tree import Node, as_list, get
 
 ENTRY_POINTS = "launcher.conf"
 PROJECT_FILE = "config.yaml"
@@ -123,9 +123,9 @@ def composition_folders(runtime: object) -> list[Traversable]:
 def file_with(key: str, runtime: object) -> Traversable | None:
     """Return the file that sets a key: the project's, the preset's, or a chosen option's."""
     group, _, inner = key.partition(".")
-    choices = get(runtime, "choices") or {}
+    choices = get(runtime, "choices", {})
     chosen = choices.get(group)
-    names = chosen if isinstance(chosen, list) else [chosen]
+    names = as_list(chosen)
     places = [(f"experiment/{choices.get('experiment')}.yaml", key), (PROJECT_FILE, key)]
     places += [(f"{group}/{name}.yaml", path) for name in names for path in (inner, key)]
     folders = [each for each in composition_folders(runtime) if each != main_folder()]

@@ -17,7 +17,7 @@ from launcher.config.identity.job_number import find_job_numbers
 from launcher.config.identity.lookup import RunIndex, check_identity, describe_changes, equivalent
 from launcher.config.identity.record_entry import command_record
 from launcher.config.identity.run_id import DERIVED, digest, identity_text, identity_to_hash
-from launcher.config.messages import ConfigIssue
+from launcher.config.messages import ConfigIssue, raise_issues
 from launcher.config.omegaconf_nodes import settings_of, to_plain
 from launcher.config.schema.declared import declared
 from launcher.config.schema.validate import check_hydra, check_tree
@@ -101,12 +101,12 @@ class RunConfig:
     @property
     def overrides(self) -> list[str]:
         """The typed overrides."""
-        return [str(word) for word in get(self.hydra, "overrides.task") or ()]
+        return [str(word) for word in get(self.hydra, "overrides.task", ())]
 
     @property
     def choices(self) -> Tree:
         """The chosen option of each group."""
-        return dict(get(self.hydra, "runtime.choices") or {})
+        return dict(get(self.hydra, "runtime.choices", {}))
 
     @property
     def news(self) -> str:
@@ -173,7 +173,7 @@ def read(config: DictConfig, runs: RunIndex | None = None) -> tuple[RunConfig, l
     hydra = written.pop("hydra", None)
     if not resolver.has_issues:
         for part in READ_BY_A_JOB:
-            map_leaves(get(hydra, part) or {}, resolver.value, ("hydra", *part.split(".")))
+            map_leaves(get(hydra, part, {}), resolver.value, ("hydra", *part.split(".")))
     return RunConfig(plain, written, hydra, continued), resolver.all_issues() or job_numbers
 
 
@@ -255,6 +255,5 @@ def from_stored(tree: Node, hydra: Node | None = None) -> RunConfig:
     HydraConfig.instance().cfg = None if hydra is None else config  # type: ignore[assignment]
     resolver = Resolver(config, tree)
     plain = resolver.with_run(resolver.nodes())
-    if issues := resolver.all_issues():
-        raise ConfigError(*map(str, issues))
+    raise_issues(resolver.all_issues())
     return RunConfig(plain, dict(tree), None if hydra is None else dict(hydra))

@@ -28,11 +28,11 @@ def is_interpolation(value: object) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-def get(tree: object, path: str) -> Any:
-    """Return the value at a dotted path, or None if there is none."""
+def get(tree: object, path: str, default: object = None) -> Any:
+    """Return the value at a dotted path, or the default if there is none or it is null."""
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, Mapping) else None
-    return tree
+    return default if tree is None else tree
 
 
 def pick(tree: object, keys: Iterable[str]) -> list[Any]:
@@ -43,6 +43,11 @@ def pick(tree: object, keys: Iterable[str]) -> list[Any]:
 def items(node: object) -> Iterable[tuple[Any, Any]]:
     """Return the items of a dict, or nothing of anything else."""
     return node.items() if isinstance(node, dict) else ()
+
+
+def as_list(value: object) -> list[Any]:
+    """Return a list as it is, and any other value as the only item of one."""
+    return value if isinstance(value, list) else [value]
 
 
 def value_at(tree: Any, keys: Iterable[Any]) -> Any:

@@ -27,7 +27,7 @@ from launcher.config.schema.matters_from import CODE_PATH
 from launcher.config.schema.signature import class_source
 from launcher.config.schema.validate import GROUPS
 from launcher.config.settings import CompileSettings
-from launcher.config.tree import Tree, is_interpolation, nest, walk
+from launcher.config.tree import Tree, as_list, is_interpolation, nest, walk
 from launcher.errors import ConfigError
 from launcher.process.files import read_file
 from launcher.process.users import other_owner
@@ -191,7 +191,7 @@ def _code_in_override(word: str) -> str | None:
         raise ConfigError(f"{word}: {reason(error)}.") from error
     key = override.key_or_group
     is_hydra = "hydra" in re.split(r"[./@:]", f"{key}@{override.package}")
-    options = value if isinstance(value, list) else [value]
+    options = as_list(value)
     leads_out = "." not in key and any(
         ".." in Path(str(option)).parts or str(option).startswith("/") for option in options
     )

@@ -119,7 +119,7 @@ def scratch_run(config: RunConfig, root: Path, nproc: object) -> ScratchRun:
     logging = {
         f"{path}.interval": 1
         for path, hook in parts("hooks", config.plain.get("hooks")).items()
-        if "train/" in (provided_by(hook) or ())
+        if "train/" in provided_by(hook)
     }
     label = f"job=resume_check, {root.name}"
     tree = config.replace(logging).stored

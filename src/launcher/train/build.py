@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from launcher.config.construct import instantiate
 from launcher.config.explain import LIBRARY_ERRORS, library_error
 from launcher.config.identity.record_entry import read_identity
-from launcher.config.messages import describe_type
+from launcher.config.messages import describe_type, raise_issues
 from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import FOLLOWING, batch_issue
 from launcher.config.schema.declared import declared, providing, setting
@@ -222,8 +222,7 @@ def step_plan(
     settings: TrainerSettings, batch: int, world_size: int, precision: Precision
 ) -> StepPlan:
     """Divide the global batch over the ranks, and a rank's share into the largest micro-batches."""
-    if issues := list(lane_issues(settings, batch, world_size)):
-        raise ConfigError(*map(str, issues))
+    raise_issues(lane_issues(settings, batch, world_size))
     if issue := batch_issue(batch, world_size):
         raise ConfigError(str(issue))
     share = batch // world_size

@@ -15,6 +15,7 @@ from launcher.config.messages import closest_name, hint, key_for, reason, show
 from launcher.config.omegaconf_nodes import to_plain
 from launcher.config.options import composition_folders, options_with
 from launcher.config.schema.validate import GROUPS
+from launcher.config.tree import as_list
 
 SEVERAL = re.compile(r"^[^\s'\"\[{(]*\s+[~+]*[\w./@]+=")
 """A value that ends at a blank, before another override."""
@@ -76,7 +77,7 @@ def unknown_option(override: Override) -> str | None:
     group, value = override.key_or_group, override.value()
     if value is None:
         return None if override.is_delete() else f"to remove the group, write ~{group}."
-    chosen = [str(option) for option in (value if isinstance(value, list) else [value])]
+    chosen = [str(option) for option in as_list(value)]
     # Hydra would merge them.
     if len(chosen) > 1 and group in (*GROUPS, "trainer", "hpo"):
         return f"a run has one {group}; choose one, or sweep: -m {group}={','.join(chosen)}."

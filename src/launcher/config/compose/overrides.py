@@ -158,10 +158,9 @@ def apply_value(override: Override, config: DictConfig) -> None:
 def parameters(node: DictConfig) -> list[str]:
     """The arguments that a node's `_target_` takes."""
     try:
-        spec = signature_of(node.get("_target_"))
+        return signature_of(node.get("_target_")).names
     except OmegaConfBaseException:
         return []
-    return spec.names if spec else []
 
 
 def _with_plus(override: Override, config: DictConfig) -> Override:

@@ -30,7 +30,7 @@ from launcher.config.options import (
     project_file,
 )
 from launcher.config.settings import SECTIONS, Top, section
-from launcher.config.tree import Node, flat, get
+from launcher.config.tree import Node, as_list, flat, get
 from launcher.errors import ConfigError
 from launcher.rundir.record_format import read_record
 
@@ -176,7 +176,7 @@ def _missing_option(group: str, chosen: object, folders: Sequence[Any]) -> str |
     """Return a chosen option that a group does not have; Hydra's own groups are not looked at."""
     if chosen is None or group.startswith("hydra") or "@" in group:
         return None
-    names = chosen if isinstance(chosen, list) else [chosen]
+    names = as_list(chosen)
     known = options(folders, group)
     for name in map(str, names):
         nested, _, last = name.removesuffix(".yaml").rpartition("/")

@@ -11,7 +11,7 @@ from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseExce
 
 from launcher.config.identity.locations import PLACEHOLDER
 from launcher.config.identity.run_id import choices, without_id
-from launcher.config.messages import ConfigIssue, MissingValue, hint
+from launcher.config.messages import ConfigIssue, MissingValue, hint, raise_issues
 from launcher.config.omegaconf_nodes import resolve_at, to_plain
 from launcher.config.options import composition_folders, options_with
 from launcher.config.secrets import escape
@@ -25,7 +25,6 @@ from launcher.config.tree import (
     map_leaves,
     walk,
 )
-from launcher.errors import ConfigError
 
 UNRESOLVED = object()
 """Replaces a value that is already reported, so that no other rule reports it."""
@@ -81,8 +80,7 @@ def resolve_part(config: DictConfig, path: str, without: Collection[str] = ()) -
     with hydra_config(config):
         chosen = {key: item for key, item in to_plain(node).items() if key not in without}
         tree = map_leaves(chosen, value, keys)
-    if issues := resolver.all_issues():
-        raise ConfigError(*map(str, issues))
+    raise_issues(resolver.all_issues())
     return map_leaves(tree, lambda leaf, _: "???" if leaf is UNRESOLVED else leaf)
 
 
@@ -103,7 +101,7 @@ class Resolver:
         self.unresolved: list[str] = []
         """Keys that refer to a key that does not resolve; without another error, in a circle."""
         self.names_job_number = False
-        """Whether an interpolation mentions the number of a job in its sweep."""
+        """True once an interpolation mentions the number of a job in its sweep."""
 
     def nodes(self) -> Tree:
         """Resolve all nodes but `run`, whose id is a hash of the others, and Hydra's."""

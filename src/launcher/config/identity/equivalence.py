@@ -17,8 +17,6 @@ from launcher.config.schema.declared import declared
 from launcher.config.schema.hook_dependencies import COUNTING, uncounted_keys
 from launcher.config.schema.signature import (
     REQUIRED,
-    UNKNOWN,
-    Signature,
     defined_as,
     signature_of,
 )
@@ -51,11 +49,12 @@ def without_defaults(identity: Node, uncounted: Collection[str] = ()) -> Tree:
     return reduced
 
 
-def later_defaults(target: object) -> Tree:
-    """Return the keys that came after other runs of a class, with their defaults."""
+def later_defaults(path: str, target: object) -> Tree:
+    """Return the keys that came after other runs of a section or class, with their defaults."""
     keys = declared(target, "later_keys")
-    defaults = _defaults_of_target(str(target)) if keys else {}
-    return {key: defaults.get(key, REQUIRED) for key in keys}
+    if target is None:
+        keys = getattr(SETTINGS.get(path), "later_keys", ())
+    return {key: _defaults(target, path).get(key, REQUIRED) for key in keys}
 
 
 def _reduce(tree: object, path: str, uncounted: Collection[str]) -> Any:
@@ -65,7 +64,7 @@ def _reduce(tree: object, path: str, uncounted: Collection[str]) -> Any:
         return defined_as(tree)
     if not isinstance(tree, Mapping):
         return tree
-    defaults = _defaults(tree, path)
+    defaults = _defaults(tree.get("_target_"), path)
     reduced = {
         key: _reduce(value, join(path, key), uncounted)
         for key, value in tree.items()
@@ -81,23 +80,14 @@ def _is_absent(group: str, node: Any) -> bool:
     return node == {} or (node is None and group in OPTIONAL_GROUPS)
 
 
-def _defaults(node: Node, path: str) -> Tree:
-    """The code's default values of the keys that a node does not have."""
-    if isinstance(target := node.get("_target_"), str):
+def _defaults(target: object, path: str) -> Tree:
+    """The code's default values of the keys of a class, or of a section."""
+    if isinstance(target, str):
         return _defaults_of_target(target)
-    return _defaults_of(section(SETTINGS[path])) if path in SETTINGS else {}
+    return section(SETTINGS[path]).defaults if path in SETTINGS else {}
 
 
 @cached_by_sources
 def _defaults_of_target(target: str) -> Tree:
     # The defaults of a class that this code no longer has are not known.
-    spec = signature_of(target)
-    return INSTANTIATION_DEFAULTS | ({} if spec is None else _defaults_of(spec))
-
-
-def _defaults_of(spec: Signature) -> Tree:
-    return {
-        parameter.name: parameter.default
-        for parameter in spec.parameters
-        if parameter.default is not REQUIRED and parameter.default is not UNKNOWN
-    }
+    return INSTANTIATION_DEFAULTS | signature_of(target).defaults

@@ -13,14 +13,13 @@ def command_record(config: Node, hydra: Node | None) -> RecordData:
     `identity_id` is the id that the command gives; it is null for a run that `run.id=...` names.
     `uncounted` has the keys that change no number by what the classes declare now.
     """
-    node = hydra or {}
-    sources = get(node, "runtime.config_sources") or []
+    sources = get(hydra, "runtime.config_sources", [])
     folders = [source["path"] for source in sources if source["provider"] == "command-line"]
-    run = config.get("run") or {}
+    run = get(config, "run", {})
     entry = read_identity(run)
     return {
-        "overrides": None if hydra is None else list(get(node, "overrides.task") or []),
-        "choices": for_json(get(node, "runtime.choices") or {}),
+        "overrides": None if hydra is None else get(hydra, "overrides.task", []),
+        "choices": for_json(get(hydra, "runtime.choices", {})),
         "config_dir": folders[0] if folders else None,
         "config": for_json(flat(of_the_run(config))),
         "identity": None if entry is None else entry[1],

@@ -7,7 +7,7 @@ they resolve to the same value while Hydra composes, inside the run, and in a sw
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from inspect import signature
@@ -30,6 +30,7 @@ from launcher.config.settings import AUTO
 from launcher.config.tree import (
     Node,
     Tree,
+    as_list,
     get,
     is_interpolation,
     join,
@@ -141,7 +142,7 @@ def _keys_to_exclude(config: DictConfig, written: Tree) -> set[str]:
     excluded |= uncounted_keys(hooks, scheduler, value("run.identity_exclude"), value)
     for path, node in walk(_without(written, excluded)):
         if isinstance(node, Mapping):
-            defaults = later_defaults(node.get("_target_"))
+            defaults = later_defaults(path, node.get("_target_"))
             keys = {join(path, key): defaults[key] for key in defaults.keys() & node.keys()}
             excluded |= {key for key, default in keys.items() if is_equal(value(key), default)}
     return excluded
@@ -195,8 +196,7 @@ def _class_name(config: DictConfig, group: str) -> str:
 
 def _file_name(choice: object) -> str:
     """Join `nested/option` or several options into the name of one folder."""
-    parts: Iterable[object] = choice if isinstance(choice, list) else [choice]
-    return "+".join(str(part).replace("/", "-") for part in parts)
+    return "+".join(str(part).replace("/", "-") for part in as_list(choice))
 
 
 def _resolve_id(config: DictConfig) -> str:

@@ -31,7 +31,7 @@ from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import RankRange
 from launcher.config.schema.own_optimizers import ALLOWED, own_optimizer_issues
 from launcher.config.settings import TrainerSettings
-from launcher.config.tree import Node, get, items
+from launcher.config.tree import Node, as_list, get, items
 from launcher.process.files import expand
 from launcher.process.plural import plural
 from launcher.process.users import ask_owner, other_owner
@@ -70,7 +70,7 @@ def _check_test_set(data: object, hooks: object) -> Iterator[ConfigIssue]:
     if not has_none or settings.get("test_dataset") is not None:
         return
     for path, hook in parts("hooks", hooks).items():
-        if "evaluation" in (provided_by(hook) or ()) and hook.get("test") is not None:
+        if "evaluation" in provided_by(hook) and hook.get("test") is not None:
             text = "the data have no test set; set data.test_dataset, or leave it out."
             yield _issue(f"{path}.test", hook["test"], text)
 
@@ -226,7 +226,7 @@ def _patterns(data: object, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield each path in a key of `data` that has one of these names, with the key."""
     for key, value in items(data):
         if any(fnmatchcase(str(key), name) for name in keys):
-            listed = value if isinstance(value, list) else [value]
+            listed = as_list(value)
             yield from ((f"data.{key}", each) for each in listed if isinstance(each, str))
 
 
@@ -364,7 +364,7 @@ def _check_signals(hooks: object) -> Iterator[ConfigIssue]:
     """Check `exit_signals` of any hook."""
     for name, node in items(hooks):
         key, value = f"hooks.{name}.exit_signals", get(node, "exit_signals")
-        for item in value if isinstance(value, list) else [value]:
+        for item in as_list(value):
             if isinstance(item, str | int) and (issue := signal_issue(key, item)):
                 yield issue
 

@@ -47,6 +47,9 @@ DECLARATIONS: dict[str, tuple[Any, Any]] = {
 or declares something other than a literal of this type. Such a class counts as one that trains,
 changes numbers, provides anything (None) and is steered by any metric (None)."""
 
+ANYTHING = ("*",)
+"""The names that a hook provides whose class does not declare them."""
+
 
 def declared(target: object, name: str) -> Any:
     """Return what a class or function declares; see `DECLARATIONS`."""
@@ -68,19 +71,17 @@ def parts(group: str, nodes: object) -> dict[str, Node]:
     }
 
 
-def provided_by(node: Node) -> tuple[str, ...] | None:
-    """Return what a hook or tracker provides, or None if that may be anything."""
+def provided_by(node: Node) -> tuple[str, ...]:
+    """Return what a hook or tracker provides, or `ANYTHING`."""
     names: tuple[str, ...] | None = declared(node["_target_"], "provides")
-    return names
+    return ANYTHING if names is None else names
 
 
 def providing(hooks: object, name: str) -> list[Node]:
     """Return the hooks whose classes declare that they provide something."""
-    return [node for node in parts("hooks", hooks).values() if name in (provided_by(node) or ())]
+    return [node for node in parts("hooks", hooks).values() if name in provided_by(node)]
 
 
 def setting(node: Node, name: str) -> Any:
     """Return the value of a key of a part, or the default of its class, or None."""
-    spec = signature_of(node["_target_"])
-    default = spec[name].default if spec is not None and name in spec.names else None
-    return node.get(name, default)
+    return node.get(name, signature_of(node["_target_"]).defaults.get(name))

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.config.messages import ConfigIssue, hint, show, to_override_text
+from launcher.config.messages import ConfigIssue, hint, raise_issues, show, to_override_text
 from launcher.config.schema.declared import declared
 from launcher.config.schema.signature import signature_of
 from launcher.config.tree import Node, Tree, get
-from launcher.errors import ConfigError
 from launcher.process.files import expand
 
 MAPPING = "should hold an object of keys and values."
@@ -88,8 +87,7 @@ def deepspeed_issues(strategy: Any, syncs_every_micro_batch: object) -> Iterator
 def read_file(path: Path) -> Tree:
     """Return the file's content without values of "auto", and report every error in it."""
     file, issues = _parse(path)
-    if issues:
-        raise ConfigError(*map(str, issues))
+    raise_issues(issues)
     return file
 
 
@@ -122,9 +120,9 @@ def _find_unsupported(file: Node) -> Iterator[str]:
     for key in file:
         if key not in SUPPORTED and key not in SET_BY_LAUNCHER:
             yield f"{key} is not supported; remove it from the file{hint(key, SUPPORTED)}"
-    zero = file.get(ZERO) or {}
+    zero = get(file, ZERO, {})
     for key in ("offload_optimizer", "offload_param"):
-        if not isinstance(zero.get(key) or {}, dict):
+        if not isinstance(get(zero, key, {}), dict):
             yield f"{ZERO}.{key} {MAPPING}"
     for key, allowed in ALLOWED_ZERO_VALUES.items():
         if (value := get(zero, key)) is not None and value not in allowed:
@@ -136,10 +134,7 @@ def _find_unsupported(file: Node) -> Iterator[str]:
 
 def _options(path: Path, strategy: Node) -> Iterator[ConfigIssue]:
     """Reject options that are set next to the file, which replaces them all."""
-    spec = signature_of(strategy["_target_"])
-    if spec is None:
-        return
-    for option in spec.parameters:
+    for option in signature_of(strategy["_target_"]).parameters:
         value = strategy.get(option.name, option.default)
         if option.name not in ("config_file", "timeout") and value != option.default:
             text = f"{KEY}={path} replaces this option; set it in the file."

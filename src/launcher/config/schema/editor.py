@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from launcher.config.options import COLLECTIONS
 from launcher.config.schema.reference import NOT_KEYS, Key, all_groups, top_keys
-from launcher.config.schema.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature_of
+from launcher.config.schema.signature import Parameter, Signature, signature_of
 from launcher.config.schema.value_types import LIMITS, bounds
 from launcher.config.settings import SECTIONS, Top, section
 
@@ -72,7 +72,6 @@ class _Schemas:
                 "then": self.keys(group, spec, target),
             }
             for target, spec in specs.items()
-            if spec is not None
         ]
         if group in COLLECTIONS:
             return _mapping({"defaults": self.defaults(group)}, node)
@@ -141,7 +140,7 @@ def _value(parameter: Parameter, comments: dict[str, str]) -> Schema:
     schema: Schema = {"anyOf": [*_alternatives(parameter.annotation), *ELSEWHERE]}
     if parameter.name in comments:
         schema["description"] = comments[parameter.name]
-    if parameter.default not in (REQUIRED, UNKNOWN):
+    if parameter.has_default:
         schema["default"] = parameter.default
     return schema
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from launcher.config.messages import ConfigIssue, show
 from launcher.config.options import main_folder, options, own_option
-from launcher.config.schema.declared import declared, parts, provided_by, setting
+from launcher.config.schema.declared import ANYTHING, declared, parts, provided_by, setting
 from launcher.config.tree import Node, get, items
 
 VALIDATION = ("val_dataset", "val_files", "val_fraction", "num_val_samples")
@@ -49,7 +49,7 @@ def uncounted_keys(
     measuring = {
         path
         for path, node in observing.items()
-        for name in provided_by(node) or ()
+        for name in provided_by(node)
         if any(fnmatchcase(name, group) for group in groups)
     }
     return excluded - measuring
@@ -133,16 +133,14 @@ def _nodes(hooks: object, tracker: object, scheduler: object) -> dict[str, Node]
     log the metric or make the object that another hook uses.
     """
     nodes = _observers(hooks, tracker)
-    unknown = {path for path, node in nodes.items() if provided_by(node) is None}
+    unknown = {path for path, node in nodes.items() if provided_by(node) == ANYTHING}
     nodes |= _following(scheduler)
     return {path: node for path, node in nodes.items() if unknown <= {path}}
 
 
 def _provided(hooks: object, tracker: object) -> set[str]:
     """Return the names that hooks and trackers provide."""
-    return {
-        name for node in _observers(hooks, tracker).values() for name in provided_by(node) or ()
-    }
+    return {name for node in _observers(hooks, tracker).values() for name in provided_by(node)}
 
 
 def _observers(hooks: object, tracker: object) -> dict[str, Node]:
@@ -158,7 +156,7 @@ def providers() -> dict[str, str]:
     return {
         provided: path.partition(".")[2]
         for path, node in parts("hooks", nodes).items()
-        for provided in provided_by(node) or ()
+        for provided in provided_by(node)
     }
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from launcher.config.messages import show
 from launcher.config.options import COLLECTIONS, groups, options
-from launcher.config.schema.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature_of
+from launcher.config.schema.signature import Parameter, Signature, signature_of
 from launcher.config.schema.value_types import describe
 from launcher.config.settings import SECTIONS, Top, section
 from launcher.config.tree import Node, join
@@ -105,9 +105,7 @@ def _includes(group: str, content: Node) -> tuple[str, ...]:
     )
 
 
-def _keys(
-    path: str, node: yaml.Node | None, spec: Signature | None, lines: Sequence[str]
-) -> list[Key]:
+def _keys(path: str, node: yaml.Node | None, spec: Signature, lines: Sequence[str]) -> list[Key]:
     keys, values = [], dict(_items(node))
     for name, value in values.items():
         target = _target(value)
@@ -118,21 +116,19 @@ def _keys(
             continue
         if target == "???":
             inner = dict(_items(value))["_target_"]
-            keys.append(_key(join(path, f"{name}._target_"), inner, None, lines))
+            keys.append(_key(join(path, f"{name}._target_"), inner, signature_of(None), lines))
         keys += _keys(join(path, name), value, signature_of(target), lines)
-    if spec is None:
-        return keys
     for parameter in spec.parameters:
-        is_known = parameter.default not in (REQUIRED, UNKNOWN) and _kind(parameter)
+        is_known = parameter.has_default and _kind(parameter)
         if parameter.name not in values and is_known:
             name, default = join(path, parameter.name), _format_value(parameter.default)
             keys.append(Key(name, default, _kind(parameter), is_set=False))
     return keys
 
 
-def _key(path: str, value: yaml.Node, spec: Signature | None, lines: Sequence[str]) -> Key:
+def _key(path: str, value: yaml.Node, spec: Signature, lines: Sequence[str]) -> Key:
     name = path.rpartition(".")[2]
-    type_text = _kind(spec[name]) if spec is not None and name in spec.names else ""
+    type_text = _kind(spec[name]) if name in spec.names else ""
     if isinstance(value, yaml.ScalarNode):
         written = value.value
     else:

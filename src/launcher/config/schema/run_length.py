@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 
 from launcher.config.messages import ConfigIssue, show
-from launcher.config.tree import Node, Tree, items, map_leaves, pick
+from launcher.config.tree import Node, Tree, get, items, map_leaves, pick
 
 DEFAULT_STEPS = 500
 SCHEDULE_LENGTH = "scheduler.max_steps"
@@ -44,7 +44,7 @@ def length_issues(trainer: object, sources: Mapping[str, str]) -> Iterator[Confi
 
 def with_steps(config: Node, steps: float) -> Tree:
     """Return a resolved configuration with another `trainer.max_steps`, also in the schedule."""
-    trainer, schedule = config["trainer"], config.get("scheduler") or {}
+    trainer, schedule = config["trainer"], get(config, "scheduler", {})
     nodes = {"trainer": {**trainer, "max_steps": steps}}
     # A schedule may have no max_steps, and the trainer's is null with trainer.max_epochs.
     if schedule.get("max_steps", ...) == trainer["max_steps"]:

@@ -14,9 +14,8 @@ from launcher.config.schema.source import (
     bind,
     bindings,
     cached_by_sources,
-    decorator,
+    last_name,
     locate,
-    name_of_expression,
     refer,
 )
 
@@ -45,6 +44,11 @@ class Parameter:
     def is_required(self) -> bool:
         return self.default is REQUIRED
 
+    @property
+    def has_default(self) -> bool:
+        """Return whether its default is known."""
+        return self.default is not REQUIRED and self.default is not UNKNOWN
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -62,6 +66,11 @@ class Signature:
     def names(self) -> list[str]:
         return [parameter.name for parameter in self.parameters]
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The known defaults by name."""
+        return {each.name: each.default for each in self.parameters if each.has_default}
+
 
 @dataclass(frozen=True)
 class ClassSource:
@@ -70,28 +79,27 @@ class ClassSource:
     name: str
     """Last part of the target, for messages."""
     definition: Definition | None = None
-    """None if there is no such target, it is a module, or only running code defines it."""
+    """The class or function, or None if there is none or only running code defines it."""
     missing: NotFound | None = None
-    """Says which part of the target does not exist, if one does not."""
+    """The error of a target that does not exist."""
 
     @cached_property
-    def signature(self) -> Signature | None:
-        """The parameters, or None if only running code defines them.
+    def signature(self) -> Signature:
+        """The parameters; it takes any, if only running code defines them.
 
         Raises:
             launcher.config.schema.source.NotFound: the class, or a base of it, does not exist.
         """
         if self.missing is not None:
             raise self.missing
-        if self.definition is None:
-            return None
-        is_class = isinstance(self.definition.node, ast.ClassDef)
         try:
-            if is_class:
+            if self.definition is None:
+                raise Unresolvable(self.name)
+            if isinstance(self.definition.node, ast.ClassDef):
                 return _constructor(self.definition, self.name) or Signature(self.name)
             return _function(self.definition, self.name)
         except (Unresolvable, RecursionError):
-            return None
+            return Signature(self.name, takes_more=True)
 
     @cached_property
     def attributes(self) -> tuple[Mapping[str, Any], bool]:
@@ -130,12 +138,13 @@ def _read(target: str) -> ClassSource:
     return ClassSource(name, found if isinstance(found, Definition) else None)
 
 
-def signature_of(target: object) -> Signature | None:
-    """Return a signature, or None if there is no such target or only running code defines it."""
+def signature_of(target: object) -> Signature:
+    """Return a signature; it takes any parameter, if it is not known or there is no such target."""
+    source = class_source(target)
     try:
-        return class_source(target).signature
+        return source.signature
     except NotFound:
-        return None
+        return Signature(source.name, takes_more=True)
 
 
 def defined_as(target: str) -> str:
@@ -191,7 +200,7 @@ def _bases(definition: Definition) -> Iterator[Definition | None]:
     assert isinstance(definition.node, ast.ClassDef)
     for base in definition.node.bases:
         base = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]
-        if (name_of_expression(base) or "").rpartition(".")[2] in PLAIN_BASES:
+        if last_name(base) in PLAIN_BASES:
             continue
         above = refer(definition.module, base)
         if isinstance(above, Definition) and isinstance(above.node, ast.ClassDef):
@@ -204,7 +213,7 @@ def _function(definition: Definition, name: str, is_constructor: bool = False) -
     node, (aliases, _) = definition.node, bindings(definition.module)
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         raise Unresolvable(name)
-    if not {decorator(mark) for mark in node.decorator_list} <= SIGNATURE_PRESERVING:
+    if not set(map(last_name, node.decorator_list)) <= SIGNATURE_PRESERVING:
         raise Unresolvable(name)
     spec = node.args
     positional = [*spec.posonlyargs, *spec.args]
@@ -233,7 +242,7 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
             continue
         name, default = statement.target.id, _default(statement.value)
         call = statement.value
-        if isinstance(call, ast.Call) and (name_of_expression(call.func) or "").endswith("field"):
+        if isinstance(call, ast.Call) and last_name(call) == "field":
             options = {keyword.arg: keyword.value for keyword in call.keywords}
             if "init" in options and _default(options["init"]) is False:
                 continue
@@ -253,4 +262,4 @@ def _default(node: ast.expr | None) -> object:
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
-    return "dataclass" in map(decorator, node.decorator_list)
+    return "dataclass" in map(last_name, node.decorator_list)

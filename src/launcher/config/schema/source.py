@@ -207,7 +207,7 @@ def locate(dotted: str, hops: int = 0) -> Module | Definition:
 def refer(module: Module, node: ast.AST, hops: int = 0) -> Module | Definition:
     """Resolve an expression like `nn.Module` in the source of a module; raises as `locate` does."""
     name = name_of_expression(node)
-    if name is None:
+    if not name:
         raise Unresolvable(ast.dump(node))
     owner: Module | Definition = module
     for part in name.split("."):
@@ -251,17 +251,16 @@ def _is_dynamic(path: Path) -> bool:
     return "__getattr__" in functions or bool({"globals", "setattr", "exec", "vars"} & {*calls})
 
 
-def name_of_expression(node: ast.AST) -> str | None:
-    """Return `a.b.c` for a Name or an Attribute of names, and None for other expressions."""
+def name_of_expression(node: ast.AST) -> str:
+    """Return `a.b.c` for a Name or an Attribute of names, and "" for other expressions."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (base := name_of_expression(node.value)):
         return f"{base}.{node.attr}"
-    return None
+    return ""
 
 
-def decorator(node: ast.expr) -> str:
-    """The last part of a decorator's name; "" if it is not a name."""
-    return (name_of_expression(node.func if isinstance(node, ast.Call) else node) or "").rpartition(
-        "."
-    )[2]
+def last_name(node: ast.AST) -> str:
+    """Return the last part of the name of an expression, or of the function that it calls."""
+    called = node.func if isinstance(node, ast.Call) else node
+    return name_of_expression(called).rpartition(".")[2]

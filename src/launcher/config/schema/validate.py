@@ -21,6 +21,7 @@ from launcher.config.messages import (
     WrongType,
     hint,
     key_for,
+    raise_issues,
     show,
     to_override_text,
 )
@@ -45,7 +46,7 @@ from launcher.config.schema.source import NotFound, find_module
 from launcher.config.schema.value_types import describe, fits, is_finite
 from launcher.config.secrets import secret_issues, without_environment
 from launcher.config.settings import SECTIONS, CompileSettings, Top, section
-from launcher.config.tree import Node, Tree, get, items, join, pick, walk
+from launcher.config.tree import Node, Tree, as_list, get, items, join, pick, walk
 from launcher.errors import ConfigError
 from launcher.types import NonNegativeFloat
 
@@ -149,15 +150,14 @@ def _without(tree: Node, rejected: Collection[str], path: str = "") -> Tree:
 
 def check_dispatch(tree: dict[str, Any]) -> None:
     """Check a stored configuration whose dispatch has been changed."""
-    issues = [*_node("dispatch", tree["dispatch"], set()), *crosschecks(tree)]
-    if issues:
-        raise ConfigError(*map(str, issues))
+    raise_issues([*_node("dispatch", tree["dispatch"], set()), *crosschecks(tree)])
 
 
 def check_hydra(hydra: Any) -> None:
     """Check Hydra's own node, interpolations as written, if a configuration has it."""
-    if hydra and (issues := [*_hydra_keys(hydra)] or [*_check_hidden_options(hydra["runtime"])]):
-        raise ConfigError(*map(str, issues))
+    if hydra:
+        raise_issues(_hydra_keys(hydra))
+        raise_issues(_check_hidden_options(hydra["runtime"]))
 
 
 def _hydra_keys(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
@@ -169,7 +169,7 @@ def _hydra_keys(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
     if not isinstance(searchpath, list | None):
         text = "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf]."
         yield ConfigIssue("hydra.searchpath", show(searchpath), text)
-    for source in get(hydra, "runtime.config_sources") or ():
+    for source in get(hydra, "runtime.config_sources", ()):
         path = source["path"]
         if source["schema"] == "pkg" and find_module(path) is None:
             text = f"there is no package {path}."
@@ -183,7 +183,7 @@ def _check_hidden_options(runtime: Node) -> Iterator[ConfigIssue]:
     folders = composition_folders(runtime)
     choices = runtime["choices"] if len(folders) > 1 else {}
     for group, choice in choices.items():
-        for option in choice if isinstance(choice, list) else [choice]:
+        for option in as_list(choice):
             files = [(folder, folder / str(group) / f"{option}.yaml") for folder in folders]
             present = [(folder, file.read_bytes()) for folder, file in files if file.is_file()]
             for folder, content in present[1:]:
@@ -199,7 +199,7 @@ def _check_hidden_options(runtime: Node) -> Iterator[ConfigIssue]:
 def without_own_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return a resolved node without keys of the user's own, to which only other keys refer."""
     spec = signature_of(node.get("_target_"))
-    if spec is None or spec.takes_more:
+    if spec.takes_more:
         return dict(node)
     return {key: value for key, value in node.items() if key in (*spec.names, *INSTANTIATION)}
 
@@ -245,7 +245,7 @@ def _from_environment(issue: ConfigIssue, written: dict[str, object]) -> ConfigI
 def _from_file(issue: ConfigIssue, written: dict[str, object]) -> ConfigIssue:
     """Return the error of a text in a file that YAML reads as another type, which nobody typed."""
     text, quotes, _ = issue.text.partition(QUOTES)
-    typed = typed_keys(get(written, "hydra.overrides.task") or [])
+    typed = typed_keys(get(written, "hydra.overrides.task", []))
     if not quotes or is_within(issue.key, typed):
         return issue
     file = file_with(issue.key, get(written, "hydra.runtime"))
@@ -352,8 +352,6 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
     except NotFound as error:
         yield target_issue(path, target, error)
         return
-    if spec is None:
-        return
     own = {key for key in node if key not in spec.names and join(path, key) in referred_to}
     keys = {key: value for key, value in node.items() if key not in {*INSTANTIATION, *own}}
     if path == "scheduler" and "metric" in keys:
@@ -426,8 +424,8 @@ def _check_type(key: str, value: object, parameter: Parameter) -> Iterator[Confi
     if type(value) is type(parameter.default) and value == parameter.default:
         return
     default = parameter.default
-    plain = default is not REQUIRED and default is not UNKNOWN and default is not None
-    example = f"; e.g. {key}={show(default).strip(chr(39))}" if plain else ""
+    is_plain = parameter.has_default and default is not None
+    example = f"; e.g. {key}={show(default).strip(chr(39))}" if is_plain else ""
     if fits(value, parameter.annotation):
         # A default that is an expression, such as math.inf, may be infinite itself.
         if parameter.annotation is Any or default is UNKNOWN or is_finite(value):

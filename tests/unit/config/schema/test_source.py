@@ -40,9 +40,7 @@ def begin_session() -> None:
 
 
 def names(target: str) -> list[str]:
-    read = signature_of(target)
-    assert read is not None
-    return [parameter.name for parameter in read.parameters]
+    return signature_of(target).names
 
 
 @pytest.mark.parametrize("change", [{"more": ", depth: int = 1"}, {"needs": "b"}, {"width": 7}])
