@@ -504,7 +504,6 @@ def measure_one(contender: Contender, training: Training, step: float) -> dict[s
     contender.finish()
     figures["durable"] = contender.durable_at() - start
     contender.settle()
-    figures["settled"] = time.perf_counter() - start
     steps = max(4, int(1.5 * figures["durable"] / step) + 1)
     figures["lost"] = (
         -loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2

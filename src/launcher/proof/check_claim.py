@@ -6,18 +6,20 @@ import secrets
 import tempfile
 from pathlib import Path
 
+from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.gpus import count_gpus
 from launcher.process.plural import plural
 from launcher.proof.claim_file import Claim
-from launcher.proof.claim_levels import Check, OtherMachine, Refuted, damage_refutes, threads_of
+from launcher.proof.claim_levels import Check, OtherMachine, Refuted
 from launcher.runs.act.repeat_command import add_trust
 
 HOLDS = 0
 REFUTED = 1
 OTHER_MACHINE = 3
 LEVELS = (0, 1, 2, 3)
+THREADS = "OMP_NUM_THREADS"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -53,13 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
     claim = Claim.read(arguments.claim)
     ranks = ranks_for(claim, arguments.ranks) if arguments.level else claim.ranks
     word = arguments.word or secrets.token_hex(4)
+    # Another number of threads would change the last bits.
+    os.environ[THREADS] = str(claim.predicate["machine"]["threads"])
     with tempfile.TemporaryDirectory(prefix=".launcher-check-", dir=arguments.scratch) as root:
         check = Check(claim, arguments.folder, ranks, word, arguments.trust, Path(root), say)
         try:
-            with threads_of(claim), damage_refutes():
-                climb(check, arguments.level, arguments.segments)
-        except Refuted as error:
-            say(f"Refuted: {error}.")
+            climb(check, arguments.level, arguments.segments)
+        except (Refuted, CorruptCheckpoint) as error:
+            damaged = "" if isinstance(error, Refuted) else "a checkpoint is damaged: "
+            say(f"Refuted: {damaged}{error}.")
             return REFUTED
         except OSError as error:
             raise ConfigError(f"{error.filename}: cannot be read ({error.strerror}).") from error

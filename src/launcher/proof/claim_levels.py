@@ -1,8 +1,6 @@
 """The levels at which a claim is checked, each by equality with what is computed here."""
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -12,7 +10,6 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint
 from launcher.config.identity.run_id import digest as id_of
 from launcher.config.identity.run_id import identity_to_hash
 from launcher.config.run_config import read_tree
@@ -29,7 +26,6 @@ from launcher.runs.stored_run import StoredRun
 
 LIBRARIES = ("torch", "numpy")
 """Libraries whose other version may compute other bits."""
-THREADS = "OMP_NUM_THREADS"
 
 
 class Refuted(Exception):
@@ -303,28 +299,3 @@ def loss_spread(run: RunFolder, copy: RunFolder, start: int, end: int) -> str:
         abs(curves[0][step] - curves[1][step]) / max(abs(curves[0][step]), 1e-30) for step in common
     )
     return f"losses differ by at most {spread:.2g} of their value; nothing is said about bits"
-
-
-@contextmanager
-def threads_of(claim: Claim) -> Iterator[None]:
-    """Train with as many threads as the claim's machine, whose number changes the last bits."""
-    before = os.environ.get(THREADS)
-    os.environ[THREADS] = str(claim.predicate["machine"]["threads"])
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(THREADS, None)
-        else:
-            os.environ[THREADS] = before
-
-
-@contextmanager
-def damage_refutes() -> Iterator[None]:
-    """Turn a checkpoint that differs from its own manifest into a refutation."""
-    try:
-        yield
-    except UnsupportedCheckpoint:
-        raise
-    except CorruptCheckpoint as error:
-        raise Refuted(f"a checkpoint is damaged: {error}") from error
