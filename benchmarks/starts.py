@@ -75,8 +75,8 @@ class Module(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 trainer = lightning.Trainer(
-    max_steps=20, accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy="ddp", logger=False,
-    enable_progress_bar=False, gradient_clip_val=1.0, default_root_dir=".",
+    max_steps=20, accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy="ddp",
+    logger=False, enable_progress_bar=False, gradient_clip_val=1.0, default_root_dir=".",
 )
 trainer.fit(Module(), torch.utils.data.DataLoader(rows, batch_size=64, shuffle=True))
 """
