@@ -8,6 +8,7 @@ import math
 import mimetypes
 import os
 import re
+import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from launcher.rundir.record_format import AttemptData
 from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import find_runs
 from launcher.runs.format import seconds_of
+from launcher.runs.look.compare import commit
 from launcher.runs.look.differences import differences
 from launcher.runs.look.phase_times import (
     DEVICES,
@@ -37,7 +39,7 @@ from launcher.runs.look.phase_times import (
 )
 from launcher.runs.look.run_groups import OVER_HELP, group_runs
 from launcher.runs.look.series import LOSS, unknown_metric
-from launcher.runs.look.show import fork_source, shares
+from launcher.runs.look.show import fork_source, lost_by_a_resume, shares
 from launcher.runs.objective import curve_of as trained_curve
 from launcher.runs.slurm_jobs import ask_queue
 from launcher.runs.stored_run import StoredRun, StoredRuns
@@ -241,6 +243,9 @@ def describe_run(
         "name": run.name,
         "forked_from": fork_source(run.record),
         "shares": shares(run.record),
+        "command": shlex.join(["python", "-m", "launcher", *run.overrides]),
+        "commit": commit(run),
+        "unstored": lost_by_a_resume(run.record),
         "note": run.written.text,
         "labels": list(run.written.labels),
         "state": run.state,
