@@ -23,7 +23,6 @@ from launcher.process.parent import follow_parent
 from launcher.process.process_id import PARENT
 from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.folder import RunFolder, step_name
-from launcher.rundir.history import is_measured
 from launcher.rundir.logs import prepare_output
 from launcher.rundir.provenance import MACHINE, describe_machine
 
@@ -177,9 +176,9 @@ def values_of_steps(trace: Path) -> Iterator[Value]:
 
 def leaves(name: str, value: Any) -> Iterator[tuple[str, object]]:
     """Yield the leaves of a nested state, without times and how far to train."""
-    from launcher.proof.diff import ATTEMPT_SUFFIXES
+    from launcher.checkpoint.digests import is_left_out
 
-    if is_measured(name) or name.endswith(ATTEMPT_SUFFIXES):
+    if is_left_out(name):
         return
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))

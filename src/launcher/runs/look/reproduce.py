@@ -13,7 +13,7 @@ from launcher.checkpoint.store import LATEST
 from launcher.process.argument_parser import Parser, path_argument
 from launcher.process.files import read_file
 from launcher.process.git import run_git
-from launcher.rundir.repositories import top_of
+from launcher.rundir.repositories import has_commit, top_of
 from launcher.rundir.reproduction import CODE, ENVIRONMENT, OTHERS, StoredCode, parse_code
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.stored_run import StoredRun
@@ -160,8 +160,7 @@ def _import_lines(worktrees: Sequence[Worktree]) -> Iterator[str]:
 
 def repository_with(commit: str, folder: str | Path = os.curdir) -> Path | None:
     """Return the top of a folder's repository, or None if it lacks the commit."""
-    has = run_git(folder, "cat-file", "-e", f"{commit}^{{commit}}")
-    return None if has is None else top_of(folder)
+    return top_of(folder) if has_commit(commit, folder) else None
 
 
 def package_lines(run: StoredRun, target: Path) -> Iterator[str]:
