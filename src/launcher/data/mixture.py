@@ -78,9 +78,14 @@ class MixtureData(DataSource):
                 "data.sources={}: names no source; e.g. +data.sources.web._target_=my.Web."
             )
         self.schedule()
-        for name in self.sources:
+        for name, node in self.sources.items():
             if "/" in name or name == "loss":
                 raise ConfigError(f"data.sources.{name}: metrics cannot have this name.")
+            if is_data_source(node) and node.get("skip"):
+                raise ConfigError(
+                    f"data.sources.{name}.skip={node['skip']}: a mixture has no samples of a step"
+                    " that could be passed over; leave it out."
+                )
 
     def schedule(self) -> list[tuple[int, Weights]]:
         """Return the weights, each with the first sample to which they apply."""

@@ -33,6 +33,7 @@ from launcher.config.tree import Node, Tree, pick, walk
 from launcher.data.declared import is_hugging_face_stream, names_of_states
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
+from launcher.data.sampler import SkippingOrder
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.best import Best
@@ -139,9 +140,15 @@ def _placement(strategy: Strategy) -> dict[str, Any]:
 def _train_loader(data: Any, strategy: Strategy) -> Any:
     plan, lanes = strategy.plan, strategy.lanes
     order = {} if lanes is None else {"lanes": lanes}
-    return data.train_loader(
+    loader = data.train_loader(
         seed=plan.seed, micro_batch_size=plan.micro_batch_size, **_placement(strategy), **order
     )
+    if data.skip and not isinstance(getattr(loader, "order", None), SkippingOrder):
+        raise ConfigError(
+            f"data.skip={data.skip}: {type(data).__name__} makes a loader of its own, which passes"
+            " over no steps; leave it out."
+        )
+    return loader
 
 
 def _context(

@@ -146,6 +146,10 @@ def test_a_fork_resumes_with_the_weights_that_it_has_had():
     [
         ({"sources": {}}, r"data.sources=\{\}: names no source"),
         ({"sources": {"web": SOURCES["web"] | {"weight": 0}}}, "data.sources: all weights are 0"),
+        (
+            {"sources": {"web": {"_target_": "launcher.data.digits.DigitsData", "skip": [[1, 2]]}}},
+            r"data.sources.web.skip=\[\[1, 2\]\]: ",
+        ),
         ({"stages": [{"at": 3, "weights": {"x": 1}}]}, r"data.stages\[0\].weights.x: "),
         ({"stages": [{"at": -1, "weights": {}}]}, r"data.stages\[0\].at=-1: "),
         ({"stages": [{"at": 3}]}, r"data.stages\[0\]: "),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from launcher import FunctionHook
 from launcher.config.settings import TrainerSettings
+from launcher.data.digits import DigitsData
 from launcher.errors import ConfigError
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
@@ -59,6 +60,26 @@ def test_option_that_follows_validation_needs_validation_data(tmp_path, words, k
     ]
     build(tmp_path, *overrides, to_train=False)
     build(tmp_path, *overrides, "data.num_val_samples=8")
+
+
+class OwnLoader(DigitsData):
+    """Ignores the settings of a loader."""
+
+    def train_loader(self, **options):
+        return torch.utils.data.DataLoader(self.train_dataset(), self.batch_size)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (f"data._target_={__name__}.OwnLoader", "OwnLoader makes a loader of its own"),
+        ("data.skip=[[2,1]]", "should be pairs of a first and a last step"),
+    ],
+)
+def test_steps_that_cannot_be_skipped_are_rejected(tmp_path, words, text):
+    with pytest.raises(ConfigError, match=rf"^data\.skip=\[\[\d, \d\]\]: .*{text}"):
+        build(tmp_path, "data=digits", "data.skip=[[2,3]]", words)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("mode", [None, "min", "max"])
