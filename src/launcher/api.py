@@ -32,5 +32,5 @@ from launcher.runs.query import Runs as Runs
 from launcher.strategies.base import Strategy as Strategy
 from launcher.trackers.base import Tracker as Tracker
 from launcher.train.composed import Trainer as Trainer
-from launcher.train.load import load_model as load_model
+from launcher.train.trained_model import load_model as load_model
 from launcher.train.trainer import BaseTrainer as BaseTrainer

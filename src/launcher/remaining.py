@@ -3,8 +3,8 @@
 import json
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from launcher.checkpoint.drift import read_fingerprint
@@ -18,7 +18,7 @@ from launcher.config.schema.declared import declared, parts
 from launcher.config.schema.run_length import with_steps
 from launcher.config.tree import Node, Tree, get, nest
 from launcher.errors import ConfigError
-from launcher.rundir.data_files import check_fingerprint, state_of_files
+from launcher.rundir.data_files import check_fingerprint, describe_changed_files, state_of_files
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock_holder import Holder, is_held, read_holder
 from launcher.rundir.provenance import is_restart
@@ -36,6 +36,8 @@ class Done:
     reason: Literal["completed", "paused", "past"]
     step: int
     last_step: float
+    changed_files: Sequence[str] = field(default=(), compare=False)
+    """Messages about changed files of its data whose content nobody compares."""
 
     def __str__(self) -> str:
         if self.reason == "paused":
@@ -98,8 +100,7 @@ def remaining(
         is_busy = is_held(folder)
     done = None if run is None else _why_done(with_known_steps(config, run), folder, run)
     if run is not None and done is not None and not (is_busy and done.reason == "past"):
-        _check_data(config, folder, run)
-        return done
+        return replace(done, changed_files=_check_data(config, folder, run))
     if is_busy:
         return Held(read_holder(folder.lock_path))
     if (queued := find_queued(config, folder, queue or {})) is not None:
@@ -227,14 +228,20 @@ def data_that_counts(config: Node) -> Tree:
     return {key: value for key, value in config["data"].items() if f"data.{key}" not in excluded}
 
 
-def _check_data(config: Node, folder: RunFolder, run: RunOnDisk) -> None:
-    """Reject changed training data, as a resume does. They are read only if a file has changed."""
+def _check_data(config: Node, folder: RunFolder, run: RunOnDisk) -> list[str]:
+    """Reject changed training data, as a resume does. They are read only if a file has changed.
+
+    Returns:
+        Messages about changed files whose content is not compared.
+    """
     before, now = run.record.get("data_files"), state_of_files(data_that_counts(config))
     newest = checkpoint_path(folder.checkpoints, "latest")
-    if newest is None or before is None or now in (None, before):
-        return
-    if (stored := read_fingerprint(newest)) is not None:
+    if newest is None or before in (None, now):
+        return []
+    stored = read_fingerprint(newest)
+    if stored is not None and now is not None:
         from launcher.data.fingerprint import fingerprint_of
 
         node = json.dumps(data_that_counts(config), default=str)
         check_fingerprint(stored, fingerprint_of(node, now))
+    return describe_changed_files(before, now, stored)

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from launcher.checkpoint.drift import changes_since, read_fingerprint, read_sources
+from launcher.checkpoint.drift import changes_since, read_sources
 from launcher.checkpoint.find_checkpoint import checkpoint_path
 from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import RunConfig
@@ -13,8 +13,7 @@ from launcher.config.schema.run_length import with_steps
 from launcher.config.schema.source import cached_by_command
 from launcher.config.tree import Node
 from launcher.errors import ConfigError
-from launcher.remaining import Done, Held, counts_epochs, data_that_counts, remaining
-from launcher.rundir.data_files import describe_changed_files, state_of_files
+from launcher.remaining import Done, Held, counts_epochs, remaining
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.imported_sources import digest_imported_sources
 from launcher.rundir.lock_holder import rejection
@@ -47,7 +46,7 @@ def is_done(run: RunConfig) -> bool:
     stored = RunOnDisk.read(folder)
     # The steps of `trainer.max_epochs` follow from the data, which have not changed.
     full = with_steps(config, stored.max_steps) if counts_epochs(config) else config
-    for message in [*changes(full, folder), *_changed_files(config, folder, stored)]:
+    for message in [*changes(full, folder), *rest.changed_files]:
         logger.warning("Changed since it was trained: %s", message)
     for message in _advice(run, stored, rest):
         logger.info("%s", message)
@@ -84,15 +83,6 @@ def changes(config: Node, folder: RunFolder) -> list[str]:
         name: digest for name, digest in digest_imported_sources().items() if name in stored
     }
     return changes_since(newest, config, _code(), imported)
-
-
-def _changed_files(config: Node, folder: RunFolder, run: RunOnDisk) -> list[str]:
-    """List changes of the data's files, if their content was not compared by `remaining`."""
-    newest = checkpoint_path(folder.checkpoints, "latest")
-    if newest is None:
-        return []
-    now = state_of_files(data_that_counts(config))
-    return describe_changed_files(run.record.get("data_files"), now, read_fingerprint(newest))
 
 
 # ---------------------------------------------------------------------------------------- additions

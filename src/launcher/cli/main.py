@@ -41,9 +41,9 @@ def execute(arguments: Namespace) -> None:
     jobs: list[Job] | None = []
     with command(arguments.overrides, arguments.config_dir, arguments.config_name, mode) as words:
         if arguments.cfg:
-            from launcher.cli.show_config import show
+            from launcher.cli.show_config import print_config
 
-            return show(words, arguments)
+            return print_config(words, arguments)
         if arguments.info:
             words.config()
         elif not words.is_sweep:

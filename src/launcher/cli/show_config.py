@@ -19,7 +19,7 @@ from launcher.errors import ConfigError
 ABSENT = object()
 
 
-def show(words: Command, arguments: Namespace) -> None:
+def print_config(words: Command, arguments: Namespace) -> None:
     """Print the configuration of a command.
 
     Raises:

@@ -42,17 +42,20 @@ class SyntheticData(DataSource):
         return SyntheticTokens(*settings, first=self.num_samples)
 
 
+@dataclass(eq=False)
 class SyntheticTokens(TokenSamples):
     """The samples from `first` on of the endless sequence of `seed`."""
 
-    def __init__(self, size: int, seq_len: int, vocab_size: int, seed: int, first: int = 0):
-        self.size = size
-        self.seq_len = seq_len
-        self.vocab_size = vocab_size
-        self.seed, self.first = seed, first
-        self.fingerprint = (
-            f"{size} synthetic samples of {seq_len} tokens below {vocab_size}, seed {seed}"
-        )
+    size: int
+    seq_len: int
+    vocab_size: int
+    seed: int
+    first: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        text = f"{self.size} synthetic samples of {self.seq_len} tokens below {self.vocab_size}"
+        return f"{text}, seed {self.seed}"
 
     def read(self, indices: np.ndarray) -> np.ndarray:
         positions = np.arange(self.seq_len + 1)

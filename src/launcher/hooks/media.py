@@ -19,6 +19,7 @@ from launcher.hooks.records import flatten
 from launcher.hooks.view import Records, State, TrainerView
 from launcher.process import ranks
 from launcher.process.files import replace_file
+from launcher.rundir.folder import image_folders
 
 
 class MediaHook(LineFileHook):
@@ -136,10 +137,8 @@ class MediaHook(LineFileHook):
 
 def remove_steps_after(folder: Path, step: int) -> None:
     """Remove the folders of later steps, which a resumed run writes again."""
-    if not folder.is_dir():
-        return
-    for entry in folder.iterdir():
-        if entry.name.isdecimal() and int(entry.name) > step:
+    for at, entry in image_folders(folder):
+        if at > step:
             shutil.rmtree(entry, ignore_errors=True)
 
 

@@ -26,7 +26,13 @@ from launcher.config.tree import Node, nest
 from launcher.process.files import fsync_file, read_file, replace_file
 from launcher.resume.common_steps import common_steps, comparable, obstacles
 from launcher.resume.trainer import Resumable, name_by_class
-from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
+from launcher.rundir.folder import (
+    RunFolder,
+    checkpoint_steps,
+    image_folders,
+    run_name,
+    step_name,
+)
 from launcher.rundir.history import read_rows
 from launcher.rundir.provenance import MACHINE, describe_machine
 from launcher.rundir.record_format import AttemptData, RecordData, SharedData
@@ -296,9 +302,8 @@ class SharedStart:
         copy_lines(source.run.chain_path, RunFolder(workspace).chain_path, last)
         # A link in a folder of somebody else may lead to any folder of the reader.
         images = Path(os.path.realpath(source.run.path), "images")
-        for folder in source.run.path.glob("images/*"):
-            is_common = folder.name.isdecimal() and int(folder.name) <= step
-            if is_common and Path(os.path.realpath(folder)).parent == images:
+        for at, folder in image_folders(source.run.path / "images"):
+            if at <= step and Path(os.path.realpath(folder)).parent == images:
                 shutil.copytree(folder, workspace / "images" / folder.name, dirs_exist_ok=True)
         for at, states in source.states.items():
             self._link(source.path(at), states, workspace, store)

@@ -132,6 +132,12 @@ def is_copy(folder: Path, written_for: str | None) -> bool:
         return False
 
 
+def image_folders(images: Path) -> list[tuple[int, Path]]:
+    """List the folders of a run's images, each with its step."""
+    entries = [*images.iterdir()] if images.is_dir() else []
+    return [(int(entry.name), entry) for entry in entries if entry.name.isdecimal()]
+
+
 def run_name(workspace: Path) -> str:
     """`<name>/<id>` of a run, by its folder."""
     return "/".join(Path(os.path.abspath(workspace)).parts[-2:]).lstrip("/")

@@ -138,7 +138,7 @@ def _dangling(run: StoredRun, link: Path) -> FoundCheckpoint:
 
 
 # ------------------------------------------------------------------------------------------ table
-def table(checkpoints: Sequence[FoundCheckpoint], reads: bool) -> TextTable:
+def checkpoint_table(checkpoints: Sequence[FoundCheckpoint], reads: bool) -> TextTable:
     count = sum(not each.is_aside and each.written is not None for each in checkpoints)
     num_runs = len({each.run.path for each in checkpoints})
     total = f"{plural(count, 'checkpoint')} of {plural(num_runs, 'run')}"

@@ -52,15 +52,15 @@ def sweep(words: Command, master: DictConfig) -> None:
     space, fixed = read_space(loader(), arguments, ranges)
     fixed_settings = [text for text in arguments if is_setting(text)]
     probe = probe_job(words, [*fixed, *fixed_settings], space)
-    _check_dispatch(dispatch := probe.plain["dispatch"])
-    are_jobs = declared(dispatch["_target_"], "trials") == JOBS
+    dispatch = probe.plain["dispatch"]
+    are_jobs = _trains_jobs(dispatch)
     if are_jobs and dispatch["dry_run"]:
         construct(dispatch).sweep([probe])
         return
     settings = check_settings(probe)
     if are_jobs:
         construct(dispatch).check()
-    search = make_search(words, probe, settings, space, fixed)
+    search = make_search(words, probe, settings, space, fixed, are_jobs)
     work = partial(_conduct, search)
     folder = StudyFolder(search.folder)
     try:
@@ -88,12 +88,15 @@ def _conduct(search: Search) -> None:
     conclude(search)
 
 
-def _check_dispatch(dispatch: Node) -> None:
-    if declared(dispatch["_target_"], "trials") not in (PROCESSES, JOBS):
+def _trains_jobs(dispatch: Node) -> bool:
+    """Return whether a dispatch trains the trials as jobs, not as processes."""
+    trials = declared(dispatch["_target_"], "trials")
+    if trials not in (PROCESSES, JOBS):
         name = dispatch["_target_"].rpartition(".")[2]
         raise ConfigError(
             f"hydra/sweeper=optuna: {name} is not supported; use dispatch=local or dispatch=slurm."
         )
+    return bool(trials == JOBS)
 
 
 def check_settings(probe: Job) -> Settings:
@@ -111,7 +114,12 @@ def check_settings(probe: Job) -> Settings:
 
 
 def make_search(
-    words: Command, probe: Job, settings: Settings, space: Space, fixed: list[str]
+    words: Command,
+    probe: Job,
+    settings: Settings,
+    space: Space,
+    fixed: list[str],
+    are_jobs: bool,
 ) -> Search:
     """Make the search of a command."""
     rungs = rungs_of(settings, probe.plain)
@@ -123,7 +131,6 @@ def make_search(
     def compose(overrides: list[str], number: int) -> Job:
         return Job(words.job(overrides, number), number, overrides)
 
-    are_jobs = declared(probe.plain["dispatch"]["_target_"], "trials") == JOBS
     runner = SlurmRunner(outputs, name, say) if are_jobs else LocalRunner(folder, settings.parallel)
     return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, say)
 

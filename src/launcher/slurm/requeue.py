@@ -111,12 +111,16 @@ class Requeue:
         self._requesting = threading.Lock()
         self._requests = 0
 
+    @property
+    def rank(self) -> int:
+        return own_rank()
+
     def begin(self) -> None:
         """Record the launch, and reject it after too many preemptions or fruitless restarts.
 
         A signal that came before the handlers were installed ends it, too.
         """
-        if own_rank() != 0:
+        if self.rank != 0:
             return
         if self.folder is not None:
             run = RunOnDisk.read(self.folder)
@@ -138,7 +142,7 @@ class Requeue:
 
     def forget_cancellation(self) -> None:
         """Let a job run that its user requeues after a cancellation."""
-        if own_rank() == 0:
+        if self.rank == 0:
             with suppress(OSError):
                 for run in self.runs:
                     CANCEL.remove(run)
@@ -157,7 +161,7 @@ class Requeue:
         """Return the exit to raise. Ranks other than 0 use rank 0's decision."""
         if int(os.environ.get(WORLD_SIZE, 1)) == 1:
             return self._settle(stop)
-        if own_rank() == 0:
+        if self.rank == 0:
             end = self._settle(stop)
             _announce(int(end.code or 0))
             return end
@@ -166,13 +170,13 @@ class Requeue:
 
     def exit_by_force(self, signum: int, reason: str) -> None:
         """Requeue the job in a forced exit too, since it resumes from its last checkpoint."""
-        if own_rank() == 0 and signum != signal.SIGINT:
+        if self.rank == 0 and signum != signal.SIGINT:
             self.forced = f"; {'its last step is saved. ' if self._is_saved() else ''}{reason}"
             self._settle(signals.SignalExit(signum))
 
     def end_by_force(self, signum: int, reason: str) -> None:
         """Record that the run is only preempted, since it resumes when its parent requeues."""
-        if own_rank() == 0 and signum not in (0, signal.SIGINT):
+        if self.rank == 0 and signum not in (0, signal.SIGINT):
             self._revise("preempted", reason)
 
     def request_early(self, signum: int) -> None:
@@ -181,7 +185,7 @@ class Requeue:
         Under PreemptMode=CANCEL without a grace, the job has only KillWait, in which a slow
         controller does not answer after the save. `exit_after_signal` decides all other cases.
         """
-        if own_rank() != 0 or signum == signal.SIGINT:
+        if self.rank != 0 or signum == signal.SIGINT:
             return
         try:
             info, cause = self._look(signals.SignalExit(signum))

@@ -15,7 +15,7 @@ from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.runs.act.repeat_command import key_of, outputs_of, quote
 from launcher.runs.find_runs import RUN_HELP, find_run
-from launcher.runs.look.compare import identity_of, table
+from launcher.runs.look.compare import comparison_table, identity_of
 from launcher.runs.stored_run import StoredRun
 
 OUTPUTS = "paths.outputs"
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     # The configuration is valid.
     assert entry is not None
     if rows := columns(diff(before, entry[1])):
-        table("identity", rows, ["before", "now"]).print()
+        comparison_table("identity", rows, ["before", "now"]).print()
     with RunLock(run.folder), run.folder.explain_write_errors():
         RunRecord(run.folder).name_by(entry[1], entry[0])
     print(f"{run.label} is the run of this configuration: the same command resumes it.")

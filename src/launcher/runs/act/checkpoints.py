@@ -9,7 +9,7 @@ from launcher.process.argument_parser import Parser
 from launcher.runs.act.delete_checkpoints import LINK_NAMES, delete, parse_keep, seconds_of_age
 from launcher.runs.filters import FILTER_HELP, select_some
 from launcher.runs.find_runs import find_runs
-from launcher.runs.found_checkpoints import FoundCheckpoint, table, verify_checkpoints
+from launcher.runs.found_checkpoints import FoundCheckpoint, checkpoint_table, verify_checkpoints
 from launcher.runs.slurm_jobs import ask_queue
 
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             if (digest := digest_of(each)) is not None:
                 print(f"{digest}  {each.path}", flush=True)
     else:
-        table(checkpoints, reads).print()
+        checkpoint_table(checkpoints, reads).print()
     for each in not_verified:
         print(f"{each.path}: {each.problem}", file=sys.stderr)
     return int(reads and bool(not_verified))

@@ -15,7 +15,7 @@ from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import name_abandoned
 from launcher.process.plural import plural
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.folder import RunFolder, image_folders
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import BestData
@@ -178,10 +178,8 @@ def roll_back(
 
 
 def set_images_aside(images: Path, step: int) -> None:
-    if not images.is_dir():
-        return
-    for entry in [*images.iterdir()]:
-        if entry.name.isdecimal() and int(entry.name) > step:
+    for at, entry in image_folders(images):
+        if at > step:
             os.rename(entry, name_abandoned(entry))
 
 

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         if index:
             print()
         if rows:
-            table(heading, rows, labels).print()
+            comparison_table(heading, rows, labels).print()
         else:
             print(f"{heading}: the same")
     if lines:
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def table(heading: str, rows: Rows, labels: Sequence[str]) -> TextTable:
+def comparison_table(heading: str, rows: Rows, labels: Sequence[str]) -> TextTable:
     cells = [[key, *("-" if value is None else value for value in rows[key])] for key in rows]
     return TextTable([heading, *labels], cells, folds=True)
 

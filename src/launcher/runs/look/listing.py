@@ -82,7 +82,7 @@ def select_runs(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[st
 def run(arguments: argparse.Namespace) -> int:
     runs, columns = select_runs(arguments)
     if arguments.over is not None:
-        run_groups.show(runs, columns, arguments)
+        run_groups.print_groups(runs, columns, arguments)
         return 0
     if arguments.sort is not None:
         runs = sort(runs, arguments.sort, arguments.reverse)

@@ -102,7 +102,9 @@ def spread(values: Sequence[float]) -> str:
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.2g}"
 
 
-def show(runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Namespace) -> None:
+def print_groups(
+    runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Namespace
+) -> None:
     """Print a line for each group; `columns` are by default `best`'s metric and the loss."""
     groups, key = group_runs(runs, arguments.over), arguments.sort
     columns = columns or [
@@ -122,10 +124,12 @@ def show(runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Name
     if not groups:
         print("There are no such runs.", file=sys.stderr)
         return
-    table(groups, columns, terminal_width()).print()
+    group_table(groups, columns, terminal_width()).print()
 
 
-def table(groups: Sequence[Group], keys: Sequence[str], width: int | None = None) -> TextTable:
+def group_table(
+    groups: Sequence[Group], keys: Sequence[str], width: int | None = None
+) -> TextTable:
     """Make a table with one line per group; a narrow one is without the last of `keys`."""
     columns = {
         "name": [group.runs[0].name for group in groups],

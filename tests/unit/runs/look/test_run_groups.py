@@ -9,7 +9,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import Curve
 from launcher.runs.find_runs import find_runs
 from launcher.runs.look.plot import label_of
-from launcher.runs.look.run_groups import group_runs, table
+from launcher.runs.look.run_groups import group_runs, group_table
 from launcher.runs.look.series import band
 
 LOSSES = {"adamw": [0.2, 0.3, 0.4], "sgd": [0.6, 0.5]}
@@ -50,7 +50,9 @@ def test_the_table_groups_runs_over_seeds(sweep, runs, outputs):
         ["toy", "optimizer=adamw", "3 completed", "3", *spreads[0]],
         ["toy", "optimizer=sgd", "2 completed, 1 failed", "2", *spreads[1]],
     ]
-    narrow = table(group_runs(find_runs(outputs), "seed"), ["best val/loss", "train/loss"], 40)
+    narrow = group_table(
+        group_runs(find_runs(outputs), "seed"), ["best val/loss", "train/loss"], 40
+    )
     heading, first, _ = narrow.lines(40)
     assert len(first) <= 40 and "adamw" in first and "best val/loss" in heading
 
