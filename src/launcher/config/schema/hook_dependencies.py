@@ -79,11 +79,10 @@ def group_of(metric: str) -> str:
 def need_issues(hooks: object, tracker: object, scheduler: object) -> Iterator[ConfigIssue]:
     """Return the hooks that have no effect without another hook."""
     provided = _provided(hooks, tracker)
-    default = own_option("hooks", "default")["defaults"]
-    has_default = not set(default).isdisjoint(dict(items(hooks)))
     for path, reason, name in _needs(hooks, tracker, scheduler):
-        option = providers().get(name)
-        if name not in provided and option is not None:
+        if name not in provided and (option := providers().get(name)) is not None:
+            default = own_option("hooks", "default")["defaults"]
+            has_default = not set(default).isdisjoint(dict(items(hooks)))
             added = "default" if option in default and not has_default else option
             text = f"needs hooks.{option} ({reason}), which is missing; add {added} to hooks=[...]."
             yield ConfigIssue(path, None, text)
@@ -91,13 +90,15 @@ def need_issues(hooks: object, tracker: object, scheduler: object) -> Iterator[C
 
 def metric_issues(hooks: object, tracker: object, scheduler: object) -> Iterator[ConfigIssue]:
     """Metrics that a hook or schedule follows, and that no hook logs."""
-    known = _provided(hooks, tracker) | providers().keys()
-    groups = ", ".join(sorted(name for name in providers() if name.endswith("/")))
+    provided = _provided(hooks, tracker)
     for path, node in _nodes(hooks, tracker, scheduler).items():
         followed = dict(_steering_metrics(path, node))
         followed |= {key: text for key, text, pattern, _ in _conditions(node) if "/" in pattern}
         for key, metric in followed.items():
-            if metric != "null" and group_of(metric) not in known:
+            # The files of all hooks are read only if the hooks of this run do not log it.
+            group = group_of(metric)
+            if metric != "null" and group not in provided and group not in providers():
+                groups = ", ".join(sorted(name for name in providers() if name.endswith("/")))
                 text = f"no hook logs it; use a name of {groups}, e.g. val/loss."
                 yield ConfigIssue(f"{path}.{key}", show(metric), text)
 
