@@ -117,6 +117,7 @@ result.legend = text("#curves .legendtext").length;
 result.sorted = ids();
 document.querySelector("#runs tbody tr").click();
 result.chosen = text("tr.chosen td:first-child").join();
+result.details = text("#details dd");
 result.widest = Math.max(...traces().map(trace => trace.line.width));
 set("metric", "train/loss"); set("axis", "time"); set("log", true, "checked");
 set("smoothing", 0.5);
@@ -167,6 +168,10 @@ def test_the_page_in_a_browser(tmp_path):
     ]
     assert (result["legend"], result["sorted"]) == (8, "01234567")
     assert (result["chosen"], result["widest"]) == ("cccc0000", 2.5)
+    name, command, commit, unstored, digest = result["details"]
+    assert (name, unstored) == ("gpt/cccc0000", "nothing found") and commit
+    assert command.startswith("python -m launcher trainer.max_steps=10 'model.a_rather")
+    assert digest == "python -m launcher.runs checkpoints --digest gpt/cccc0000"
     assert result["curve"] == ["log", "time (seconds)", 16], "smoothed over faint raw values"
     assert result["bands"] == ["lines", "tonexty", "lines"]
     assert [name[-5:] for name in result["names"]] == [*["(n=1)"] * 5, "(n=2)", "(n=1)"]
