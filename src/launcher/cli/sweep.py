@@ -56,7 +56,7 @@ def sweep(words: Command) -> list[Job] | None:
         # The jobs say why.
         check_jobs(words, words.expand())
         return None
-    check_hydra(to_plain(master))
+    check_hydra(to_plain(master)["hydra"])
     resolve_part(master, "hydra", without=OF_ONE_JOB)
     search = getattr(target_object(master.hydra.sweeper._target_), "search", None)
     if search is not None:
