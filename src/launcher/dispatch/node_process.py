@@ -30,7 +30,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from launcher.config.schema.declared import declared
-from launcher.config.tree import Node, walk
+from launcher.config.tree import Node, get, walk
 from launcher.process import collector, signals, times
 from launcher.process.child import start_child
 from launcher.process.process_id import PARENT, RANK_VARIABLES
@@ -47,7 +47,7 @@ READY = b"ready"
 
 def imports_for(config: Node) -> tuple[str, ...] | None:
     """Return what a process imports that forks runs of this configuration, or None if none may."""
-    if sys.platform != "linux" or declared(config.get("strategy"), "is_deepspeed"):
+    if sys.platform != "linux" or declared(get(config, "strategy._target_"), "is_deepspeed"):
         return None
     targets = (value for key, value in walk(config) if key.endswith("_target_"))
     modules = {target.rpartition(".")[0] for target in targets if isinstance(target, str)}
