@@ -2,6 +2,7 @@
 trained alone, or shares less and says why."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -91,7 +92,11 @@ class Project:
         return output
 
     def edit(self, scale: float) -> None:
-        (self.folder / "nets.py").write_text(NETS.replace("1.0", str(scale)))
+        """Change the scale, a second later for Python, whose bytecode stores whole seconds."""
+        file = self.folder / "nets.py"
+        later = file.stat().st_mtime + 1
+        file.write_text(NETS.replace("1.0", str(scale)))
+        os.utime(file, (later, later))
 
     def save_weights(self, seed: int) -> None:
         torch.manual_seed(seed)
