@@ -49,11 +49,18 @@ class Code:
             variables[SNAPSHOT] = str(self.root.with_suffix(".json"))
         return {**os.environ, **variables}
 
+    def version_of(self, file: Path) -> Path:
+        """Return this code's version of a file, or the file itself if it is not of this code."""
+        if self.copy_of is None or not file.is_relative_to(self.copy_of):
+            return file
+        copied = self.root / file.relative_to(self.copy_of)
+        return copied if copied.exists() else file
+
     def list_foreign(self, modules: Mapping[str, str]) -> list[str]:
         """Say which modules a process with this copy has imported from elsewhere.
 
         Args:
-            modules: the file of each module of the process. The program itself is the other side's.
+            modules: the file of each module of the process. Its program may be the other side's.
         """
         names = [name for name, file in modules.items() if self._is_foreign(name, Path(file))]
         if not names:

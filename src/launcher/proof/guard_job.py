@@ -1,7 +1,7 @@
 """One side of a comparison: trains a preset with the code of this process, and writes its values.
 
 `python guard_job.py REQUEST`, where REQUEST is a JSON file, see `launcher.proof.side`. It is run as
-a file, so that a copy of another commit's Launcher can train it too.
+a file, so that another commit of Launcher's own repository trains by its own version of it.
 """
 
 import json

@@ -152,7 +152,9 @@ def _run(request: Path, log: Path, code: Code) -> int:
     """Run `guard_job` in the working folder with the code of a side; return its exit code."""
     if _stopped.is_set():
         raise KeyboardInterrupt
-    command = [sys.executable, guard_job.__file__, str(request)]
+    # In Launcher's own repository, another commit's modules fit only that commit's program.
+    program = code.version_of(Path(guard_job.__file__))
+    command = [sys.executable, str(program), str(request)]
     process = start_child(command, log, without_job(code.environment()))
     _running.add(process)
     if _stopped.is_set():

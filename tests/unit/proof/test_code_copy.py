@@ -38,6 +38,12 @@ def test_a_copy_has_the_files_of_the_commit_and_generated_modules(project, tmp_p
         str(copy.root),
         str(copy.root / "src"),
     ]
+    model = project / "src/pkg/model.py"
+    assert copy.version_of(model) == copy.root / "src/pkg/model.py"
+    assert copy.version_of(tmp_path) == tmp_path and working_tree().version_of(model) == model
+    (project / "new.py").touch()
+    assert copy.version_of(project / "new.py") == project / "new.py"
+    (project / "new.py").unlink()
     # Git finds no index or worktree of ours.
     assert git(project, "status", "--porcelain") == b" M src/pkg/model.py\n"
     assert git(project, "worktree", "list").count(b"\n") == 1
