@@ -67,6 +67,7 @@ def attempt(folder: Path, by: str, at: int | None) -> tuple[list[tuple[int, str]
         journal,
     ]
     trainer = Toy(hooks, STEPS, folder, pause_at=at if by == "pause" else None)
+    level = trainer.logger.level
     trainer.logger.addHandler(saves)
     trainer.logger.setLevel(logging.INFO)
     before = signals.install()
@@ -76,6 +77,7 @@ def attempt(folder: Path, by: str, at: int | None) -> tuple[list[tuple[int, str]
         pass
     finally:
         signals.restore(before)
+        trainer.logger.setLevel(level)
         trainer.logger.removeHandler(saves)
     return journal.done, saves.steps
 
