@@ -13,8 +13,10 @@ import sys
 from benchmarks import callgrind, loop
 from benchmarks.measure import ROOT
 
-LIMITS = {"no hooks": 1.03, "default hooks": 1.06}
-"""Limits of the ratio; three loops in one process differ by half a percent from three processes."""
+LIMITS = {"no hooks": 1.03, "default hooks": 1.075}
+"""Limits of the ratio. With default hooks, the same calls of Python a step had 1.0571, 1.0601 and
+1.0663 in three folders of one machine; three loops in one process differ by half a percent from
+three processes."""
 
 
 def count() -> None:
