@@ -8,8 +8,8 @@ exit code is 1. Times depend on the machine, so they are printed next to the pag
     ids       the ids that the pages print outside of commands that a test runs
     pages     the commands of README and the tutorial print what the pages show
     digest    one digest of the weights on 1, 2 and 4 ranks
-    gpu       the figures of a GPU on README are in benchmarks/RESULTS.md; those that are older
-              than the last change of the code they time are listed
+    gpu       checks that README's figures of a GPU are in benchmarks/RESULTS.md, and lists those
+              that are older than the code that they time
     goodput   a preempted sweep on SLURM (root, Debian or Ubuntu; trainloop)
     hero      the first picture (root, Debian or Ubuntu)
 """

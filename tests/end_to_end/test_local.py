@@ -95,7 +95,7 @@ if os.environ["RANK"] == "1":
     time.sleep(2)
 """
 STARTS = {
-    # Its imports take longer than the grace, as on a busy machine. The command has no torch.
+    # The rank's imports take longer than the grace, as on a busy machine. The command has no torch.
     "new": ("sitecustomize.py", SLOW_IMPORT, "dispatch.grace=2"),
     "forked": ("slow_module.py", SLOW_MODULE, "model._target_=slow_module.GPT"),
 }

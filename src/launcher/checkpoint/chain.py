@@ -63,16 +63,19 @@ def read_chain(path: Path) -> list[Link]:
     for number, line in enumerate(read_file(path).splitlines(keepends=True), 1):
         try:
             link = Link(**json.loads(line))
-            step = links[-1].step if links else -1
-            is_next = link.before == (links[-1].digest if links else link.before)
-            is_whole = link.line == line and link.step > step
+            is_next = link.line == line and _follows(link, links[-1] if links else None)
         except (ValueError, TypeError, RecursionError):
             is_next = False
-            is_whole = False
-        if not (is_next and is_whole):
+        if not is_next:
             raise BrokenChain(f"{path.name}: line {number} does not follow from the one before")
         links.append(link)
     return links
+
+
+def _follows(link: Link, former: Link | None) -> bool:
+    if former is None:
+        return link.step >= 0
+    return link.before == former.digest and link.step > former.step
 
 
 # ------------------------------------------------------------------------------------------ writing
@@ -127,7 +130,7 @@ class ChainWriter:
         self.root = root
         self.check = check
         self._threads: dict[int, threading.Thread] = {}
-        """Threads of lines by the last step that they write, each of which waits for the former."""
+        """Threads that write lines, by the last step of each. One waits for those before it."""
 
     def begin(self, step: int, parent: Path | None) -> None:
         """Cut the chain at the step of a start, and add the checkpoints that have no line.

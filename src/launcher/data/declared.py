@@ -26,7 +26,7 @@ logger = logging.getLogger("launcher")
 State = dict[str, Any]
 """The state of a loader or of a dataset."""
 SAMPLES = frozenset(LEAVES)
-"""Types that declare nothing, and of which a list of samples may have millions."""
+"""Types that declare nothing. A list of samples may have millions of such objects."""
 DATASETS = ("dataset", "datasets")
 """Attributes that have the datasets inside another one."""
 SAMPLERS = ("sampler", "batch_sampler", "base_sampler")

@@ -80,7 +80,7 @@ class Place(NamedTuple):
 def reach(
     roots: Mapping[str, object], parts: Callable[[Any], Iterable[tuple[object, Any]]]
 ) -> Iterator[Place]:
-    """Yield objects by path, breadth first and each once, with those that `parts` names in them."""
+    """Yield objects and what `parts` names in them, each once, the shortest path first."""
     seen: set[int] = set()
     waiting = deque(Place(path, root) for path, root in roots.items())
     while waiting:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -268,8 +269,7 @@ def costs(stored: StoredRun, predicate: Mapping[str, Any]) -> Iterator[str]:
     """Describe what each level of a check costs."""
     steps = checkpoint_steps(stored.folder.checkpoints)
     step, hours = predicate["step"], predicate["device_hours"]
-    bounds = [0, *steps]
-    longest = max(end - start for start, end in zip(bounds, steps, strict=False))
+    longest = max(end - start for start, end in pairwise([0, *steps]))
     yield "Level 0 reads the data, level 1 evaluates once (it needs this folder)."
     yield (
         f"Level 2 trains segments again: there {'is' if len(steps) == 1 else 'are'}"

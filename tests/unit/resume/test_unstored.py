@@ -104,7 +104,7 @@ def test_a_walk_is_bounded_and_says_so():
         looks.look({"part": many}, Restored())
         assert looks.is_cut
         looks.look({"part": Holder(None), "other": 3}, Restored())
-        # It may have been there before.
+        # The other part may have been there before.
         assert not looks.changed
     looks = Looks(lambda: 0.0)
     looks.look({"part": Holder(many.__dict__["value3"])}, Restored())

@@ -334,7 +334,7 @@ class Command:
 
 
 def read_overrides(overrides: Sequence[str], is_sweep: bool, issues: list[str]) -> list[Override]:
-    """Parse overrides; messages about those that cannot be read are added to `issues`."""
+    """Parse overrides, and add a message to `issues` for each that cannot be read."""
     parsed = []
     for text in overrides:
         try:

@@ -139,7 +139,7 @@ def _read(target: str) -> ClassSource:
 
 
 def signature_of(target: object) -> Signature:
-    """Return a signature; it takes any parameter, if it is not known or there is no such target."""
+    """Return a signature. That of a target that is not known or not there takes any parameter."""
     source = class_source(target)
     try:
         return source.signature

@@ -129,7 +129,7 @@ def crosschecks(tree: Node, rejected: Collection[str] = ()) -> Iterator[ConfigIs
 
     Args:
         tree: the configuration.
-        rejected: keys with an error, of which no rule is asked.
+        rejected: keys with an error. A rule that reads one of them is not asked.
     """
     sound = _without(tree, rejected)
     rules = {**(RULES_OF_TRAINING if _needs_optimizer(sound) else {}), **RULES}
