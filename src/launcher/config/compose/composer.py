@@ -31,6 +31,7 @@ from launcher.config.compose.grid import GRID, bare_key, check_swept, expand, li
 from launcher.config.compose.overrides import (
     apply_value,
     is_group,
+    is_setting,
     normalize,
     parse,
     record_overrides,
@@ -202,6 +203,7 @@ class Command:
         self.composer, self.runs = Composer(config_name), RunIndex()
         self.issues: list[str] = []
         """Messages about overrides that cannot be read."""
+        self._typed = overrides
         words = [normalize(override) for override in overrides]
         everything = read_overrides(words, True, [])
         self.is_sweep = (mode or self._mode(everything)) == RunMode.MULTIRUN
@@ -228,6 +230,15 @@ class Command:
         """The overrides but for Hydra's own."""
         return [str(each.input_line) for each in self.overrides if not each.is_hydra_override()]
 
+    def report_unused(self) -> None:
+        """Add a message for each typed setting of a search, since this command does not search."""
+        self.issues += [
+            f"{override}: is a setting of a search, which needs -m hydra/sweeper=optuna; add that,"
+            " or leave it out."
+            for override in self._typed
+            if is_setting(override)
+        ]
+
     # ------------------------------------------------------------------------------------- one run
     def config(self) -> DictConfig:
         """Compose the run, unchecked."""
@@ -241,6 +252,7 @@ class Command:
 
     def run(self) -> RunConfig:
         """Compose and check the run."""
+        self.report_unused()
         return self.check(self.config())
 
     def explicit(self) -> list[str]:
