@@ -128,9 +128,11 @@ BAD = {
         "optimizer.lrr=1: no key",
     ],
     "hydra/sweeper=optuna +hpo.sampler_options.x=1 hpo.space.optimizer.lr=interval(1e-3,0.1)": [
+        "hydra/sweeper=optuna: has no effect without -m; add that, or leave it out.",
         "+hpo.sampler_options.x=1: is a setting of a search",
         "hpo.space.optimizer.lr=interval(1e-3,0.1): is a setting of a search",
     ],
+    "hydra/launcher=basic seed=3": ["hydra/launcher=basic: has no effect without -m;"],
     "-m hpo.n_trials=5 seed=1,x": ["hpo.n_trials=5: is a setting of a search", "seed='x': should"],
     "-m hydra/sweeper=nope hpo.n_trials=5": ["hydra/sweeper=nope: no option nope"],
     "-m --run": ["--run and --multirun exclude each other"],

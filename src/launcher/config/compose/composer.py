@@ -231,13 +231,18 @@ class Command:
         return [str(each.input_line) for each in self.overrides if not each.is_hydra_override()]
 
     def report_unused(self) -> None:
-        """Add a message for each typed setting of a search, since this command does not search."""
-        self.issues += [
-            f"{override}: is a setting of a search, which needs -m hydra/sweeper=optuna; add that,"
-            " or leave it out."
-            for override in self._typed
-            if is_setting(override)
-        ]
+        """Add a message for each typed override without effect in a command that does not search.
+
+        They are the settings of a search, and without `-m` what runs a sweep.
+        """
+        for override in self._typed:
+            if is_setting(override):
+                needed = "is a setting of a search, which needs -m hydra/sweeper=optuna"
+            elif not self.is_sweep and override.startswith(("hydra/launcher=", "hydra/sweeper=")):
+                needed = "has no effect without -m"
+            else:
+                continue
+            self.issues.append(f"{override}: {needed}; add that, or leave it out.")
 
     # ------------------------------------------------------------------------------------- one run
     def config(self) -> DictConfig:
