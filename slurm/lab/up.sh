@@ -164,11 +164,13 @@ log "munged up"
 # ---------------------------------------------------------------- accounting
 if [[ $DBD == 1 ]]; then
 	# in memory: on disk the fsyncs of the two create-table phases cost 10 s
+	# --tmpdir: the user mysql may not write to the folder of TMPDIR
 	DB=$(mktemp -d /dev/shm/slurm-lab.XXXXXX); ln -s "$DB" "$STATE/db"
 	chown mysql:mysql "$DB"; chmod 755 "$DB"; DB=$STATE/db
 	mariadb-install-db --no-defaults --user=mysql --datadir="$DB/data" --auth-root-authentication-method=normal \
-		--skip-test-db --skip-name-resolve --innodb-log-file-size=8M >"$STATE/log/mariadb-install.log" 2>&1 9>&-
-	setsid runuser -u mysql -- /usr/sbin/mariadbd --no-defaults --datadir="$DB/data" --socket="$DB/sock" \
+		--skip-test-db --skip-name-resolve --innodb-log-file-size=8M --tmpdir="$DB" \
+		>"$STATE/log/mariadb-install.log" 2>&1 9>&- || { tail -20 "$STATE/log/mariadb-install.log" >&2; exit 1; }
+	setsid runuser -u mysql -- /usr/sbin/mariadbd --no-defaults --datadir="$DB/data" --tmpdir="$DB" --socket="$DB/sock" \
 		--pid-file="$DB/mariadbd.pid" --bind-address=127.0.0.1 --port=$P0 --skip-log-bin --skip-name-resolve \
 		--innodb-buffer-pool-size=32M --innodb-log-file-size=8M --innodb-lock-wait-timeout=900 \
 		--innodb-flush-log-at-trx-commit=0 --performance-schema=OFF --max-connections=50 \

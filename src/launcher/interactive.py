@@ -233,8 +233,11 @@ def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Swe
         ConfigError: with a message for each mistake in any of them.
     """
     with _session(overrides, config_dir, RunMode.MULTIRUN) as words:
+        sweeper = words.choice("hydra/sweeper")
+        if sweeper == GRID:
+            words.report_unused()
         jobs = check_jobs(words, words.expand())
-        if (sweeper := words.choice("hydra/sweeper")) != GRID:
+        if sweeper != GRID:
             raise ConfigError(f"hydra/sweeper={sweeper}: a search runs on the command line.")
     return Sweep([Run(job.overrides, config_dir, job.config) for job in jobs], jobs)
 

@@ -17,6 +17,8 @@ from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
 from launcher.proof.claim_file import Claim, digest_file
 from launcher.proof.segment import choose
+from launcher.runs.look.show import newest_digest
+from launcher.runs.stored_run import StoredRun
 from support.git import commit, git
 from support.runner import run_folder, start
 
@@ -111,6 +113,8 @@ def test_an_honest_claim_holds(honest, verifier):
     assert len(json.dumps(data, indent=1)) <= 4000
     for word in (str(honest.parents[2]), os.uname().nodename, '"vm"', "home"):
         assert word not in text
+    step, digest = data["predicate"]["chain"]["lines"][-1].split()
+    assert newest_digest(StoredRun.read(honest)) == f"{digest} at step {step}"
     before = {path: path.stat().st_mtime_ns for path in honest.rglob("*")}
     output = check(verifier, honest, "--level=2", "--segments=1", code=0)
     assert "Level 2 holds: 1 of 3 segments" in output and "numbers and random states" in output

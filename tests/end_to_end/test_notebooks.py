@@ -73,6 +73,8 @@ MISTAKES = {
     "a text": (lambda: launcher.sweep("seed=1,2"), "should be a list of overrides"),
     "one of a sweep": (lambda: launcher.sweep(["seed=1,2", "model=x"]), "no option x"),
     "a search": (lambda: launcher.sweep(["hydra/sweeper=optuna"]), "on the command line"),
+    "a setting of a search": (lambda: launcher.compose("hpo.seed=1"), "of a search, which needs"),
+    "one in a sweep": (lambda: launcher.sweep(["seed=1,2", "hpo=basic"]), "of a search, which"),
     "a folder": (lambda: launcher.compose(config_dir="no/such"), "no such folder"),
     "a job": (lambda: launcher.compose("job=check").train(), "job=check: train"),
     "a dispatch": (lambda: launcher.compose("dispatch=slurm").train(), "use submit"),

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher.checkpoint.digests import NOTHING, digests_of
 from launcher.checkpoint.manifest import Manifest
 from launcher.process.files import read_file, replace_file
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
@@ -80,7 +79,7 @@ def _follows(link: Link, former: Link | None) -> bool:
 
 # ------------------------------------------------------------------------------------------ writing
 def append(
-    path: Path, checkpoint: Path, check: Callable[[], None], hashed: Mapping[str, str] = NOTHING
+    path: Path, checkpoint: Path, check: Callable[[], None], hashed: Mapping[str, str]
 ) -> None:
     """Append the line of a checkpoint, in place of lines of its step and of later ones.
 
@@ -92,6 +91,8 @@ def append(
         check: raises if this process must not write any more.
         hashed: see `digests_of`.
     """
+    from launcher.checkpoint.digests import digests_of  # late: torch
+
     manifest = Manifest.read(checkpoint)
     lines = _lines_to(path, manifest.step - 1)
     before = hashlib.sha256(lines[-1]).hexdigest() if lines else ""

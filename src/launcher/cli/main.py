@@ -77,6 +77,7 @@ def submitit_folder(master: DictConfig | None) -> str | None:
 def _start(words: Command) -> None:
     from launcher.dispatch.start import start_run
 
+    words.report_unused()
     config = words.config()
     run = words.check(config)
     line = run.continuation

@@ -63,7 +63,10 @@ def sweep(words: Command) -> list[Job] | None:
         with _notify_callbacks(words, master):
             search(words, master)
         return None
+    words.report_unused()
     if sweeper != GRID:
+        if words.issues:
+            raise ConfigError(*words.issues)
         return []
     jobs = check_jobs(words, words.expand())
     if launcher != "dispatch":

@@ -135,7 +135,7 @@ class SkippingOrder(Order):
                 f"data.skip={skip}: a mixture or a stream has no samples of a step that could be"
                 " passed over; leave it out."
             )
-        if any(len(steps) != 2 or steps[0] > steps[1] for steps in skip):
+        if not _are_pairs(skip):
             raise ConfigError(
                 f"data.skip={skip}: should be pairs of a first and a last step; e.g."
                 " data.skip=[[120,125]]."
@@ -154,6 +154,13 @@ class SkippingOrder(Order):
     def _moved(self, position: int) -> int:
         # A micro-batch is within a step, so all its samples are moved as its first one.
         return position + sum(samples for start, samples in self._jumps if position >= start)
+
+
+def _are_pairs(skip: object) -> bool:
+    return isinstance(skip, list | tuple) and all(
+        isinstance(steps, list | tuple) and len(steps) == 2 and steps[0] <= steps[1]
+        for steps in skip
+    )
 
 
 def before_a_skip(one: Node, other: Node, pair: Pair) -> int:

@@ -2,16 +2,18 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from launcher.checkpoint.chain import BrokenChain, ChainWriter, read_chain
 from launcher.checkpoint.drift import read_sources
 from launcher.checkpoint.durable_files import nothing
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.config.identity.course import describe_courses
 from launcher.config.run_config import read_tree
+from launcher.config.schema.metric_direction import sort_best_first
 from launcher.config.tree import get, walk
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
@@ -24,6 +26,7 @@ from launcher.proof.claim_file import (
     STATEMENT,
     beyond_identity,
     data_of,
+    describe_sweep,
     digest_file,
     digest_lines,
     paths_here,
@@ -37,6 +40,7 @@ from launcher.rundir.lock_holder import is_held
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.reproduction import CODE, OTHERS, parse_code
 from launcher.rundir.run_on_disk import RunOnDisk
+from launcher.runs.filters import number
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.format import seconds_of
 from launcher.runs.stored_run import StoredRun
@@ -67,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     with stored.folder.explain_write_errors():
         replace_file(file, text.encode())
     print(f"{stored.label}: {file} ({len(text):,} bytes).")
+    for sweep in predicate["sweeps"]:
+        print(f"It declares that {describe_sweep(sweep)}.")
     print(*costs(stored, predicate), sep="\n", flush=True)
     return 0
 
@@ -85,7 +91,8 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
     checkpoint = run.folder.checkpoints / step_name(step)
     if reason := why_not(run, stored.identity_exclude, checkpoint):
         raise rejection(run, reason)
-    digests = {run.label: weights_of(run, checkpoint)}
+    weights, chain = read_numbers(run, checkpoint, step)
+    digests = {run.label: weights}
     for file in sorted(run.folder.export.glob("*.safetensors")):
         digests[f"export/{file.name}"] = digest_file(file)
     predicate = {
@@ -101,9 +108,10 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
         "lanes": get(run.identity or {}, "trainer.lanes"),
         "strategy": run.record.get("strategy"),
         "metric": metric_of(run, metric, step),
-        "chain": chain_of(run, step),
+        "chain": chain,
         "device_hours": device_hours(run),
         "unstored": unstored_of(run.record),
+        "sweeps": sweeps_of(stored),
     }
     subject = [{"name": name, "digest": {"sha256": digest}} for name, digest in digests.items()]
     return {
@@ -114,28 +122,19 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
     }
 
 
-def weights_of(run: RunOnDisk, checkpoint: Path) -> str:
-    """Return the digest of the weights of a checkpoint."""
+def read_numbers(run: RunOnDisk, checkpoint: Path, step: int) -> tuple[str, dict[str, Any]]:
+    """Return the digest of the weights of a checkpoint, and what a claim has of the chain to it."""
     from launcher.checkpoint.stored import weights_digest  # late: torch
-
-    try:
-        return weights_digest(checkpoint)
-    except CorruptCheckpoint as error:
-        raise rejection(run, f"its checkpoint is damaged ({error})") from error
-    except OSError as error:
-        raise rejection(run, f"{error.filename} cannot be read ({error.strerror})") from error
-
-
-def chain_of(run: RunOnDisk, step: int) -> dict[str, Any]:
-    """Return what a claim has of the chain up to a step."""
-    from launcher.checkpoint.chain import BrokenChain, ChainWriter, read_chain  # late: torch
 
     # A run that is complete has no next start, which would add the line of a killed process.
     writer = ChainWriter(run.folder, run.folder.checkpoints, nothing)
     try:
+        weights = weights_digest(checkpoint)
         writer.begin(step, None)
         writer.finish()
         links = [link for link in read_chain(run.folder.chain_path) if link.step <= step]
+    except CorruptCheckpoint as error:
+        raise rejection(run, f"its checkpoint is damaged ({error})") from error
     except BrokenChain as error:
         raise rejection(run, f"its chain cannot be read ({error})") from error
     except OSError as error:
@@ -143,7 +142,7 @@ def chain_of(run: RunOnDisk, step: int) -> dict[str, Any]:
     if not links or links[-1].step != step:
         raise rejection(run, f"chain.jsonl has no line for step {step}")
     lines = [f"{link.step} {link.numbers}" for link in links]
-    return {"root": links[-1].digest, "length": len(links), "lines": lines}
+    return weights, {"root": links[-1].digest, "length": len(links), "lines": lines}
 
 
 def rejection(run: RunOnDisk, reason: str) -> ConfigError:
@@ -227,6 +226,39 @@ def unstored_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
     if not lost:
         return None
     return {"count": len(lost), "first": [text[:MAX_TEXT] for text in lost[:MAX_TEXTS]]}
+
+
+def sweeps_of(run: StoredRun) -> list[dict[str, Any]]:
+    """Return the sweeps and searches that a run is of, as the folders next to it declare them.
+
+    Returns:
+        For each its name and the number of its runs, and the run's place among them by the best
+            value of the metric that judges it.
+    """
+    names = sorted(_sweeps(run))
+    files = run.folder.path.resolve().parents[1].glob("*/*/run.json") if names else ()
+    others = [StoredRun.read(file.parent) for file in files]
+    # A copy of a folder is the same run.
+    runs = {each.label: each for each in [*others, run]}.values()
+    return [_sweep_of(run, name, runs) for name in names]
+
+
+def _sweep_of(run: StoredRun, name: str, runs: Iterable[StoredRun]) -> dict[str, Any]:
+    runs = [each for each in runs if name in _sweeps(each)]
+    sweep = {"name": name, "runs": len(runs)}
+    if run.judged_by is None:
+        return sweep
+    metric, mode = run.judged_by
+    judged = [each for each in runs if each.judged_by == run.judged_by]
+    in_order = sort_best_first(judged, lambda each: number(each.best.get("value")), mode)
+    return sweep | {"place": in_order.index(run) + 1, "metric": metric}
+
+
+def _sweeps(run: StoredRun) -> set[str]:
+    """Return the names of the sweeps and searches of a run."""
+    trials = run.record.get("trials") or ()
+    names = [run.settings.get("run.sweep"), *(trial["study"] for trial in trials)]
+    return {str(name) for name in names if name is not None}
 
 
 def device_hours(run: RunOnDisk) -> float:

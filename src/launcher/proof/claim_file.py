@@ -14,6 +14,7 @@ from launcher.config.plain_yaml import load
 from launcher.config.tree import get, walk
 from launcher.errors import ConfigError
 from launcher.process.files import open_file, parse_json, read_file
+from launcher.process.plural import plural
 from launcher.rundir.data_files import MAX_FILES, find_paths
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -44,6 +45,7 @@ SHAPE: dict[str, tuple[type, ...]] = {
     "chain.root": TEXT,
     "chain.length": (int,),
     "chain.lines": (list,),
+    "sweeps": (list, NONE),
 }
 """The types of the values of a claim's predicate."""
 
@@ -96,6 +98,8 @@ class Claim:
             numbers = claim.step, claim.ranks, int(predicate["chain"]["length"])
             metric = predicate["metric"] or {"name": "", "split": "val", "value": "0x0"}
             float.fromhex(metric["value"])
+            for sweep in predicate.get("sweeps") or ():
+                describe_sweep(sweep)
             texts = claim.name, claim.weights, metric["name"], *predicate["chain"]["lines"]
             is_claim &= metric["split"] == "val" and all(isinstance(text, str) for text in texts)
         except OSError as error:
@@ -111,6 +115,12 @@ class Claim:
     def id_of_identity(self) -> str:
         """Return the id that the identity gives a run."""
         return id_of(dict(self.predicate["identity"]))
+
+
+def describe_sweep(sweep: Mapping[str, Any]) -> str:
+    """Describe what a claim declares of a sweep or search."""
+    place = f", number {sweep['place']} by the best {sweep['metric']}" if "place" in sweep else ""
+    return f"it is one of {plural(int(sweep['runs']), 'run')} of {sweep['name']}{place}"
 
 
 def digest_file(path: str | Path) -> str:

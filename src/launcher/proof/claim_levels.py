@@ -10,12 +10,19 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from launcher.checkpoint.chain import BrokenChain, Link, read_chain
 from launcher.config.identity.run_id import digest as id_of
 from launcher.config.identity.run_id import identity_to_hash
 from launcher.config.run_config import read_tree
 from launcher.errors import ConfigError
 from launcher.process.plural import plural
-from launcher.proof.claim_file import Claim, beyond_identity, data_of, digest_lines
+from launcher.proof.claim_file import (
+    Claim,
+    beyond_identity,
+    data_of,
+    describe_sweep,
+    digest_lines,
+)
 from launcher.proof.segment import Segment, choose
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.history import as_number, read_rows
@@ -82,6 +89,8 @@ class Check:
             )
         if excluded := predicate["beyond_identity"].get("excluded"):
             self.say(f"The run keeps {', '.join(map(str, excluded))} out of its identity.")
+        for sweep in predicate.get("sweeps") or ():
+            self.say(f"Not checked: {describe_sweep(sweep)}.")
         self.say("Level 0 holds: the identity has this id, and code and data here are the claim's.")
 
     def _check_sources(self, code: dict[str, Any]) -> None:
@@ -218,10 +227,8 @@ class Check:
         return path
 
     @cached_property
-    def chain(self) -> dict[int, Any]:
+    def chain(self) -> dict[int, Link]:
         """The lines of the chain by step, as the claim commits to them."""
-        from launcher.checkpoint.chain import BrokenChain, read_chain
-
         claimed, file = self.claim.predicate["chain"], self._folder.chain_path
         try:
             links = [link for link in read_chain(file) if link.step <= self.claim.step]

@@ -11,6 +11,7 @@ from optuna.distributions import FloatDistribution
 from launcher.cli.sweep import check_jobs
 from launcher.cli.sweep_queue import say
 from launcher.config.compose.composer import Command
+from launcher.config.compose.overrides import is_setting
 from launcher.config.compose.resolve import resolve_part
 from launcher.config.compose.session import loader
 from launcher.config.construct import construct
@@ -28,7 +29,7 @@ from launcher.search.results import conclude
 from launcher.search.rungs import rungs_of
 from launcher.search.samplers import make_sampler
 from launcher.search.search import Search
-from launcher.search.search_space import Space, bare, is_setting, overrides_of, point, read_space
+from launcher.search.search_space import Space, bare, overrides_of, point, read_space
 from launcher.search.slurm_runner import SlurmRunner
 from launcher.search.study_settings import JOBS, Settings, settings_of
 from launcher.slurm.causes import Budget

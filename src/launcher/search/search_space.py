@@ -14,6 +14,7 @@ from optuna.distributions import (
 )
 
 from launcher.config.compose.grid import list_values
+from launcher.config.compose.overrides import is_setting
 from launcher.config.messages import hint, show, to_override_text
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
@@ -66,11 +67,6 @@ def _parse_range(parser: OverridesParser, key: str, value: object) -> Override:
     if not override.is_sweep_override():
         raise ConfigError(f"hpo.space: {key}={show(value)} is one value; e.g. {key}: choice(1,2).")
     return override
-
-
-def is_setting(override: str) -> bool:
-    """Return whether an override sets a key of `hpo`."""
-    return bare(override.partition("=")[0]).partition(".")[0].partition("@")[0] == "hpo"
 
 
 def bare(key: str) -> str:

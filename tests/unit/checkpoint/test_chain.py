@@ -190,14 +190,14 @@ KILLS = {
 
 
 def append(run, store, step):
-    chain.append(run.chain_path, store.path(step), lambda: None)
+    chain.append(run.chain_path, store.path(step), lambda: None, {})
 
 
 def copied(run, store, step):
     source = run.path / "source.jsonl"
     if not source.exists():
         for saved in (5, 10, 15):
-            chain.append(source, store.path(saved), lambda: None)
+            chain.append(source, store.path(saved), lambda: None, {})
     chain.copy_lines(source, run.chain_path, step)
 
 

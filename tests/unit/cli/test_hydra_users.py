@@ -247,7 +247,8 @@ def test_a_sweeper_of_another_package_gets_the_values_of_its_jobs(project, launc
     jobs = said(project, "-m", *words)
     assert [job["seed"] for job in jobs] == [8, 4]
     assert {job["model"]["width"] for job in jobs} == {5}
-    assert said(project, "-m", *words, "model.widht=5", code=2) == []
+    for wrong in ("model.widht=5", "hpo.n_trials=5"):
+        assert said(project, "-m", *words, wrong, code=2) == []
 
 
 def test_a_mistake_is_reported_before_another_launcher_starts_a_job(project, capsys):

@@ -122,6 +122,19 @@ BAD = {
     ],
     "-m model=glob(zz*)": ["model=glob(zz*): has no value, so there is nothing to run."],
     "-m hydra/sweeper=nope seed=interval(1,2)": ["hydra/sweeper=nope: no option nope"],
+    "hpo.n_trials=5 hpo=basic optimizer.lrr=1": [
+        "hpo.n_trials=5: is a setting of a search, which needs -m hydra/sweeper=optuna; add that,",
+        "hpo=basic: is a setting of a search",
+        "optimizer.lrr=1: no key",
+    ],
+    "hydra/sweeper=optuna +hpo.sampler_options.x=1 hpo.space.optimizer.lr=interval(1e-3,0.1)": [
+        "hydra/sweeper=optuna: has no effect without -m; add that, or leave it out.",
+        "+hpo.sampler_options.x=1: is a setting of a search",
+        "hpo.space.optimizer.lr=interval(1e-3,0.1): is a setting of a search",
+    ],
+    "hydra/launcher=basic seed=3": ["hydra/launcher=basic: has no effect without -m;"],
+    "-m hpo.n_trials=5 seed=1,x": ["hpo.n_trials=5: is a setting of a search", "seed='x': should"],
+    "-m hydra/sweeper=nope hpo.n_trials=5": ["hydra/sweeper=nope: no option nope"],
     "-m --run": ["--run and --multirun exclude each other"],
     "-m --cfg job seed=1,2": ["--multirun and --cfg exclude each other"],
     "-m hydra.sweep.dir=x hydra.sweep.subdir=x hydra/sweeper=basic hydra/launcher=basic seed=1,2": [
@@ -295,6 +308,24 @@ def test_a_file_may_make_a_sweep(folder, jobs, words, expected):
 def test_the_mode_of_the_command_line(folder, jobs, words, expected):
     main([*RUN, "trainer.max_steps=7", *words])
     assert jobs == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [([], [(0, 7)]), (["-m", "seed=3,4"], [(3, 7), (4, 7)])]
+)
+def test_a_preset_of_a_search_is_also_one_of_a_run_and_of_a_sweep(folder, jobs, words, expected):
+    (folder / "conf" / "experiment").mkdir(parents=True)
+    (folder / "conf" / "experiment" / "searched.yaml").write_text(
+        "# @package _global_\ndefaults: [override /hpo: basic]\nhpo: {n_trials: 3}\n"
+    )
+    main([*RUN, "experiment=searched", "trainer.max_steps=7", *words])
+    assert jobs == expected
+
+
+def test_settings_of_a_search_are_printed(folder, capsys):
+    words = ["hydra/sweeper=optuna", "hpo.n_trials=5", "--cfg", "job", "--resolve"]
+    assert exit_code(*words, "-p", "hpo.n_trials") == 0
+    assert capsys.readouterr().out == "5\n"
 
 
 @pytest.mark.parametrize("writable", [True, False])

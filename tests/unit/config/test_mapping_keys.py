@@ -109,7 +109,6 @@ def test_their_type_is_checked(project):
         (["+optimizer={0.5: 2}"], "optimizer.0.5=2: adamw takes no 0.5."),
         (["+strategy={true: 2}"], "strategy.True=2: NoStrategy takes no True."),
         (["+trainer={1: 2}"], "trainer.1=2: trainer takes no 1."),
-        (["+hpo={1: 2}"], "hpo.1=2: hpo takes no 1."),
         (["+run={1: 2}"], "run.1=2: run takes no 1."),
         (["+data={1: 2}"], "data.1=2: DigitsData takes no 1."),
         (["+hooks={1: 2}"], "hooks.1=2: should be a part with a _target_, or null."),

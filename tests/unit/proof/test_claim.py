@@ -2,6 +2,7 @@
 tests/end_to_end/test_claim.py makes and checks some."""
 
 import json
+import shutil
 from collections import Counter
 from itertools import pairwise
 
@@ -10,13 +11,23 @@ import pytest
 from launcher.errors import ConfigError
 from launcher.process.device import cpu_kernels
 from launcher.proof.check_claim import ranks_for
-from launcher.proof.claim import check_paths, fit, unstored_of, why_not_code, why_not_data
-from launcher.proof.claim_file import PREDICATE, STATEMENT, Claim, data_of
+from launcher.proof.claim import (
+    check_paths,
+    fit,
+    sweeps_of,
+    unstored_of,
+    why_not_code,
+    why_not_data,
+)
+from launcher.proof.claim_file import PREDICATE, STATEMENT, Claim, data_of, describe_sweep
 from launcher.proof.claim_levels import other_machine
 from launcher.proof.segment import choose
 from launcher.rundir.provenance import machine_state
 from launcher.rundir.provenance import versions as current_versions
 from launcher.rundir.run_on_disk import RunOnDisk
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.trials import Goal, Trial
+from support.run_maker import run_maker
 
 
 def statement(**changes):
@@ -72,6 +83,10 @@ def read(tmp_path, content):
         statement(machine={}),
         statement(metric={"name": "val/loss", "value": "0x1p0", "split": "../job"}),
         statement(metric={"name": "val/loss", "value": "half"}),
+        statement(sweeps={"name": "lr", "runs": 3}),
+        statement(sweeps=["lr"]),
+        statement(sweeps=[{"name": "lr", "runs": "many"}]),
+        statement(sweeps=[{"name": "lr", "runs": 3, "place": 1}]),
     ],
     ids=repr,
 )
@@ -108,6 +123,46 @@ def test_changes_that_nobody_has_stored_are_counted():
     assert unstored_of({}) is None and unstored_of({"unstored": None}) is None
     found = unstored_of({"unstored": {"lost": ["x" * 200] * 9}})
     assert found == {"count": 9, "first": ["x" * 80] * 4}
+
+
+TRIAL = Trial(Goal("val/loss", "minimize"), 0, {"optimizer.lr": 0.1}).as_data("gpt-study")
+
+
+@pytest.mark.parametrize(
+    ("id", "expected"),
+    [
+        ("alone", []),
+        ("low", [{"name": "lr", "runs": 4, "place": 1, "metric": "val/loss"}]),
+        ("high", [{"name": "lr", "runs": 4, "place": 3, "metric": "val/loss"}]),
+        ("failed", [{"name": "lr", "runs": 4}]),
+        (
+            "trial",
+            [
+                {"name": "gpt-study", "runs": 1, "place": 1, "metric": "val/loss"},
+                {"name": "lr", "runs": 4, "place": 2, "metric": "val/loss"},
+            ],
+        ),
+    ],
+)
+def test_a_run_is_one_of_the_runs_of_its_sweeps_and_searches(tmp_path, id, expected):
+    make = run_maker(tmp_path)
+    values = {"alone": 0.1, "low": 0.25, "trial": 0.5, "high": 0.75, "failed": None}
+    for name, value in values.items():
+        best = {"metric": "val/loss", "value": value, "step": 10} if value else None
+        config = {"run": {"sweep": None if name == "alone" else "lr"}}
+        folder = make("mlp" if name == "low" else "gpt", name, config=config, best=best)
+        if name == "trial":
+            record = json.loads(folder.record_path.read_text())
+            folder.record_path.write_text(json.dumps(record | {"trials": [TRIAL]}))
+            shutil.copytree(folder.path, tmp_path / "gpt" / "copy")
+    (path,) = tmp_path.glob(f"*/{id}")
+    found = sweeps_of(StoredRun.read(path))
+    assert found == expected
+    texts = [describe_sweep(sweep) for sweep in found]
+    if id == "low":
+        assert texts == ["it is one of 4 runs of lr, number 1 by the best val/loss"]
+    if id == "failed":
+        assert texts == ["it is one of 4 runs of lr"]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from launcher.config.compose.grid import GRID, bare_key, check_swept, expand, li
 from launcher.config.compose.overrides import (
     apply_value,
     is_group,
+    is_setting,
     normalize,
     parse,
     record_overrides,
@@ -202,6 +203,7 @@ class Command:
         self.composer, self.runs = Composer(config_name), RunIndex()
         self.issues: list[str] = []
         """Messages about overrides that cannot be read."""
+        self._typed = overrides
         words = [normalize(override) for override in overrides]
         everything = read_overrides(words, True, [])
         self.is_sweep = (mode or self._mode(everything)) == RunMode.MULTIRUN
@@ -228,6 +230,20 @@ class Command:
         """The overrides but for Hydra's own."""
         return [str(each.input_line) for each in self.overrides if not each.is_hydra_override()]
 
+    def report_unused(self) -> None:
+        """Add a message for each typed override without effect in a command that does not search.
+
+        They are the settings of a search, and without `-m` what runs a sweep.
+        """
+        for override in self._typed:
+            if is_setting(override):
+                needed = "is a setting of a search, which needs -m hydra/sweeper=optuna"
+            elif not self.is_sweep and override.startswith(("hydra/launcher=", "hydra/sweeper=")):
+                needed = "has no effect without -m"
+            else:
+                continue
+            self.issues.append(f"{override}: {needed}; add that, or leave it out.")
+
     # ------------------------------------------------------------------------------------- one run
     def config(self) -> DictConfig:
         """Compose the run, unchecked."""
@@ -241,6 +257,7 @@ class Command:
 
     def run(self) -> RunConfig:
         """Compose and check the run."""
+        self.report_unused()
         return self.check(self.config())
 
     def explicit(self) -> list[str]:

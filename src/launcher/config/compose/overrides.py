@@ -98,6 +98,11 @@ def typed_keys(words: Iterable[str]) -> list[str]:
     ]
 
 
+def is_setting(override: str) -> bool:
+    """Return whether an override sets a key of `hpo`, or chooses its options."""
+    return re.match(r"[+~]*hpo\b", override) is not None
+
+
 def typed_searchpath(words: Iterable[str]) -> list[object] | None:
     """Return the folders of `hydra.searchpath`, or None if no override sets that."""
     texts = [word for word in words if word.startswith("hydra.searchpath=")]

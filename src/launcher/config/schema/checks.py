@@ -22,6 +22,7 @@ from launcher.config.schema.declared import (
     parts,
     provided_by,
     providing,
+    setting,
 )
 from launcher.config.schema.deepspeed_file import deepspeed_issues
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
@@ -30,12 +31,14 @@ from launcher.config.schema.matters_from import is_ours
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import RankRange
 from launcher.config.schema.own_optimizers import ALLOWED, own_optimizer_issues
+from launcher.config.schema.signature import signature_of
 from launcher.config.settings import TrainerSettings
 from launcher.config.tree import Node, as_list, get, items
 from launcher.process.files import expand
 from launcher.process.plural import plural
 from launcher.process.users import ask_owner, other_owner
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps, weights_source
+from launcher.types import PositiveInt
 
 Rules = dict[Callable[..., Iterator[ConfigIssue]], tuple[str, ...]]
 CHECKPOINTING = "checkpointing"
@@ -44,6 +47,8 @@ NAME = re.compile(r"\w[\w.+=@-]*")
 MAX_NAME_BYTES = 128
 NEW_DATA = "predict"
 """The key of `data` with the data of job=predict."""
+STEP_PAIRS = list[list[PositiveInt]] | None
+"""The type of `data.skip`, see `launcher.data.base.LoaderSettings`."""
 PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
 PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
 
@@ -318,6 +323,20 @@ def no_weights(source: Path) -> str | None:
     )
 
 
+def _check_skip(data: Any) -> Iterator[ConfigIssue]:
+    """Check that no data source has a key `skip` with a meaning of its own."""
+    for path, node in {"data": data, **parts("data.sources", get(data, "sources"))}.items():
+        spec = signature_of(get(node, "_target_"))
+        # A dataset has no batch size, and any keys of its own.
+        if not {"skip", "batch_size"} <= {*spec.names} or spec["skip"].annotation == STEP_PAIRS:
+            continue
+        text = (
+            f"{spec.name} has a key of its own with the name of Launcher's key for steps to pass"
+            " over; rename it, or declare it as list[list[PositiveInt]] | None."
+        )
+        yield ConfigIssue(f"{path}.skip", show(setting(node, "skip")), text)
+
+
 def _check_folders(job: Any, data: Any, outputs: object) -> Iterator[ConfigIssue]:
     """Check that a folder that is written to exists, or can be created."""
     folders = {"paths.outputs": outputs}
@@ -401,6 +420,7 @@ RULES: Rules = {
         "run.fork_from",
         "run.fork_without",
     ),
+    _check_skip: ("data",),
     _check_folders: ("job", "data", "paths.outputs"),
     _check_signals: ("hooks",),
     deepspeed_issues: ("strategy", "trainer.sync_every_micro_batch"),

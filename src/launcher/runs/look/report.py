@@ -39,7 +39,7 @@ from launcher.runs.look.phase_times import (
 )
 from launcher.runs.look.run_groups import OVER_HELP, group_runs
 from launcher.runs.look.series import LOSS, unknown_metric
-from launcher.runs.look.show import fork_source, lost_by_a_resume, shares
+from launcher.runs.look.show import fork_source, lost_by_a_resume, newest_digest, shares
 from launcher.runs.objective import curve_of as trained_curve
 from launcher.runs.slurm_jobs import ask_queue
 from launcher.runs.stored_run import StoredRun, StoredRuns
@@ -246,6 +246,7 @@ def describe_run(
         "command": shlex.join(["python", "-m", "launcher", *run.overrides]),
         "commit": commit(run),
         "unstored": lost_by_a_resume(run.record),
+        "digest": newest_digest(run) or f"python -m launcher.runs checkpoints --digest {run.label}",
         "note": run.written.text,
         "labels": list(run.written.labels),
         "state": run.state,

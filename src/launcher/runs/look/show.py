@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from launcher.checkpoint.chain import BrokenChain, read_chain
 from launcher.config.identity.course import describe_courses
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
@@ -112,6 +113,7 @@ def facts(run: StoredRun) -> dict[str, str]:
         "last start": describe_starts(run.attempts[-1:]),
         "strategy": ", ".join(filter(None, (record.get("strategy") or "-", ranks))),
         "commit": commit(run),
+        "digest": newest_digest(run),
         "versions": ", ".join(
             f"{name} {version}" for name, version in (record.get("versions") or {}).items()
         ),
@@ -138,6 +140,23 @@ def lost_by_a_resume(record: RecordData) -> str:
     """Return what changes while the run trains and is not stored, or "" if nothing was found."""
     unstored = record.get("unstored")
     return ", ".join(unstored["lost"]) if unstored else ""
+
+
+def newest_digest(run: StoredRun) -> str:
+    """Return the digest of the numbers of its newest checkpoint, or "" if none is stored.
+
+    `chain.jsonl` and a claim have the same one. It is equal exactly if weights, optimizer, counters
+    and position of the data are.
+    """
+    try:
+        links = read_chain(run.folder.chain_path)
+    except FileNotFoundError:
+        return ""
+    except BrokenChain as error:
+        return str(error)
+    except OSError as error:
+        return f"{run.folder.chain_path.name} cannot be read ({error.strerror})"
+    return f"{links[-1].numbers} at step {links[-1].step}" if links else ""
 
 
 def attempt_cells(attempt: AttemptData, run: StoredRun) -> dict[str, object]:

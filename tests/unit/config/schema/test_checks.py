@@ -1,6 +1,7 @@
 """Rules that join several keys, on configurations as they are resolved."""
 
 import signal
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from launcher.config.schema.checks import (
     warmup_issue,
 )
 from launcher.config.schema.validate import crosschecks
+from launcher.data.base import DataSource
 from launcher.errors import ConfigError
+from launcher.types import PositiveInt
 from support.composition import composed, run_of, sentences, validate
 
 STARTS = ("run.init_from", "run.fork_from")
@@ -44,6 +47,62 @@ def test_keys_that_exclude_each_other_are_one_issue(overrides, issue):
     found = issues(*words)
     assert len(found) == (issue is not None)
     assert issue is None or issue in found[0]
+
+
+@dataclass(kw_only=True, eq=False)
+class Rows(DataSource):
+    skip: int = 10
+
+
+@dataclass(kw_only=True, eq=False)
+class Ranges(DataSource):
+    skip: list[list[int]] | None = None
+
+
+class Given(DataSource):
+    def __init__(self, batch_size, skip=3):
+        super().__init__(batch_size=batch_size)
+        self.skip = skip
+
+
+class Passed(DataSource):
+    def __init__(self, batch_size: int, skip: list[list[PositiveInt]] | None = None):
+        super().__init__(batch_size=batch_size, skip=skip)
+
+
+@dataclass(kw_only=True, eq=False)
+class More(DataSource):
+    size: int = 10
+
+
+class Dataset:
+    def __init__(self, skip: int = 3):
+        self.skip = skip
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "value"),
+    [
+        ("Rows", {}, "10"),
+        ("Rows", {"skip": 4}, "4"),
+        ("Ranges", {"skip": [[1, 2]]}, "[[1,2]]"),
+        ("Given", {}, "3"),
+        ("Passed", {"skip": [[1, 2]]}, None),
+        ("More", {"skip": [[1, 2]]}, None),
+        ("Dataset", {}, None),
+    ],
+)
+@pytest.mark.parametrize("is_part", [False, True])
+def test_a_source_has_no_other_key_with_the_name_of_the_steps_to_skip(name, keys, value, is_part):
+    words = ["model=mlp", "data=digits"]
+    node = {"_target_": f"{__name__}.{name}", "batch_size": 8, **keys}
+    path = "data.sources.web" if is_part else "data"
+    found = issues(*words, data={"sources": {"web": node}} if is_part else node)
+    if value is None:
+        assert found == []
+    else:
+        (message,) = found
+        assert message.startswith(f"{path}.skip={value}: {name} has a key of its own")
 
 
 def test_a_job_without_an_optimizer_has_no_rules_about_training():

@@ -1,8 +1,12 @@
 import json
 import os
 
+import pytest
+
+from launcher.checkpoint.chain import Link
 from launcher.runs.find_runs import find_run
-from launcher.runs.look.show import tables
+from launcher.runs.look.report import describe_run
+from launcher.runs.look.show import facts, tables
 
 CHOICES = {"model": "gpt", "hooks": ["default", "early_stopping"], "experiment": None}
 
@@ -55,6 +59,39 @@ def test_a_run_whose_process_died_unseen(runs, make_run, outputs):
     assert "0 to 3" in output and output.count("stale") == 2 and "pid" in output
     narrow = [*tables(find_run("gpt", outputs), 40)][1]
     assert "outcome" in narrow.headings and "pid" not in narrow.headings
+
+
+FIRST = Link(4, "gpt/aaaa0001", "f" * 64, "0" * 64, "")
+SECOND = Link(8, "gpt/aaaa0001", "e" * 64, "0" * 64, FIRST.digest)
+
+
+@pytest.mark.parametrize(
+    ("chain", "shown"),
+    [
+        (None, ""),
+        (b"", ""),
+        (FIRST.line, f"{'f' * 64} at step 4"),
+        (FIRST.line + SECOND.line, f"{'e' * 64} at step 8"),
+        (SECOND.line + FIRST.line, "chain.jsonl: line 2 does not follow from the one before"),
+        (FIRST.line[:-9], "chain.jsonl: line 1 does not follow from the one before"),
+    ],
+)
+def test_the_digest_of_the_newest_checkpoint_is_read_from_the_chain(
+    make_run, outputs, chain, shown
+):
+    folder = make_run("gpt", "aaaa0001")
+    if chain is not None:
+        folder.chain_path.write_bytes(chain)
+    run = find_run("gpt", outputs)
+    assert facts(run)["digest"] == shown
+    command = "python -m launcher.runs checkpoints --digest gpt/aaaa0001"
+    assert describe_run(run, {}, {}, 1)["digest"] == (shown or command)
+
+
+def test_a_chain_that_cannot_be_read_is_said_so(make_run, outputs):
+    make_run("gpt", "aaaa0001").chain_path.mkdir()
+    shown = facts(find_run("gpt", outputs))["digest"]
+    assert shown == "chain.jsonl cannot be read (it is a folder)"
 
 
 def test_notes_and_labels_are_written_and_filtered_by(runs, make_run):
