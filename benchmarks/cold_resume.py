@@ -83,7 +83,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         overrides = [*SETTINGS, f"paths.outputs={folder}"]
         pause = [sys.executable, "-m", "launcher", *overrides, f"trainer.pause_at={SAVED_AT}"]
-        subprocess.run(pause, cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(pause, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         (file,) = Path(folder).glob(f"*/*/checkpoints/step-{SAVED_AT:08d}/shard-*")
         figures: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for repeat in range(arguments.repeats):
