@@ -18,6 +18,8 @@ from launcher.rundir.folder import RunFolder, step_name
 
 MIN_BYTES = 32 << 20
 """Bytes that are read faster than they are worth a thread."""
+LAST_READ = 10.0
+"""Seconds that the last read may take."""
 _cached: dict[Path, int] = {}
 """Bytes of each file that this process has read, where a second context continues."""
 
@@ -35,7 +37,8 @@ def read_ahead(folder: RunFolder) -> Iterator[None]:
         yield
     finally:
         is_over.set()
-        thread.join()
+        # A disk that hangs is met again by the restore, which a forced exit can end.
+        thread.join(LAST_READ)
 
 
 def _read(folder: RunFolder, is_over: threading.Event) -> None:
