@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 SCRIPTS = (
     "checkpoint",
+    "cold_resume",
     "goodput",
     "gpu",
     "guard_cases",

@@ -10,6 +10,7 @@ save included; `commit` is the save alone.
 """
 
 import argparse
+import importlib
 import json
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 
 from launcher import BaseHook, BaseTrainer, CheckpointingHook
+from launcher.dispatch.node_process import IMPORTS
 from launcher.process import ranks, signals
 
 LAST_STEP = 1000
@@ -128,6 +130,9 @@ def main() -> None:
     )
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 8, 32, 64])
     arguments = parser.parse_args()
+    # The ranks of a machine are forked from a process that has imported these.
+    for name in IMPORTS:
+        importlib.import_module(name)
     print("ranks     meet      agree       stop     commit")
     for count in arguments.ranks:
         met, agreed, stopped, committed = measure(count)

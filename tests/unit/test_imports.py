@@ -134,6 +134,19 @@ def test_modules_of_fast_commands_import_no_torch():
     assert done.stdout == "False\n"
 
 
+def test_modules_of_training_import_no_compiler():
+    """It takes longer than all modules of Launcher, and few runs compile."""
+    rooms = ("launcher.data", "launcher.hooks", "launcher.models", "launcher.optim")
+    names = [dotted(path) for path in modules()]
+    chosen = [name for name in names if any(is_within(name, room) for room in rooms)]
+    code = f"import sys, launcher.train.attempt, {', '.join(chosen)}"
+    report = "print('torch._inductor' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; {report}"], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "False\n"
+
+
 def is_within(name: str, package: str) -> bool:
     return f"{name}.".startswith(f"{package}.")
 

@@ -3,10 +3,11 @@
 import importlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import takewhile
 from pathlib import Path
 
+from launcher.checkpoint.read_ahead import read_ahead
 from launcher.config.construct import construct, instantiate
 from launcher.config.run_config import RunConfig
 from launcher.config.tree import flat
@@ -66,7 +67,8 @@ def execute_job(config: RunConfig) -> object:
     """Run the job of a configuration in this process, and return its value."""
     deadline.progress(IMPORTS)
     # Modules from here on import torch.
-    importlib.import_module("launcher.train.build")
+    with read_ahead(config.folder) if config.trains else nullcontext():
+        importlib.import_module("launcher.train.build")
     from launcher.process import ranks
 
     forced_exit.arm(config.plain["dispatch"])

@@ -5,6 +5,8 @@ gradients are computed chunk by chunk in the forward pass, and the backward pass
 (Hsu et al. 2024, arXiv:2410.10989, section 3.2).
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -121,7 +123,7 @@ def _loss_and_gradients(
     It is an operator, into which a compiler does not look: in a graph of all chunks, inductor may
     compute the logits of each before it uses the first. So only a chunk's own work is compiled.
     """
-    compute, size = _compiled_chunk if compiled else _chunk, min(size, len(x))
+    compute, size = _compiled_chunk() if compiled else _chunk, min(size, len(x))
     matrix, gradient = weight.to(dtype), torch.empty_like(x)
     of_weight = torch.zeros_like(weight, dtype=torch.promote_types(dtype, torch.float32))
     losses = []
@@ -161,4 +163,7 @@ def _chunk(rows: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor
     return loss, slope.masked_fill_((target == IGNORED)[:, None], 0.0).to(rows.dtype)
 
 
-_compiled_chunk = torch.compile(_chunk, dynamic=False)
+@cache
+def _compiled_chunk() -> Callable[..., tuple[Tensor, Tensor]]:
+    # Torch imports its compiler here, which takes over a second.
+    return torch.compile(_chunk, dynamic=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 from omegaconf import OmegaConf
 
+from launcher.checkpoint.read_ahead import read_ahead
 from launcher.config.run_config import RunConfig
 from launcher.hooks.run_record import RecordHook
 from launcher.process import signals
@@ -48,7 +49,8 @@ def train_run(config: RunConfig) -> dict[str, object] | None:
             config = with_micro_batch_size(config, folder)
             log.config = config
             recorder = RecordHook(log.begin, log.changes_since)
-            trainer = build_trainer(config, folder, [recorder])
+            with read_ahead(folder):
+                trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
             machine = _machine_of(trainer)
             trainer.context.texts[MACHINE] = OmegaConf.to_yaml(machine)
