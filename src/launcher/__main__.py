@@ -5,7 +5,7 @@ Signal handlers are installed before anything slow is imported.
 
 import sys
 
-from launcher.process import import_path
+from launcher.process import import_path, times
 
 if __name__ == "__main__":
     import_path.leave_out_run_folder()
@@ -21,6 +21,7 @@ from launcher.rundir.logs import ending_with_reader, prepare_output
 def main() -> None:
     """Run the command line in `sys.argv`."""
     signals.install()
+    times.note_first_line(times.IMPORTED)
     prepare_output()
     collector.pause()
     words = sys.argv[1:]

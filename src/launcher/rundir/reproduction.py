@@ -139,7 +139,7 @@ def _wait(pid: int) -> None:
                 logger.warning("%s are not complete; process %d still writes them.", FILES, pid)
                 return
             time.sleep(PAUSE)
-    # It was waited for before, perhaps by the user's own code.
+    # The user's own code may have waited for it before.
     except ChildProcessError:
         return
     if code := os.waitstatus_to_exitcode(ended[1]):

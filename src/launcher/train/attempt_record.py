@@ -93,7 +93,8 @@ class AttemptLog:
             machine: from `provenance.describe_machine`.
         """
         number = on_main(self._acquire)
-        self.trainer, self.code, self.machine = trainer, code, machine
+        self.trainer = trainer
+        self.code, self.machine = code, machine
         trainer.context.attempt = broadcast(number)
         if self.lock is not None:
             trainer.context.check_lock = self.lock.check
