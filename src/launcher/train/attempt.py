@@ -48,8 +48,8 @@ def train_run(config: RunConfig) -> dict[str, object] | None:
             log.config = config
             recorder = RecordHook(log.begin, log.changes_since)
             trainer = build_trainer(config, folder, [recorder])
-            # The run's own code is imported now.
-            code = code_state()
+            # The run's own code is imported now. Git of many ranks would burden a file server.
+            code = on_main(code_state)
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
             machine = _machine_of(trainer)
             trainer.context.texts[MACHINE] = OmegaConf.to_yaml(machine)
