@@ -52,7 +52,7 @@ SECRET_NAME = re.compile(
 )
 
 
-WAIT = 30.0
+WAIT = 60.0
 """Seconds for which a run that has ended waits for the files."""
 PAUSE = 0.02
 ROOT = "# imported from: "
