@@ -5,7 +5,7 @@ Signal handlers are installed before anything slow is imported.
 
 import sys
 
-from launcher.process import import_path, times
+from launcher.process import import_path
 
 if __name__ == "__main__":
     import_path.leave_out_run_folder()
@@ -14,7 +14,7 @@ import signal
 from importlib import import_module
 
 from launcher.errors import ConfigError
-from launcher.process import collector, signals, user_exits
+from launcher.process import collector, signals, times, user_exits
 from launcher.rundir.logs import ending_with_reader, prepare_output
 
 
