@@ -21,7 +21,7 @@ from launcher.rundir.logs import ending_with_reader, prepare_output
 def main() -> None:
     """Run the command line in `sys.argv`."""
     signals.install()
-    times.note_first_line(times.IMPORTED)
+    times.note_first_line(import_path.FIRST_LINE)
     prepare_output()
     collector.pause()
     words = sys.argv[1:]

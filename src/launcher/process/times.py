@@ -9,8 +9,6 @@ from typing import Any
 
 from launcher.process.process_id import process_start
 
-IMPORTED = time.time()
-"""When this module was imported, which is one of the first of a command."""
 _first = True
 _first_line: float | None = None
 """When the first line of a command was reached, until the first attempt has asked."""
