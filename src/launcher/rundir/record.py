@@ -18,7 +18,7 @@ from launcher.process.files import find_unused_name, patiently, replace_file
 from launcher.process.users import this_user
 from launcher.rundir import metrics_summary
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.provenance import code_that_trains, own_state, slurm_job_id, versions
+from launcher.rundir.provenance import code_that_trains, slurm_job_id, versions
 from launcher.rundir.record_format import (
     ATTEMPT_KEYS,
     FORMAT_VERSION,
@@ -142,8 +142,7 @@ class RunRecord:
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
         else is on it. `command` is from `launcher.config.identity.record_entry`, `data_files` from
         `launcher.rundir.data_files`. `settings` and `trained` decide the numbers of its steps (see
-        `launcher.rundir.training_history`). `code` is from `provenance.code_state`; without it, git
-        is asked.
+        `launcher.rundir.training_history`). `code` is from `provenance.code_state`.
         """
         self._began_at, self._began = self.clock(), self.timer()
         self._close_killed()
@@ -157,8 +156,7 @@ class RunRecord:
         self._add_attempt(self._began_at, **added)
         begun: RecordData = {"state": "running", "step": start_step, "max_steps": max_steps}
         begun |= {"world_size": world_size, "strategy": strategy, "data_files": data_files}
-        git = code_that_trains(own_state() if code is None else code["git"])
-        begun |= {"git": git, "versions": versions(), "logged": None}
+        begun |= {"git": code_that_trains(code), "versions": versions(), "logged": None}
         self.data.update(begun)
         self._note_command(command)
         self._write()

@@ -80,10 +80,7 @@ def keep(folder: Path, outputs: Path, is_new: bool) -> Callable[[], None] | None
     """
     if not is_new and (folder / ENVIRONMENT).exists():
         return None
-    # The files of an earlier attempt are of other code.
-    with suppress(OSError):
-        for old in (folder / ENVIRONMENT, folder / CODE, *folder.glob(OTHERS)):
-            old.unlink(missing_ok=True)
+    _remove_old(folder)
     work = partial(_write, folder.absolute(), outputs.absolute(), imported_files())
     # A thread may hold the lock of this while it is set for the first time.
     tempfile.gettempdir()
@@ -92,11 +89,22 @@ def keep(folder: Path, outputs: Path, is_new: bool) -> Callable[[], None] | None
         if pid == 0:
             _end_after(work)
     if pid is None:
-        work()
+        try:
+            work()
+        # A run does not fail for these files.
+        except Exception as error:
+            logger.warning("%s are not complete: %s", FILES, error)
         return None
     wait = partial(_wait, pid)
     atexit.register(wait)
     return wait
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove the files of an earlier attempt, which are of other code."""
+    with suppress(OSError):
+        for old in (folder / ENVIRONMENT, folder / CODE, *folder.glob(OTHERS)):
+            old.unlink(missing_ok=True)
 
 
 def _fork() -> int | None:

@@ -52,8 +52,8 @@ def on_disk(folder):
 
 def test_git_is_not_asked_again_for_the_state_of_the_code(folder, clock, monkeypatch):
     asked = []
-    monkeypatch.setattr("launcher.rundir.record.own_state", lambda: asked.append("git"))
-    monkeypatch.setattr("launcher.rundir.record.code_that_trains", lambda state: state)
+    monkeypatch.setattr("launcher.rundir.provenance.own_state", lambda: asked.append("git"))
+    monkeypatch.setattr("launcher.rundir.provenance.other_repositories", lambda files: [])
     state = {"commit": "a1b2", "dirty": True}
     start = {"start_step": 0, "max_steps": 9, "world_size": 1, "strategy": "none"}
     open_record(folder, clock).begin_attempt(**start, code={"git": state, "versions": {}})

@@ -144,10 +144,13 @@ def test_files_of_the_first_start_are_kept(folder, tmp_path):
     assert text == (folder / ENVIRONMENT).read_text() and not (folder / CODE).read_bytes()
 
 
-def test_without_a_child_training_waits_for_the_files(folder, tmp_path, monkeypatch):
+def test_without_a_child_training_waits_for_the_files(folder, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(reproduction, "_fork", lambda: None)
     assert keep(folder, tmp_path, is_new=True) is None
     assert (folder / ENVIRONMENT).read_text() == environment()
+    monkeypatch.setattr(reproduction, "_write", lambda *arguments: _fail())
+    assert keep(folder, tmp_path, is_new=True) is None
+    assert "code.diff and environment.txt are not complete: a distribution without" in caplog.text
 
 
 def _fail():
