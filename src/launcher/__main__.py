@@ -14,13 +14,14 @@ import signal
 from importlib import import_module
 
 from launcher.errors import ConfigError
-from launcher.process import collector, signals, user_exits
+from launcher.process import collector, signals, times, user_exits
 from launcher.rundir.logs import ending_with_reader, prepare_output
 
 
 def main() -> None:
     """Run the command line in `sys.argv`."""
     signals.install()
+    times.note_first_line(import_path.FIRST_LINE)
     prepare_output()
     collector.pause()
     words = sys.argv[1:]

@@ -351,7 +351,9 @@ def test_kill_9_loses_an_interval_at_most(tmp_path, whole, step, moment):
     if step == 44:
         assert (first["outcome"], second["outcome"]) == ("killed", "completed")
         parts = {"imports", "build", "checkpoint", "first_step"}
-        assert {"starting", "evaluating", "saving"} | parts == {*second["seconds"]}
+        # A forked process finds Python started.
+        noted = {*second["seconds"]} - {"python"}
+        assert {"starting", "evaluating", "saving"} | parts == noted
         assert sum(second["seconds"][part] for part in parts) > 0
     assert final_state(tmp_path) == final_state(whole)
     assert metrics(tmp_path) == metrics(whole)

@@ -88,7 +88,7 @@ def seconds_left() -> float:
 
 
 def work() -> None:
-    log = AttemptLog(config, folder, {}, on_begin=lambda: None)
+    log = AttemptLog(config, folder, on_begin=lambda: None)
     log.record = RunRecord(folder, check_lock=reach_record)
     strategy, cpu = SimpleNamespace(name="none", plan=StepPlan()), torch.device("cpu")
     context = SimpleNamespace(settings=None)

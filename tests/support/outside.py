@@ -7,4 +7,4 @@ import pytest
 def outside_of_the_repository(tmp_path, monkeypatch):
     """Each attempt records git's state, and there is none here: git need not say so each time."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("launcher.rundir.record.code_that_trains", lambda: None)
+    monkeypatch.setattr("launcher.rundir.record.code_that_trains", lambda code: None)

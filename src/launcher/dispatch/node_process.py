@@ -38,8 +38,9 @@ from launcher.process.process_id import PARENT, RANK_VARIABLES
 logger = logging.getLogger(__name__)
 ROLE = "node"
 """Argument of `launcher.dispatch.child_job` that makes it this process."""
-IMPORTS = ("torch", "numpy", "launcher.train.attempt", "torch._dynamo")
-"""The last is imported by each optimizer of torch, and takes as long as torch itself."""
+IMPORTS = ("torch", "torch._dynamo", "numpy", "launcher.train.attempt")
+"""The second is imported by each optimizer of torch, and takes as long as torch itself. It looks at
+the files of all modules that are imported before it."""
 LIMIT = 120.0
 """Seconds that the imports may take after a signal."""
 READY = b"ready"

@@ -11,9 +11,10 @@ from launcher.checkpoint.manifest import Manifest
 from launcher.hooks.base import BaseHook
 from launcher.hooks.records import flatten
 from launcher.hooks.view import Records, TrainerView
+from launcher.process import times
 from launcher.rundir.data_files import describe_changed_files
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import FIRST_STEP, STARTING, BestData, ForkedFromData
+from launcher.rundir.record_format import FIRST_STEP, PYTHON, STARTING, BestData, ForkedFromData
 from launcher.rundir.run_on_disk import RunOnDisk
 
 Changes = Callable[[Path, Collection[str]], list[str]]
@@ -84,6 +85,9 @@ class RecordHook(BaseHook):
             waited = time.time() - self.launched - sum(seconds.values())
             ends = zip(STARTING, pairwise([self.launched, *self._moments]), strict=False)
             seconds |= {name: max(0.0, after - before) for name, (before, after) in ends}
+            if python := times.python_time():
+                seconds[PYTHON] = python
+                seconds["imports"] = max(0.0, seconds["imports"] - python)
             seconds["starting"] = max(0.0, waited)
             self._begin_of_steps = time.time() - _waited(seconds)
         elif FIRST_STEP not in seconds:

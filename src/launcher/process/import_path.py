@@ -5,9 +5,12 @@ The commands begin with this module, so it imports nothing that a file could hid
 
 import os
 import sys
+import time
 
 from launcher.errors import ConfigError
 
+FIRST_LINE = time.time()
+"""When a command began with this module, in seconds since the epoch."""
 RECORD = "run.json"
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from launcher.process.process_id import process_start
 
 _first = True
+_first_line: float | None = None
+"""When the first line of a command was reached, until the first attempt has asked."""
 _requested: float | None = None
 """When this process was requested, if another one has imported for it before it was forked."""
 
@@ -57,6 +59,25 @@ def note_request(moment: float) -> None:
     """Note when this forked process was requested, in seconds since the epoch."""
     global _requested
     _requested = moment
+
+
+def note_first_line(moment: float) -> None:
+    """Note when this command has reached its first line, in seconds since the epoch."""
+    global _first_line
+    _first_line = moment
+
+
+def python_time() -> float:
+    """Return the seconds in which Python itself started, before the first line of the command.
+
+    It is 0 for a later run in this process, and where no command was noted: a forked process finds
+    Python started.
+    """
+    global _first_line
+    if _first_line is None:
+        return 0.0
+    spent, _first_line = _first_line - (time.time() - _age()), None
+    return max(0.0, spent)
 
 
 def _age() -> float:

@@ -72,12 +72,15 @@ def git_state(folder: str | os.PathLike[str]) -> dict[str, object] | None:
     return None if commit in (None, "(initial)") else {"commit": commit, "dirty": dirty}
 
 
-def code_that_trains() -> dict[str, object] | None:
+def code_that_trains(code: Mapping[str, Any] | None) -> dict[str, object] | None:
     """Return the commit and the state of the code that this process has imported.
 
     Repositories of imported files, other than the current folder's, have theirs in `repositories`.
+
+    Args:
+        code: from `code_state`. None: git is asked for the state.
     """
-    state = own_state()
+    state: dict[str, object] | None = own_state() if code is None else code["git"]
     files = outside_snapshot(imported_files().values())
     others = {str(folder): git_state(folder) for folder in other_repositories(files)}
     if not others:

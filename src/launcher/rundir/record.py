@@ -135,13 +135,14 @@ class RunRecord:
         data_files: str | None = None,
         settings: Settings | None = None,
         trained: TrainedData | None = None,
+        code: Mapping[str, Any] | None = None,
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
         else is on it. `command` is from `launcher.config.identity.record_entry`, `data_files` from
         `launcher.rundir.data_files`. `settings` and `trained` decide the numbers of its steps (see
-        `launcher.rundir.training_history`).
+        `launcher.rundir.training_history`). `code` is from `provenance.code_state`.
         """
         self._began_at, self._began = self.clock(), self.timer()
         self._close_killed()
@@ -155,7 +156,7 @@ class RunRecord:
         self._add_attempt(self._began_at, **added)
         begun: RecordData = {"state": "running", "step": start_step, "max_steps": max_steps}
         begun |= {"world_size": world_size, "strategy": strategy, "data_files": data_files}
-        begun |= {"git": code_that_trains(), "versions": versions(), "logged": None}
+        begun |= {"git": code_that_trains(code), "versions": versions(), "logged": None}
         self.data.update(begun)
         self._note_command(command)
         self._write()

@@ -84,9 +84,11 @@ class TrainedData(TypedDict, total=False):
     """Digest of the weights of `run.init_from`, if it has loaded them."""
 
 
+PYTHON = "python"
+"""The start of Python itself, before the first line of the command."""
 STARTING = ("imports", "build", "checkpoint")
-"""Parts of an attempt's start: until modules are imported, the trainer is built, and its state is
-restored."""
+"""Parts of an attempt's start, without `PYTHON`: until modules are imported, the trainer is built,
+and its state is restored."""
 FIRST_STEP = "first_step"
 """The step that compiles, if any does."""
 
@@ -123,7 +125,7 @@ class AttemptData(TypedDict, total=False):
     """Samples of a forward pass on each rank, which the next attempt with `auto` keeps."""
     seconds: dict[str, float] | None
     """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
-    training waited; seconds of the parts of its start (`STARTING`) and of its first step."""
+    training waited; seconds of the parts of its start (`PYTHON`, `STARTING`), of its first step."""
     trained: TrainedData | None
 
 

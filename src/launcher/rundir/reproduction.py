@@ -1,20 +1,27 @@
 """Files by which a run can be reproduced: uncommitted changes, and all distributions."""
 
 import atexit
+import gc
 import json
+import logging
 import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import distributions
 from itertools import islice
 from pathlib import Path
+from typing import NoReturn
 
+from launcher.process import signals
+from launcher.process.child import describe_end
 from launcher.process.files import replace_file
 from launcher.process.git import diff_of, head_of, list_submodules, list_untracked, run_git
 from launcher.rundir.imported_sources import imported_files
@@ -22,7 +29,9 @@ from launcher.rundir.provenance import outside_snapshot, snapshot_file
 from launcher.rundir.repositories import other_repositories, top_of
 from launcher.rundir.secret_patterns import SECRET_TEXT
 
+logger = logging.getLogger("launcher")
 CODE, ENVIRONMENT = "code.diff", "environment.txt"
+FILES = f"{CODE} and {ENVIRONMENT}"
 OTHERS = "code-*.diff"
 """The files of other repositories of which code was imported."""
 SUFFIXES = (
@@ -43,18 +52,22 @@ SECRET_NAME = re.compile(
 )
 
 
+WAIT = 60.0
+"""Seconds for which a run that has ended waits for the files."""
+PAUSE = 0.02
 ROOT = "# imported from: "
 """A folder of the repository in which Python looks for modules."""
 SUBMODULE, REPOSITORY = "# submodule: ", "# repository: "
 
 
-def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] | None:
+def keep(folder: Path, outputs: Path, is_new: bool) -> Callable[[], None] | None:
     """Write `code.diff` and `environment.txt` in a process that training does not wait for.
 
     Each other repository of an imported file has a `code-<number>.diff`.
 
     A thread would not do: the data workers are forked at the same time, and a lock that the thread
-    holds (the lock of `tempfile` had this effect) would stay locked in a worker forever.
+    holds (the lock of `tempfile` had this effect) would stay locked in a worker forever. So the
+    process is forked before the first data worker. Where it cannot be, training waits.
 
     Args:
         folder: the run's folder.
@@ -62,27 +75,92 @@ def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] |
         is_new: the run starts at step 0, so files of an earlier attempt are replaced.
 
     Returns:
-        The process, which is waited for when this one exits, or None if the files exist.
+        A function that waits for the process, which is also called at exit, or None if there is
+        none.
     """
     if not is_new and (folder / ENVIRONMENT).exists():
         return None
-    command = [sys.executable, "-m", __name__, str(folder.absolute()), str(outputs.absolute())]
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=pipe, stdout=nothing, stderr=nothing)
-    assert process.stdin is not None
-    # The writer may have ended, and then nothing is written.
-    with suppress(OSError), process.stdin as words:
-        words.write(json.dumps(imported_files()).encode())
-    atexit.register(process.wait)
-    return process
+    _remove_old(folder)
+    work = partial(_write, folder.absolute(), outputs.absolute(), imported_files())
+    # A thread may hold the lock of this while it is set for the first time.
+    tempfile.gettempdir()
+    with signals.block():
+        pid = _fork()
+        if pid == 0:
+            _end_after(work)
+    if pid is None:
+        try:
+            work()
+        # A run does not fail for these files.
+        except Exception as error:
+            logger.warning("%s are not complete: %s", FILES, error)
+        return None
+    wait = partial(_wait, pid)
+    atexit.register(wait)
+    return wait
 
 
-def _write(folder: Path, outputs: Path) -> None:
-    files = json.load(sys.stdin)
+def _remove_old(folder: Path) -> None:
+    """Remove the files of an earlier attempt, which are of other code."""
+    with suppress(OSError):
+        for old in (folder / ENVIRONMENT, folder / CODE, *folder.glob(OTHERS)):
+            old.unlink(missing_ok=True)
+
+
+def _fork() -> int | None:
+    """Fork; return the child's process id, 0 in the child, or None where there is no child."""
+    # Libraries of macOS do not work in a forked process.
+    if sys.platform != "linux":
+        return None
+    try:
+        return os.fork()
+    # Too many processes run, or memory for a copy of this one is missing.
+    except OSError:
+        return None
+
+
+def _end_after(work: Callable[[], None]) -> NoReturn:
+    """Work in a forked process, and end it without the functions that its parent calls at exit."""
+    code = 1
+    try:
+        # Objects of the parent are never collected here: they may be tensors of a GPU.
+        gc.disable()
+        # A signal to the group must not leave the files incomplete.
+        signals.ignore_in_child()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nothing, stream)
+        # Pipes and sockets of the parent close when it ends.
+        for number in map(int, os.listdir("/proc/self/fd")):
+            # The folder's own descriptor is closed already.
+            with suppress(OSError):
+                if number > 2:
+                    os.close(number)
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _wait(pid: int) -> None:
+    """Wait for the process that writes the files, for at most `WAIT` seconds."""
+    until = time.monotonic() + WAIT
+    try:
+        while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+            if time.monotonic() > until:
+                logger.warning("%s are not complete; process %d still writes them.", FILES, pid)
+                return
+            time.sleep(PAUSE)
+    # The user's own code may have waited for it before.
+    except ChildProcessError:
+        return
+    if code := os.waitstatus_to_exitcode(ended[1]):
+        logger.warning("%s are not complete: their process %s.", FILES, describe_end(code))
+
+
+def _write(folder: Path, outputs: Path, files: Mapping[str, str]) -> None:
     # The run's own files are more important, and it reports a full disk itself.
     with suppress(OSError):
-        for old in folder.glob(OTHERS):
-            old.unlink()
         for number, other in enumerate(other_repositories(outside_snapshot(files.values())), 1):
             repository = REPOSITORY.encode() + os.fsencode(other) + b"\n"
             replace_file(
@@ -105,8 +183,6 @@ def _own_diff(outputs: Path, files: Mapping[str, str]) -> bytes:
 
 def environment() -> str:
     """List all installed distributions, one per line, after a comment with the interpreter."""
-    from importlib.metadata import distributions
-
     requirements = set()
     for distribution in distributions():
         # A distribution's `name` and `version` parse the whole file, twice: a third of the CPU time
@@ -134,7 +210,8 @@ def code_diff(code: Path, outputs: Path, files: Mapping[str, str] | None = None)
         outputs: a folder whose files are not code.
         files: paths of imported files, by the names of their modules.
     """
-    root, commit = top_of(code), head_of(code)
+    root = top_of(code)
+    commit = None if root is None else head_of(root)
     if root is None or commit is None:
         return b""
     submodules = {name: head_of(root / name) or "" for name in list_submodules(root)}
@@ -239,7 +316,3 @@ def parse_code(stored: bytes) -> StoredCode:
     submodules = {name: commit for commit, _, name in pairs if HASH.fullmatch(commit)}
     repository = repositories[0] if repositories else None
     return StoredCode(commit, mark + rest, values(LEFT_OUT), submodules, repository, values(ROOT))
-
-
-if __name__ == "__main__":
-    _write(*map(Path, sys.argv[1:]))

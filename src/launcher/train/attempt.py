@@ -35,11 +35,10 @@ def train_run(config: RunConfig) -> dict[str, object] | None:
     config = with_max_steps(config)
     if on_main(lambda: is_done(config)):
         return None
-    code = code_state()
     follower = FollowerProcess(
         folder, on_main(lambda: usable_trackers(config.plain.get("tracker")))
     )
-    log = AttemptLog(config, folder, code, on_begin=follower.start)
+    log = AttemptLog(config, folder, on_begin=follower.start)
     # Before the data are read: a later change then shows in their fingerprint.
     if log.ranks.is_main:
         log.data_files = state_of_files(data_that_counts(config.of_the_run))
@@ -51,10 +50,12 @@ def train_run(config: RunConfig) -> dict[str, object] | None:
             recorder = RecordHook(log.begin, log.changes_since)
             with read_ahead(folder):
                 trainer = build_trainer(config, folder, [recorder])
+            # The run's own code is imported now. Git of many ranks would burden a file server.
+            code = on_main(code_state)
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
             machine = _machine_of(trainer)
             trainer.context.texts[MACHINE] = OmegaConf.to_yaml(machine)
-            log.take(trainer, describe_machine(machine))
+            log.take(trainer, code, describe_machine(machine))
             recorder.record, recorder.launched = log.record, log.launched
             _log_start(config, trainer)
             trainer.train()

@@ -58,7 +58,6 @@ class AttemptLog:
     Args:
         config: the configuration.
         folder: the run's folder.
-        code: the current git state and versions.
         on_begin: called on rank 0 once the attempt has begun.
     """
 
@@ -66,12 +65,10 @@ class AttemptLog:
         self,
         config: RunConfig,
         folder: RunFolder,
-        code: Mapping[str, object],
         on_begin: Callable[[], None],
     ):
         self.config = config
         self.folder = folder
-        self.code = code
         self.on_begin = on_begin
         self.ranks = Ranks.from_env()
         self.lock = RunLock(folder, sleep=_sleep, on_lost=give_up) if self.ranks.is_main else None
@@ -81,15 +78,23 @@ class AttemptLog:
         self.has_begun = False
         self._is_restored = False
         self.trainer: Trainer | None = None
+        self.code: Mapping[str, Any] | None = None
         self.machine: str | None = None
         self.data_files: str | None = None
         self._writing, self._has_ended = threading.Lock(), False
 
     # ------------------------------------------------------------------------------------ its begin
-    def take(self, trainer: Trainer, machine: str) -> None:
-        """Lock the run for this trainer; `machine` is from `provenance.describe_machine`."""
+    def take(self, trainer: Trainer, code: Mapping[str, Any], machine: str) -> None:
+        """Lock the run for a trainer.
+
+        Args:
+            trainer: trains it.
+            code: the current git state and versions, from `provenance.code_state`.
+            machine: from `provenance.describe_machine`.
+        """
         number = on_main(self._acquire)
-        self.trainer, self.machine = trainer, machine
+        self.trainer = trainer
+        self.code, self.machine = code, machine
         trainer.context.attempt = broadcast(number)
         if self.lock is not None:
             trainer.context.check_lock = self.lock.check
@@ -103,6 +108,7 @@ class AttemptLog:
 
     def changes_since(self, checkpoint: Path, ignored: Collection[str]) -> list[str]:
         """List what may change the numbers since a checkpoint."""
+        assert self.code is not None
         sources = digest_imported_sources()
         return changes_since(checkpoint, self.config.of_the_run, self.code, sources, ignored)
 
@@ -154,6 +160,7 @@ class AttemptLog:
                         micro_batch_size=micro_batch_size,
                         command=command,
                         data_files=self.data_files,
+                        code=self.code,
                         **what_trains(trainer),
                     )
         except BaseException:

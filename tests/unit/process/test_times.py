@@ -46,6 +46,16 @@ def test_a_forked_process_began_when_it_was_requested(monkeypatch):
     assert launch_time({}) == 1_700_000_000.5 < launch_time({})
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_python_starts_before_the_first_line_of_a_command(monkeypatch):
+    monkeypatch.setattr(times, "_age", lambda: 10.0)
+    times.note_first_line(time.time() - 9.5)
+    assert times.python_time() == pytest.approx(0.5, abs=0.1)
+    assert times.python_time() == 0.0, "a later run in this process"
+    times.note_first_line(time.time() - 10.5)
+    assert times.python_time() == 0.0, "the system's clock was set"
+
+
 @pytest.mark.parametrize(
     ("environment", "is_of_the_job"),
     [

@@ -50,6 +50,18 @@ def on_disk(folder):
     return json.loads(folder.record_path.read_text())
 
 
+def test_git_is_not_asked_again_for_the_state_of_the_code(folder, clock, monkeypatch):
+    asked = []
+    monkeypatch.setattr("launcher.rundir.provenance.own_state", lambda: asked.append("git"))
+    monkeypatch.setattr("launcher.rundir.provenance.other_repositories", lambda files: [])
+    state = {"commit": "a1b2", "dirty": True}
+    start = {"start_step": 0, "max_steps": 9, "world_size": 1, "strategy": "none"}
+    open_record(folder, clock).begin_attempt(**start, code={"git": state, "versions": {}})
+    assert on_disk(folder)["git"] == state and not asked
+    open_record(folder, clock).begin_attempt(**start)
+    assert on_disk(folder)["git"] is None and asked == ["git"]
+
+
 def test_a_whole_life(folder, clock, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     record = open_record(folder, clock)

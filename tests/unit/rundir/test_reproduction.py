@@ -1,10 +1,14 @@
 """Stored code of a run: `git apply` restores it, and it has no secret."""
 
 import os
+import signal
 import threading
+import time
+from contextlib import suppress
 
 import pytest
 
+from launcher.process import signals
 from launcher.rundir import reproduction
 from launcher.rundir.reproduction import CODE, ENVIRONMENT, code_diff, environment, keep, parse_code
 from support.git import commit, git
@@ -113,19 +117,102 @@ def test_without_a_repository_or_commit_nothing_is_kept(tmp_path):
     assert code_diff(tmp_path, tmp_path) == b"" and parse_code(b"").commit is None
 
 
-def test_files_of_the_first_start_are_kept(tmp_path, monkeypatch):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A run's folder, with the files of an attempt before."""
     monkeypatch.chdir(tmp_path)
     (folder := tmp_path / "run").mkdir()
+    for name in (CODE, ENVIRONMENT, "code-1.diff"):
+        (folder / name).write_text("of other code")
+    return folder
+
+
+def test_files_of_the_first_start_are_kept(folder, tmp_path):
+    assert keep(folder, tmp_path, is_new=False) is None
+    assert (folder / CODE).read_text() == "of other code"
     # A thread of another test may end meanwhile.
     threads = set(threading.enumerate())
-    process = keep(folder, tmp_path, is_new=True)
+    wait = keep(folder, tmp_path, is_new=True)
     # Data workers are forked meanwhile.
-    assert process is not None and not set(threading.enumerate()) - threads
-    assert process.wait(60) == 0
+    assert wait is not None and not set(threading.enumerate()) - threads
+    wait()
     # The test's own files are of another repository.
     names = sorted(name for name in os.listdir(folder) if not name.startswith("code-"))
     assert names == [CODE, ENVIRONMENT]
-    assert keep(folder, tmp_path, is_new=False) is None
     text = environment()
     assert text.startswith("# CPython 3.") and "\ntorch==" in text
-    assert text == (folder / ENVIRONMENT).read_text()
+    assert text == (folder / ENVIRONMENT).read_text() and not (folder / CODE).read_bytes()
+
+
+def test_without_a_child_training_waits_for_the_files(folder, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(reproduction, "_fork", lambda: None)
+    assert keep(folder, tmp_path, is_new=True) is None
+    assert (folder / ENVIRONMENT).read_text() == environment()
+    monkeypatch.setattr(reproduction, "_write", lambda *arguments: _fail())
+    assert keep(folder, tmp_path, is_new=True) is None
+    assert "code.diff and environment.txt are not complete: a distribution without" in caplog.text
+
+
+def _fail():
+    raise ValueError("a distribution without a name")
+
+
+@pytest.mark.parametrize(
+    ("work", "limit", "message"),
+    [
+        pytest.param(_fail, 30.0, "their process ended with exit code 1", id="fails"),
+        pytest.param(
+            lambda: os.kill(os.getpid(), signal.SIGKILL), 30.0, "was killed by signal 9", id="dies"
+        ),
+        pytest.param(lambda: time.sleep(60), 0.0, "still writes them", id="is slow"),
+    ],
+)
+def test_files_that_are_not_complete_are_reported(
+    folder, tmp_path, monkeypatch, caplog, work, limit, message
+):
+    """Nothing is left of an attempt before, and the next attempt of the run writes them."""
+    forked = []
+    monkeypatch.setattr(reproduction, "_write", lambda *arguments: work())
+    monkeypatch.setattr(reproduction, "WAIT", limit)
+    monkeypatch.setattr(os, "fork", lambda fork=os.fork: forked.append(fork()) or forked[-1])
+    wait = keep(folder, tmp_path, is_new=True)
+    try:
+        wait()
+        wait()
+        assert [record.message for record in caplog.records if message in record.message]
+        assert not os.listdir(folder)
+    finally:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(forked[0], signal.SIGKILL)
+            os.waitpid(forked[0], 0)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    keep(folder, tmp_path, is_new=False)()
+    assert (folder / ENVIRONMENT).exists()
+
+
+def test_a_signal_to_the_group_leaves_the_files_complete(folder, tmp_path, monkeypatch):
+    def signalled(folder, outputs, files):
+        for signum in signals.HANDLED:
+            os.kill(os.getpid(), signum)
+        (folder / ENVIRONMENT).write_text("complete")
+
+    monkeypatch.setattr(reproduction, "_write", signalled)
+    keep(folder, tmp_path, is_new=True)()
+    assert (folder / ENVIRONMENT).read_text() == "complete"
+
+
+def test_the_child_has_none_of_the_descriptors_of_training(folder, tmp_path, monkeypatch):
+    """A socket of a rank that was killed closes, so that the other ranks do not wait for it."""
+    readable, writable = os.pipe()
+
+    def look(folder, outputs, files):
+        names = os.listdir("/proc/self/fd")
+        (folder / ENVIRONMENT).write_text(" ".join(sorted(names, key=int)))
+
+    monkeypatch.setattr(reproduction, "_write", look)
+    keep(folder, tmp_path, is_new=True)()
+    os.close(readable)
+    os.close(writable)
+    # The last is of the folder that was listed.
+    assert (folder / ENVIRONMENT).read_text() == "0 1 2 3"

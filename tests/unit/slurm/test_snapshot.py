@@ -62,8 +62,9 @@ def test_a_run_of_a_snapshot_records_the_code_of_the_snapshot(repository, tmp_pa
     monkeypatch.setenv("LAUNCHER_SNAPSHOT", str(folder / "snapshot.json"))
     monkeypatch.syspath_prepend(str(folder / "code" / "src"))
     assert own_state() == {"commit": head, "dirty": True}
-    process = keep(run := folder_in(tmp_path, "run"), tmp_path / "outputs", is_new=True)
-    assert process is not None and process.wait(60) == 0
+    wait = keep(run := folder_in(tmp_path, "run"), tmp_path / "outputs", is_new=True)
+    assert wait is not None
+    wait()
     code = parse_code((run / "code.diff").read_bytes())
     assert code.commit == head and b"+VERSION = 2" in code.diff and b"VERSION = 3" not in code.diff
     assert [*code.submodules] == ["sub"] and b"+++ b/sub/lib.py\n" in code.diff

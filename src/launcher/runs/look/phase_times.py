@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from launcher.rundir.record_format import FIRST_STEP, STARTING, AttemptData
+from launcher.rundir.record_format import FIRST_STEP, PYTHON, STARTING, AttemptData
 from launcher.runs.format import duration, seconds_of
 from launcher.runs.stored_run import StoredRun
 
@@ -39,9 +39,10 @@ def describe_time(times: Times) -> str:
 
 
 def describe_starts(attempts: Sequence[AttemptData]) -> str:
-    """Format `imports 3.1s, build 0.4s, checkpoint 2s, first step 5s`, summed over attempts."""
+    """Format `python 0.1s, imports 3s, build 0.4s, first step 5s`, summed over attempts."""
+    names = (PYTHON, *STARTING, FIRST_STEP)
     noted = [attempt.get("seconds") or {} for attempt in attempts]
-    sums = {name: sum(each.get(name, 0.0) for each in noted) for name in (*STARTING, FIRST_STEP)}
+    sums = {name: sum(each.get(name, 0.0) for each in noted) for name in names}
     return ", ".join(
         f"{name.replace('_', ' ')} {value:.3g}s" for name, value in sums.items() if value
     )

@@ -49,9 +49,9 @@ def test_each_second_of_an_attempt_has_its_part():
 
 def test_the_parts_of_starts_are_summed():
     first = {"imports": 2.0, "build": 0.25, "checkpoint": 0.0, "starting": 3.0}
-    second = first | {"first_step": 1.5}
+    second = first | {"python": 0.5, "first_step": 1.5}
     attempts = [attempt(0, 30, (0, 5), seconds=seconds) for seconds in (first, second, None)]
-    assert describe_starts(attempts) == "imports 4s, build 0.5s, first step 1.5s"
+    assert describe_starts(attempts) == "python 0.5s, imports 4s, build 0.5s, first step 1.5s"
     assert describe_starts([]) == ""
 
 
