@@ -29,7 +29,7 @@ BATCH = "batch"
 """Key of the newest batch in the run's folder: MLflow's id of the run, the last step, and the
 rows."""
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
-LOADER = "launcher.train.load"
+LOADER = "launcher.resume.mlflow_model"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
 METRICS = 1000
 PARAMS = 100
