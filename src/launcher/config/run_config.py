@@ -20,6 +20,7 @@ from launcher.config.identity.run_id import DERIVED, digest, identity_text, iden
 from launcher.config.messages import ConfigIssue, raise_issues
 from launcher.config.omegaconf_nodes import settings_of, to_plain
 from launcher.config.schema.declared import declared
+from launcher.config.schema.run_length import with_steps
 from launcher.config.schema.validate import check_hydra, check_tree
 from launcher.config.secrets import config_to_store
 from launcher.config.settings import RunSettings, TrainerSettings
@@ -129,6 +130,10 @@ class RunConfig:
     def with_trees(self, change: Callable[[Tree], Node]) -> "RunConfig":
         """Return a copy whose trees are changed."""
         return replace(self, plain=dict(change(self.plain)), written=dict(change(self.written)))
+
+    def with_steps(self, steps: float) -> "RunConfig":
+        """Return a copy with another `trainer.max_steps`."""
+        return self.with_trees(partial(with_steps, steps=steps))
 
     def replace(self, values: Mapping[str, object]) -> "RunConfig":
         """Return a copy with other values, by dotted key."""

@@ -41,7 +41,7 @@ def train_run(config: RunConfig) -> dict[str, object] | None:
     log = AttemptLog(config, folder, code, on_begin=follower.start)
     # Before the data are read: a later change then shows in their fingerprint.
     if log.ranks.is_main:
-        log.data_files = state_of_files(data_that_counts(config.of_the_run))
+        log.data_files = state_of_files(data_that_counts(config))
     trainer: Trainer | None = None
     try:
         with log.record_end():

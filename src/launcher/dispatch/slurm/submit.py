@@ -171,7 +171,7 @@ class SlurmDispatch(SlurmSettings):
         queue = submission.queue_of(run.folder for run in runs)
         for run in runs:
             if run.is_unsubmitted:
-                run.skipped = why_skipped(run.config.stored, run.folder, queue)
+                run.skipped = why_skipped(run.config, run.folder, queue)
         return queue
 
     def _hand_over(
