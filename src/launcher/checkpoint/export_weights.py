@@ -13,7 +13,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import target_object
 from launcher.config.run_config import read_tree, resolve_node
-from launcher.config.tree import Node
+from launcher.config.tree import Node, without
 from launcher.errors import ConfigError
 from launcher.models.base import Model
 from launcher.optim.precision import DTYPES
@@ -118,7 +118,7 @@ def write_model(
         with replacing(target) as temporary:
             write_tensors(temporary, tensors | copies)
         return target, model
-    settings = {key: value for key, value in model.items() if key != "_target_"}
+    settings = without(model, "_target_")
     with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
         settings = write(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
         _move(Path(temporary_folder), folder)

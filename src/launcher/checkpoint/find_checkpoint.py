@@ -43,8 +43,10 @@ def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
             return named
     folders = (expand(name), root / name, root.parent / name)
     folder = next((folder for folder in folders if folder.is_dir()), None)
-    is_own = folder is not None and folder.resolve().parent == root.resolve()
-    return root / folder.resolve().name if folder is not None and is_own else folder
+    if folder is None:
+        return None
+    target = folder.resolve()
+    return root / target.name if target.parent == root.resolve() else folder
 
 
 def damage_error(

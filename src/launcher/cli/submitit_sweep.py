@@ -144,6 +144,8 @@ def _result(job: Job, number: str | None) -> JobResult:
             join_queue([stored], {})
             ask_ends([stored])
         return result_of(job, stored)
-    state = scheduler.find_ends({(number, ""): True}).get((number, "")) if number else None
+    if number is None:
+        return JobResult(error=ChildProcessError("was not submitted"))
+    state = scheduler.find_ends({(number, ""): True}).get((number, ""))
     text = f"SLURM job {number}: {state or 'it has ended before its run began'}"
-    return JobResult(error=ChildProcessError(text if number else "was not submitted"))
+    return JobResult(error=ChildProcessError(text))

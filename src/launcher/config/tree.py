@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 Node = Mapping[str, Any]
 """A node of a configuration, or all of it."""
@@ -23,7 +23,7 @@ def join(path: str, key: object) -> str:
     return f"{path}.{key!s}" if path else str(key)
 
 
-def is_interpolation(value: object) -> bool:
+def is_interpolation(value: object) -> TypeGuard[str]:
     """Return whether a value of a tree must be resolved."""
     return isinstance(value, str) and "${" in value
 
@@ -75,11 +75,16 @@ def leaves(tree: Node) -> dict[str, object]:
     return {path: value for path, value in walk(tree) if not (isinstance(value, Mapping) and value)}
 
 
+def without(node: Node, *keys: str) -> Tree:
+    """Return a copy of a node without some keys."""
+    return {key: value for key, value in node.items() if key not in keys}
+
+
 def of_the_run(tree: Node) -> Tree:
     """Return a resolved configuration without the nodes that a run does not depend on."""
-    nodes = {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
+    nodes = without(tree, "hydra", "hpo")
     if isinstance(nodes.get("run"), Mapping):
-        nodes["run"] = {key: value for key, value in nodes["run"].items() if key != "identity"}
+        nodes["run"] = without(nodes["run"], "identity")
     return nodes
 
 

@@ -105,7 +105,11 @@ def code_in(tree: object) -> Iterator[str]:
         name = path.rpartition(".")[2]
         if name == TARGET:
             is_code = not isinstance(value, str) or value not in targets
-        elif path in keys or (path.startswith(SOURCES) and f"data.{name}" in keys):
+        elif (
+            path in keys
+            or name == "trust_remote_code"
+            or (path.startswith(SOURCES) and f"data.{name}" in keys)
+        ):
             is_code = bool(value)
         elif name == "weights_only":
             is_code = value is False
@@ -115,7 +119,6 @@ def code_in(tree: object) -> Iterator[str]:
             is_code = (
                 is_interpolation(value)
                 or (CODE_PATH.fullmatch(str(value)) is not None and is_within(path, installed))
-                or (name == "trust_remote_code" and bool(value))
                 or (KERNEL in path and "/" in str(value))
                 or (path.startswith("dispatch.") and "\n" in str(value))
             )

@@ -98,8 +98,9 @@ class Datasets(DataSource):
 
     def _rows(self, key: str, files: Patterns | None, split: str | None, is_training: bool) -> Any:
         builder = _builder(self.path, self.config, self.revision, key, files)
-        split = split if files is None else "train"
-        where = f"data.path={self.path}" if files is None else f"{key}={show(files)}"
+        where = f"data.path={self.path}"
+        if files is not None:
+            split, where = "train", f"{key}={show(files)}"
         rows = _read(builder, split, self.streaming, where)
         take = dict if self.columns is None else partial(_tuple_of, self.columns)
         # A commit of the Hub, or of a builder the version of its code.

@@ -43,7 +43,7 @@ class PackedDataset(BatchDataset):
 
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
         ends = self.store.ends
-        starts = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]]) if len(ends) else ends
+        starts = np.concatenate([np.zeros(1, dtype=np.int64), ends])[:-1]
         if not self.pack:
             return starts, np.minimum(ends, starts + self.seq_len)
         if self.store.targets is None:

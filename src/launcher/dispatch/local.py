@@ -162,11 +162,6 @@ def _close_record(folder: RunFolder, pid: int, reason: str) -> None:
     if not folder.record_path.exists():
         return
     record = RunRecord(folder)
-    attempt = record.attempt
-    if (
-        attempt is not None
-        and attempt.get("outcome") is None
-        and attempt["pid"] == pid
-        and not is_held(folder)
-    ):
+    is_open = record.attempt.get("outcome") is None
+    if is_open and record.attempt.get("pid") == pid and not is_held(folder):
         record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])

@@ -155,13 +155,12 @@ class CheckpointingHook(BaseHook):
     def _store(self, trainer: TrainerView) -> CheckpointStore:
         workspace = trainer.workspace or Path()
         root = place_of(trainer.workspace, self.path)
+        if trainer.workspace is None:
+            return CheckpointStore(root, trainer.logger, None, [])
         is_outside = not root.is_relative_to(workspace)
         has_names = is_outside or "config.yaml" in trainer.context.texts
-        names = (
-            RunOnDisk.read(workspace).names if trainer.workspace is not None and has_names else []
-        )
-        link = None if trainer.workspace is None else RunFolder(workspace).checkpoints
-        return CheckpointStore(root, trainer.logger, link, names)
+        names = RunOnDisk.read(workspace).names if has_names else []
+        return CheckpointStore(root, trainer.logger, RunFolder(workspace).checkpoints, names)
 
     def on_restore(self, trainer: TrainerView) -> None:
         if trainer.strategy.has_plain_tensors:

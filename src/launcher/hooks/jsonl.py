@@ -52,10 +52,7 @@ class JsonlHook(LineFileHook):
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         # On all ranks, since reading a sharded tensor is collective.
-        values = {
-            name: value if type(value) is float else to_number(value)
-            for name, value in flatten(records).items()
-        }
+        values = {name: to_number(value) for name, value in flatten(records).items()}
         if name := next((name for name in NO_METRICS if name in values), None):
             raise ConfigError(
                 f"trainer.log: {name} is a key of every line; use another name, e.g. my/{name}."

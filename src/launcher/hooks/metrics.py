@@ -173,11 +173,13 @@ def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, t
 def _values(name: str, metric: object, value: Any) -> object:
     if isinstance(value, Mapping):
         return {str(key): _values(name, metric, item) for key, item in value.items()}
-    if isinstance(value, torch.Tensor) and value.ndim == 2 and value.numel() > 1:
-        return Matrix(name, metric, value.cpu())
-    if isinstance(value, torch.Tensor) and value.ndim > 2:
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    if value.ndim > 2:
         return {str(index): _values(name, metric, item) for index, item in enumerate(value)}
-    if isinstance(value, torch.Tensor) and value.numel() > 1:
-        # Of each class.
-        return {str(index): item for index, item in enumerate(value.flatten().tolist())}
-    return float(value)
+    if value.numel() <= 1:
+        return float(value)
+    if value.ndim == 2:
+        return Matrix(name, metric, value.cpu())
+    # Of each class.
+    return {str(index): item for index, item in enumerate(value.tolist())}

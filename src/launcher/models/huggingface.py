@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from launcher.config.tree import Node
+from launcher.config.tree import Node, without
 from launcher.errors import ConfigError
 from launcher.models import liger as liger_kernels
 from launcher.models import transformers_models
@@ -165,10 +165,13 @@ class HuggingFaceModel(Model):
         return scores
 
     def num_targets(self, batch: Batch) -> Tensor:
-        labels = self._labels(batch) if isinstance(batch, Mapping) else batch[1]
-        if isinstance(batch, Mapping) and self.task == "causal_lm":
+        if not isinstance(batch, Mapping):
+            labels = batch[1]
+        elif self.task == "causal_lm":
             # The first token is not predicted.
-            labels = labels[:, 1:]
+            labels = self._labels(batch)[:, 1:]
+        else:
+            labels = self._labels(batch)
         if labels.is_floating_point():
             return torch.full((), labels.numel(), device=labels.device)
         return count_targets(labels)
@@ -265,6 +268,6 @@ def _build(
 
 
 def _lora(node: Any) -> Lora:
-    if node is None or isinstance(node, Lora):
-        return node or Lora()
-    return Lora(**{key: value for key, value in node.items() if key != "_target_"})
+    if node is None:
+        return Lora()
+    return node if isinstance(node, Lora) else Lora(**without(node, "_target_"))

@@ -173,7 +173,7 @@ class Supervised(Model):
         return loss, class_records(self, output, target)
 
     def _elementwise_loss(self, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
-        if output.shape != target.shape and output.shape == (*target.shape, 1):
+        if output.shape == (*target.shape, 1):
             output = output.squeeze(-1)
         if output.shape != target.shape:
             raise ValueError(

@@ -46,14 +46,15 @@ class TextTable:
 
     def lines(self, width: int | None = None, colored: bool = False) -> Iterator[str]:
         """Yield the lines, cut or folded to `width` columns unless it is None."""
-        rows = [self.headings, *self.rows] if self.headings else [*self.rows]
-        numbers = list(range(-1 if self.headings else 0, len(self.rows)))
-        cells = [[_printable(text) for text in row] for row in rows]
+        headings = [self.headings] if self.headings else []
+        numbers = list(range(-len(headings), len(self.rows)))
+        cells = [[_printable(text) for text in row] for row in (*headings, *self.rows)]
         widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-        if width is not None:
-            widths = self._folding(widths, width) if self.folds else self._cut(widths, width)
         if width is not None and self.folds:
+            widths = self._folding(widths, width)
             numbers, cells = _fold(numbers, cells, widths)
+        elif width is not None:
+            widths = self._cut(widths, width)
         end = "…" if encodable("…", sys.stdout) else "."
         bold = {(-1, column): "bold" for column in range(len(widths))}
         styles = bold | self.styles if colored else {}

@@ -35,13 +35,14 @@ def base_of_change(root: Path) -> str:
     if base == head or (base is None and not is_shallow):
         previous = git(root, "rev-parse", "--verify", "--quiet", "HEAD~1")
         base = previous if is_equal_tree(root, "HEAD") else head
-    if base is None and is_shallow:
-        raise ConfigError(
-            "guard: this clone has no history to compare with; add fetch-depth: 0 to"
-            " actions/checkout, or run git fetch --unshallow."
-        )
     if base is None:
-        raise ConfigError("guard: there is no earlier commit to compare with; commit a change.")
+        text = "there is no earlier commit to compare with; commit a change."
+        if is_shallow:
+            text = (
+                "this clone has no history to compare with; add fetch-depth: 0 to actions/checkout,"
+                " or run git fetch --unshallow."
+            )
+        raise ConfigError(f"guard: {text}")
     return base
 
 

@@ -73,13 +73,16 @@ def comparable(
     Args:
         identity: what a run is named by.
         config: its configuration, as it is stored.
-        max_steps: its last step, or None if it is not known.
+        max_steps: its last step, or None if it is not known. An identity with its own, which does
+            not follow from the data, keeps it.
         counts_workers: whether the number of workers decides the random numbers of the data.
     """
     nodes = {"hooks": for_json(config.get("hooks") or {})}
     if counts_workers:
         nodes["data"] = {**identity["data"], "num_workers": get(config, "data.num_workers")}
-    return {**(with_steps(identity, max_steps) if max_steps else identity), **nodes}
+    if max_steps and get(identity, "trainer.max_steps") is None:
+        identity = with_steps(identity, max_steps)
+    return {**identity, **nodes}
 
 
 def decisive_part(identity: Node) -> str:

@@ -173,14 +173,15 @@ class CheckpointRestorer:
 
     def _choose_or_fork(self, trainer: Resumable) -> ResumeChoice:
         choice = self._choose(trainer)
-        if choice.path is None and self.fork is not None:
+        if choice.path is not None:
+            return choice
+        if self.fork is not None:
             source = str(self.fork.checkpoint())
             return ResumeChoice(source, is_named=True, is_fork=True)
-        if choice.path is None and self.shared is not None:
-            shared_start = self.shared.find(trainer)
-            if shared_start is not None:
-                return ResumeChoice(str(shared_start[0]), is_shared=True, states=shared_start[1])
-        return choice
+        shared_start = None if self.shared is None else self.shared.find(trainer)
+        if shared_start is None:
+            return choice
+        return ResumeChoice(str(shared_start[0]), is_shared=True, states=shared_start[1])
 
     def _choose(self, trainer: Resumable) -> ResumeChoice:
         self.store.recover()

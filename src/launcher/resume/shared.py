@@ -222,8 +222,8 @@ class SharedStart:
         verify(path)
         states = self._states(trainer, source, source.step)
         notes = with_states(_read_hooks(path), states).values()
-        saved = [note["checkpointing"] for note in notes if "checkpointing" in note]
-        best = (saved[0].get("best") if saved else None) or {}
+        saved = [note["checkpointing"].get("best") for note in notes if "checkpointing" in note]
+        best: dict[str, Any] = next(filter(None, saved), {})
         step = source.step if best.get("value") is None else best["step"]
         if step < source.step:
             verify(source.path(step))

@@ -27,11 +27,12 @@ from pathlib import Path
 
 from launcher.errors import ConfigError
 from launcher.process.files import patiently
-from launcher.rundir.folder import RunFolder, is_copy
+from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock_holder import (
     SILENCE,
     Holder,
     is_earlier_start,
+    known_life,
     last_beat,
     read_holder,
     rejection,
@@ -218,10 +219,9 @@ class RunLock:
 
     def _is_alive(self, held: Holder | None, fresh: Path) -> bool:
         """Return whether the holder is alive; `fresh` has the file server's current time."""
-        if held is not None and is_copy(self.folder.path, held.folder):
-            return False
-        if held is not None and held.is_local():
-            return held.is_alive()
+        is_alive = known_life(held, self.folder)
+        if is_alive is not None:
+            return is_alive
         if held is not None and is_earlier_start(held):
             return False
         first, now = last_beat(self.path), last_beat(fresh)

@@ -98,15 +98,17 @@ class StoredRun(RunOnDisk):
     @property
     def open_job_id(self) -> str | None:
         """The SLURM job that run.json waits for: the submitted or the newest attempt's."""
-        if self.recorded_state == "queued":
-            return self.note.job_id if self.note is not None else None
-        return self.last_job_id
+        return self._submitted_id if self.recorded_state == "queued" else self.last_job_id
+
+    @property
+    def _submitted_id(self) -> str | None:
+        return None if self.note is None else self.note.job_id
 
     @property
     def job_id(self) -> str | None:
         if self.job is not None:
             return self.job.id
-        return (self.note.job_id if self.note is not None else None) or self.last_job_id
+        return self._submitted_id or self.last_job_id
 
     @property
     def waits_for(self) -> str | None:

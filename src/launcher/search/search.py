@@ -390,10 +390,8 @@ class Search:
                 raise ConfigError(f"{text}; choose one of {', '.join(meant)}.")
         group = objective.partition("/")[0] + "/"
         names = [name for name in trial.logged if name.startswith(group)]
-        if not names and has_ended:
-            names = [*trial.logged]
-        if names and has_ended:
-            raise ConfigError(f"{text}; choose one of {', '.join(names)}.")
+        if has_ended and trial.logged:
+            raise ConfigError(f"{text}; choose one of {', '.join(names or trial.logged)}.")
         if names and not self.is_warned:
             self.is_warned = True
             self.say(f"{text} so far; there are {', '.join(names)}")

@@ -60,7 +60,7 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     attempt = None if record is None else record.attempt
     if (
         record is None
-        or attempt is None
+        or not attempt
         or attempt.get("outcome") is not None
         or attempt.get("slurm_job_id") != job
         or is_held_in_job(folder)

@@ -16,7 +16,7 @@ from uuid import uuid4
 from launcher.checkpoint.find_checkpoint import checkpoint_path
 from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
-from launcher.config.tree import Tree, get, nest
+from launcher.config.tree import Tree, get, nest, without
 from launcher.errors import ConfigError
 from launcher.process.files import read_file, replace_file
 from launcher.rundir.folder import RunFolder
@@ -217,7 +217,7 @@ class Tracker(ABC):
 
     def sent_config(self) -> Tree:
         """Return the run's configuration, apart from its trackers."""
-        return {key: node for key, node in self.run.config.items() if key != "tracker"}
+        return without(self.run.config, "tracker")
 
     @abstractmethod
     def open(self) -> int:

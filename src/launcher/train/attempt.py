@@ -91,10 +91,11 @@ def _log_start(config: RunConfig, trainer: Trainer) -> None:
 
 def report_end(log: AttemptLog, trainer: Trainer) -> None:
     if trainer.is_paused:
-        log.end("paused", trainer.step, exit_code=0, reason=f"trainer.pause_at={trainer.pause_at}")
+        how, reason = "Paused", f"trainer.pause_at={trainer.pause_at}"
+        log.end("paused", trainer.step, exit_code=0, reason=reason)
     else:
+        how = "Completed"
         log.end("completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
-    how = "Paused" if trainer.is_paused else "Completed"
     taken = "" if log.record is None else f" after {format_time(log.record)}"
     logger.info("%s at step %d%s.", how, trainer.step, taken)
     if skipped := trainer.state.skipped_steps:

@@ -29,7 +29,7 @@ from launcher.config.schema.run_length import with_epochs
 from launcher.config.schema.validate import without_own_keys
 from launcher.config.schema.value_types import check_call
 from launcher.config.settings import CompileSettings, RunSettings, TrainerSettings
-from launcher.config.tree import Node, Tree, pick, walk
+from launcher.config.tree import Node, Tree, pick, walk, without
 from launcher.data.declared import is_hugging_face_stream, names_of_states
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
@@ -304,8 +304,7 @@ def _parameters(factory: Callable[..., Any]) -> list[str]:
 def build_scheduler(options: Node, optimizer: Optimizer) -> Any:
     """Build the scheduler of a node `scheduler`."""
     metric = options.get("metric")
-    options = {key: value for key, value in options.items() if key != "metric"}
-    factory, mode = instantiate(options, "scheduler", _partial_=True), {}
+    factory, mode = instantiate(without(options, "metric"), "scheduler", _partial_=True), {}
     if metric is not None and "mode" in _parameters(factory):
         mode["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
     key = f"scheduler._target_={options['_target_']}"

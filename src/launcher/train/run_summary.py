@@ -113,8 +113,7 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
         yield f"Loss: {show(losses[0], 4)} to {show(losses[-1], 4)}{shown}"
     if step := folder.newest_step():
         yield f"Checkpoint: {folder.checkpoints / step_name(step)}"
-    attempt = record.attempt
-    if is_in_sweep() or (attempt is not None and attempt.get("slurm_job_id") is not None):
+    if is_in_sweep() or record.attempt.get("slurm_job_id") is not None:
         return
     is_default = Path(outputs).absolute() == Path("outputs").absolute()
     suffix = "" if is_default else f" --outputs {shlex.quote(outputs)}"

@@ -24,6 +24,7 @@ from launcher.config.tree import (
     join,
     map_leaves,
     walk,
+    without,
 )
 
 UNRESOLVED = object()
@@ -57,13 +58,13 @@ def hydra_config(config: DictConfig | None) -> Iterator[None]:
         HydraConfig.instance().cfg = before
 
 
-def resolve_part(config: DictConfig, path: str, without: Collection[str] = ()) -> Any:
+def resolve_part(config: DictConfig, path: str, left_out: Collection[str] = ()) -> Any:
     """Return a node of Hydra's as plain containers, resolved; values that are not set stay `???`.
 
     Args:
         config: the whole configuration.
         path: of the node.
-        without: keys of the node that are left out.
+        left_out: keys of the node that are left out.
     Raises:
         ConfigError: with a message for each interpolation that does not resolve.
     """
@@ -78,7 +79,7 @@ def resolve_part(config: DictConfig, path: str, without: Collection[str] = ()) -
 
     # The interpolations ${hydra:...} read it.
     with hydra_config(config):
-        chosen = {key: item for key, item in to_plain(node).items() if key not in without}
+        chosen = without(to_plain(node), *left_out)
         tree = map_leaves(chosen, value, keys)
     raise_issues(resolver.all_issues())
     return map_leaves(tree, lambda leaf, _: "???" if leaf is UNRESOLVED else leaf)

@@ -57,9 +57,9 @@ def session(
         typed: the keys that the command line sets.
     """
     forget_changed_sources()
-    if config_dir is not None and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
     if config_dir is not None:
+        if not Path(config_dir).is_dir():
+            raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
         reject_stored("--config-dir", Path(config_dir), config_name)
     with _hydra(), project_defaults(config_dir, typed):
         searched = loader().config_search_path
@@ -93,8 +93,8 @@ def _hydra() -> Iterator[None]:
         GlobalHydra.instance().clear()
         if others is not None:
             GlobalHydra.instance().initialize(others)
-        if others is not None and base is not None:
-            VersionBase.instance().setbase(base)
+            if base is not None:
+                VersionBase.instance().setbase(base)
 
 
 def _in_file(config_name: str) -> list[object]:

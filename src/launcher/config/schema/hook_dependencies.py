@@ -35,7 +35,11 @@ def uncounted_keys(
     excluded = set(map(str, listed)) if isinstance(listed, Sequence) else set()
     excluded |= {f"hooks.{name}" for name, node in items(hooks) if node is None}
     observing = parts("hooks", hooks)
-    excluded |= {path for path, node in observing.items() if not _changes_numbers(node)}
+    excluded |= {
+        path
+        for path, node in observing.items()
+        if not declared(node["_target_"], "changes_numbers")
+    }
     steering = {path: observing.pop(path) for path in observing.keys() - excluded}
     groups = set[str]()
     for path, node in (steering | _following(scheduler)).items():
@@ -53,10 +57,6 @@ def uncounted_keys(
         if any(fnmatchcase(name, group) for group in groups)
     }
     return excluded - measuring
-
-
-def _changes_numbers(node: Node) -> bool:
-    return bool(declared(node["_target_"], "changes_numbers"))
 
 
 def _following(scheduler: object) -> dict[str, Node]:
