@@ -113,7 +113,8 @@ def _why_done(config: RunConfig, folder: RunFolder, run: RunOnDisk) -> Done | No
     """Return why a run has nothing left to do, or None, as for a run without a checkpoint."""
     if mode(config) == "never":
         return None
-    last, newest = config.trainer.max_steps, folder.newest_step()
+    last = config.trainer.max_steps
+    newest = folder.newest_step()
     assert last is not None
     # The run's checkpoints may have been deleted since.
     has_saved = run.record.get("checkpoint") is not None
@@ -144,7 +145,8 @@ def _asks_for_more(config: RunConfig, last: float, run: RunOnDisk) -> bool:
 
 def _is_changed(config: RunConfig, run: RunOnDisk) -> bool:
     """Return whether the newest attempt's configuration, as far as it counts, was another one."""
-    before, now = run.settings, config.record["config"]
+    before = run.settings
+    now = config.record["config"]
     return bool(before) and not is_same(nest(before), nest(now))
 
 
@@ -201,7 +203,8 @@ def mode(config: RunConfig) -> str:
 
 def _check_resume(config: RunConfig, folder: RunFolder) -> None:
     """Check that training would accept `run.resume`, and resume the checkpoints that there are."""
-    store, resume = CheckpointStore(folder.checkpoints), mode(config)
+    store = CheckpointStore(folder.checkpoints)
+    resume = mode(config)
     saving = checkpointing(config.plain.get("hooks"))
     if saving is None and (step := folder.newest_step()):
         raise ConfigError(
@@ -220,7 +223,8 @@ def _check_resume(config: RunConfig, folder: RunFolder) -> None:
 # -------------------------------------------------------------------------------------------- data
 def data_that_counts(config: RunConfig) -> Tree:
     """Return the settings of the data, without those that cannot change a run's numbers."""
-    data, excluded = config.stored["data"], config.run.identity_exclude
+    data = config.stored["data"]
+    excluded = config.run.identity_exclude
     return {key: value for key, value in data.items() if f"data.{key}" not in excluded}
 
 
@@ -230,7 +234,8 @@ def _check_data(config: RunConfig, folder: RunFolder, run: RunOnDisk) -> list[st
     Returns:
         Messages about changed files whose content is not compared.
     """
-    before, now = run.record.get("data_files"), state_of_files(data_that_counts(config))
+    before = run.record.get("data_files")
+    now = state_of_files(data_that_counts(config))
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None or before in (None, now):
         return []

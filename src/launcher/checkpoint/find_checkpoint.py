@@ -32,7 +32,8 @@ def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool 
 
 def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
     """Return the folder of the checkpoint, not verified, or None if there is none."""
-    store, name = CheckpointStore(root), str(which)
+    store = CheckpointStore(root)
+    name = str(which)
     if name == LATEST:
         return store.path(steps[-1]) if (steps := store.steps_with_broken()) else None
     if name == BEST:

@@ -146,7 +146,8 @@ def issues(
         named.group(1)
     ) != manifest.step:
         return [f"{NAME} belongs to step {manifest.step}"]
-    wrong, to_read = [], []
+    wrong = []
+    to_read = []
     for entry in manifest.files:
         try:
             status = os.stat(folder / entry.name)

@@ -245,7 +245,8 @@ class Saver:
         def collect(act: Callable[[], object]) -> list[Any]:
             return self._collect(act, writing, group)
 
-        main, payload = self.ranks.is_main, files.payload
+        main = self.ranks.is_main
+        payload = files.payload
         folder: Path = collect(lambda: self.store.begin(payload.step) if main else None)[0]
         try:
             written = collect(lambda: (files.write(folder, writing.advance), payload.unstored))

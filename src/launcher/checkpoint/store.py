@@ -19,7 +19,8 @@ from launcher.rundir.folder import STEP, checkpoint_steps, step_name
 if TYPE_CHECKING:
     from launcher.checkpoint.chain import ChainWriter
 
-LATEST, BEST = "latest", "best"
+LATEST = "latest"
+BEST = "best"
 NOTES = "checkpointing"
 """The key of the checkpointing hook's state, within the states of all hooks."""
 TEMPORARY = ".tmp-"
@@ -238,7 +239,8 @@ class CheckpointStore:
 
     def relink(self) -> None:
         """Rebuild links that are missing, wrong or, after `cp -rL`, folders."""
-        newest, best = max(self.steps(), default=None), self.best()
+        newest = max(self.steps(), default=None)
+        best = self.best()
         for name, step in ((LATEST, newest), (BEST, best)):
             link = self.root / name
             if link.is_dir() and not link.is_symlink():

@@ -11,7 +11,8 @@ from launcher.config.schema.editor import CONFIG, schemas
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 
-FOLDER, CODE = Path(".schemas"), Path(".vscode/settings.json")
+FOLDER = Path(".schemas")
+CODE = Path(".vscode/settings.json")
 
 
 def main(argv: Sequence[str]) -> None:

@@ -94,7 +94,8 @@ class Reporter:
     """
 
     def __init__(self, jobs: Sequence[Job], folder: str, is_local: bool):
-        self.jobs, self.is_local = list(jobs), is_local
+        self.jobs = list(jobs)
+        self.is_local = is_local
         place = expand(folder.replace("%j", "*"))
         self.pattern = f"{place}{os.sep}*{SUBMITTED}"
         self.before = set(glob.glob(self.pattern))
@@ -109,7 +110,8 @@ class Reporter:
         for path in sorted(set(glob.glob(self.pattern)) - self.before, key=_age):
             self.before.add(path)
             if len(self.ids) < len(self.jobs):
-                job, number = self.jobs[len(self.ids)], Path(path).name.removesuffix(SUBMITTED)
+                job = self.jobs[len(self.ids)]
+                number = Path(path).name.removesuffix(SUBMITTED)
                 self.ids[job.index] = number
                 say(f"{job.label}: {kind} {number}, {job.folder.path}")
 

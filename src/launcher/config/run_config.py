@@ -210,7 +210,8 @@ def _name(
             config.run.id = own
         text = identity_text(own, hashed)
         OmegaConf.update(config, "run.identity", text, force_add=True)
-        folder, is_own = Path(config.run.dir), config.run.id == own
+        folder = Path(config.run.dir)
+        is_own = config.run.id == own
     # A configuration that breaks a rule may have no name, and the rule says why.
     except UNNAMED:
         logger.debug("The run has no name", exc_info=True)

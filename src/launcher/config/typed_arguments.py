@@ -65,7 +65,8 @@ def needs_conversion(annotation: object) -> bool:
 
 def convert(value: Any, annotation: Any, where: str) -> Any:
     """Return a plain value as its declared type; other values stay as they are."""
-    cls, arguments = get_origin(annotation) or annotation, get_args(annotation)
+    cls = get_origin(annotation) or annotation
+    arguments = get_args(annotation)
     if cls is Annotated:
         return convert(value, arguments[0], where)
     if cls in (Union, UnionType):

@@ -212,7 +212,8 @@ class CollateState:
         }
 
     def load_state_dict(self, state: State) -> None:
-        parts, generators = self._parts(), self._generators()
+        parts = self._parts()
+        generators = self._generators()
         for path in parts.keys() & state["parts"].keys():
             parts[path].load_state_dict(state["parts"][path])
         for path in generators.keys() & state["generators"].keys():
@@ -295,7 +296,8 @@ class DataState:
     """The states of the datasets inside a map-style one, and of its collate function."""
 
     def __init__(self, parts: Mapping[str, Any], collate: CollateState):
-        self.parts, self.collate = dict(parts), collate
+        self.parts = dict(parts)
+        self.collate = collate
 
     def add_restored(self, restored: Restored) -> None:
         for part in self.parts.values():

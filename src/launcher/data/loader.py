@@ -91,7 +91,8 @@ class ResumableLoader:
         self.seed = seed
         self.seed_samples = seed_samples
         self.share = Share([rank], world_size) if lanes is None else Share(lanes.local, lanes.count)
-        self.micro_batch_size, self.samples = micro_batch_size, samples
+        self.micro_batch_size = micro_batch_size
+        self.samples = samples
         self.rank = rank
         self.world_size = world_size
         self.num_workers = num_workers

@@ -72,7 +72,8 @@ class TextData(DataSource):
         if len(train) < sample or (self.val_fraction and len(held_out) < sample):
             whole = _read(files)
             cut = max(int(len(whole) * self.val_fraction), sample) if self.val_fraction else 0
-            train, held_out = whole[: len(whole) - cut], whole[len(whole) - cut :]
+            train = whole[: len(whole) - cut]
+            held_out = whole[len(whole) - cut :]
         return train, held_out
 
 

@@ -141,7 +141,8 @@ def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
         raise ConfigError(*cause.report["messages"])
     code = cause.process.returncode or 0
     if cause.report:
-        text, reason = cause.report["text"], cause.report["text"].strip().splitlines()[-1]
+        text = cause.report["text"]
+        reason = cause.report["text"].strip().splitlines()[-1]
     else:
         lines = last_lines(folder / f"rank-{cause.number}.out", LAST_LINES)
         reason = (

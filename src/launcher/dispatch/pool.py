@@ -28,7 +28,8 @@ class Pool:
     """
 
     def __init__(self, folder: Path, slots: int, noun: str = "job"):
-        self.folder, self.noun = folder, noun
+        self.folder = folder
+        self.noun = noun
         self.gpus = devices(os.environ, count_gpus()) if slots > 1 else []
         self.slots: list[int | None] = [None] * slots
         self.children = Children(ENTRY)

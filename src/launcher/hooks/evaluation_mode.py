@@ -23,7 +23,8 @@ def in_evaluation(model: torch.nn.Module, needs_outputs: bool = True) -> Iterato
 
     See `Model.needs_outputs`.
     """
-    modes, inner = modes_of(model), unwrap(model)
+    modes = modes_of(model)
+    inner = unwrap(model)
     model.eval()
     leaves_out = isinstance(inner, Model) and not needs_outputs
     # An instance may have a value of its own, which is restored.

@@ -26,7 +26,8 @@ class JsonlHook(LineFileHook):
         2
     """
 
-    key, name = "jsonl", "metrics.jsonl"
+    key = "jsonl"
+    name = "metrics.jsonl"
 
     def __init__(self, clock: Callable[[], float] = time.time):
         super().__init__()

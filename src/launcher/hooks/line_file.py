@@ -94,7 +94,8 @@ class LineFileHook(BaseHook):
         except OSError as error:
             self.report(f"{self.path} cannot be written: {error}. Its lines are kept in memory.")
             return
-        self._count, self._is_dirty = self._count + len(self.rows), True
+        self._count += len(self.rows)
+        self._is_dirty = True
         self.rows.clear()
 
     def report(self, problem: str) -> None:

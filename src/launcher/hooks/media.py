@@ -56,7 +56,8 @@ class MediaHook(LineFileHook):
         bins: Annotated[int, Gt(0), Le(10_000)] = 64,
     ):
         super().__init__()
-        self.image_format, self.bins = image_format, bins
+        self.image_format = image_format
+        self.bins = bins
         if isinstance(image_format, str) and image_format != "png":
             pillow_format(image_format)
 

@@ -165,7 +165,8 @@ def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, t
     # In torch's order, classes are axis 1.
     if logits.shape[:-1] != targets.shape:
         logits = logits.movedim(1, -1)
-    logits, targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    logits = logits.reshape(-1, logits.shape[-1])
+    targets = targets.reshape(-1)
     counted = targets != IGNORED
     return logits[counted].float().softmax(-1), targets[counted]
 

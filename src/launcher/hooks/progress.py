@@ -62,7 +62,8 @@ class ProgressHook(StatsHook):
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(interval, sync)
-        self.with_records, self.eta_warmup = with_records, eta_warmup
+        self.with_records = with_records
+        self.eta_warmup = eta_warmup
         self.show_units = show_units
         self.live = live
         self._clock = clock
@@ -113,7 +114,8 @@ class ProgressHook(StatsHook):
         if not self._shows:
             return
         parts = self.parts(stats, self._eta(trainer))
-        step, total = trainer.step, trainer.max_steps
+        step = trainer.step
+        total = trainer.max_steps
         if self._bar is not None:
             self._bar.update(step, parts)
         line = f"Step {step:>{len(str(total))}}/{total}: {percent(step, total)} " + " ".join(parts)
@@ -130,7 +132,8 @@ class ProgressHook(StatsHook):
     def parts(self, stats: Stats, eta: timedelta | None) -> list[str]:
         """Return the parts of a progress line, the most important first."""
         s, gib = ("s", "GiB") if self.show_units else ("", "")
-        numbers, rates = stats.numbers, stats.learning_rates
+        numbers = stats.numbers
+        rates = stats.learning_rates
         parts = [f"loss {show(numbers['loss'], 4)}{self._of_rank}"]
         if len(set(rates.values())) == 1:
             parts.append(f"lr {next(iter(rates.values())):.3g}")

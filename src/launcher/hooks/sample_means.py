@@ -147,7 +147,8 @@ def _in_step(batches: SizedBatches) -> Iterator[tuple[object, bool]]:
     all ranks make the same number of forward passes, which may be collective, and stop together on
     a signal.
     """
-    source, last = begin_pass(batches), None
+    source = begin_pass(batches)
+    last = None
     while True:
         batch = next(source, None)
         if batch is not None:

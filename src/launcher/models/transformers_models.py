@@ -199,7 +199,8 @@ def quiet() -> Iterator[None]:
     def is_error(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR
 
-    bars, deepspeed = library().utils.logging, logging.getLogger("DeepSpeed")
+    bars = library().utils.logging
+    deepspeed = logging.getLogger("DeepSpeed")
     had_bars = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
     deepspeed.addFilter(is_error)

@@ -34,8 +34,10 @@ class Fp8(Precision):
         self, recipe: Literal["tensorwise", "rowwise"] = "tensorwise", emulate: bool = False
     ):
         super().__init__("bf16")
-        self.name, self.peak = "fp8", "bf16"
-        self.recipe, self.emulate = recipe, emulate
+        self.name = "fp8"
+        self.peak = "bf16"
+        self.recipe = recipe
+        self.emulate = emulate
 
     def setup(self, device: torch.device) -> None:
         super().setup(device)

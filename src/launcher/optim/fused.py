@@ -20,7 +20,8 @@ def kernels_for_any_shard() -> Iterator[None]:
     another kernel.
     """
     global _is_for_any_shard
-    before, _is_for_any_shard = _is_for_any_shard, True
+    before = _is_for_any_shard
+    _is_for_any_shard = True
     try:
         yield
     finally:

@@ -116,7 +116,8 @@ def wsd(
             f" warm-up are more than the run's {max_steps} steps; use"
             f" scheduler.decay_ratio={(max_steps - warmup) / max_steps:.3g} or less."
         )
-    start, shape = max_steps - decay_steps, SHAPES[decay]
+    start = max_steps - decay_steps
+    shape = SHAPES[decay]
     return _add_warmup(
         optimizer, warmup, lambda step: shape(_progress(step, start, max_steps)), min_lr_ratio
     )

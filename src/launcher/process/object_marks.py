@@ -210,7 +210,8 @@ class Restored:
         self._states[id(owner)] = state, set(map(_bare, attributes(owner)))
 
     def has(self, place: Place) -> bool:
-        value, owners = place.value, place.owners
+        value = place.value
+        owners = place.owners
         if owners and (owners[-1], place.name) in self.attributes:
             return True
         if self.objects.intersection((id(value), *owners)):
@@ -240,8 +241,10 @@ def _is_in(place: Place, state: object, names: set[str]) -> bool:
 
     An entry that has the name of another attribute is of that one.
     """
-    name, is_plain = _bare(place.name), isinstance(place.value, PLAIN)
-    values, others = plain_values(place.value), names - set(map(_bare, place.path.split(".")))
+    name = _bare(place.name)
+    is_plain = isinstance(place.value, PLAIN)
+    values = plain_values(place.value)
+    others = names - set(map(_bare, place.path.split(".")))
 
     def parts(part: Any) -> list[tuple[object, Any]]:
         if isinstance(part, Mapping):
@@ -298,7 +301,8 @@ class Looks:
                 excused.add(place.path)
             now[place.path] = described
         new = self._compare(now, excused) if self.count else {}
-        self._before, self._epoch = now, epoch
+        self._before = now
+        self._epoch = epoch
         self.count += 1
         return new
 

@@ -46,11 +46,13 @@ def early_kill(grace: float | None, env: Mapping[str, str] = os.environ) -> str 
     timeout = env.get(SHUTDOWN_TIMEOUT, str(DEFAULT_TIMEOUT))
     if "TORCHELASTIC_RUN_ID" not in env or not timeout.isdecimal():
         return None
-    allowed, seconds = "any time", "<seconds>"
+    allowed = "any time"
+    seconds = "<seconds>"
     if grace is not None:
         if int(timeout) >= grace:
             return None
-        allowed, seconds = f"{grace:g} s", str(math.ceil(grace))
+        allowed = f"{grace:g} s"
+        seconds = str(math.ceil(grace))
     return (
         f"torchrun kills its ranks {timeout} s after a SIGTERM, but dispatch.grace gives a step and"
         f" its save {allowed}. Start torchrun with {SHUTDOWN_TIMEOUT}={seconds} in the environment,"

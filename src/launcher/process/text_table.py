@@ -138,7 +138,8 @@ def _fold(
     numbers: Sequence[int], rows: Sequence[Sequence[str]], widths: Sequence[int]
 ) -> tuple[list[int], list[list[str]]]:
     """Divide long cells; return the number of the row that each line belongs to, and the lines."""
-    owners, lines = list[int](), list[list[str]]()
+    owners = list[int]()
+    lines = list[list[str]]()
     for number, row in zip(numbers, rows, strict=True):
         parts = [_divide(text, room) for text, room in zip(row, widths, strict=True)]
         for line in zip_longest(*parts, fillvalue=""):

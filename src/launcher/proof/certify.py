@@ -31,7 +31,8 @@ LOSS = r"loss['\"]?[=: ]+['\"]?(-?(?:[0-9.]+(?:e[+-]?\d+)?|inf)|nan)"
 STEP = r"step['\"]?[=: ]+['\"]?([0-9.]+)"
 FOLDER_PLACEHOLDER = "{dir}"
 LAST_LINES = 8
-EXACT, CLOSE = "exact", "close"
+EXACT = "exact"
+CLOSE = "close"
 CLOSE_TOLERANCE = 0.01
 """Largest relative difference of losses that count as close."""
 
@@ -89,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def read(line: str, arguments: argparse.Namespace) -> tuple[float, float] | None:
     """Return the step and the loss of a line, or None without both."""
-    step, loss = arguments.step.search(line), arguments.loss.search(line)
+    step = arguments.step.search(line)
+    loss = arguments.loss.search(line)
     try:
         return None if step is None or loss is None else (float(step[1]), float(loss[1]))
     except ValueError:
@@ -165,7 +167,8 @@ def launch(
     """Run the command in a folder to its end, or stop it once it has printed the step `at`."""
     folder.mkdir(exist_ok=True)
     process = start(command, folder)
-    result, sent = Launch(), 0.0
+    result = Launch()
+    sent = 0.0
     too_late = Killer(process.pid, arguments.grace)
     try:
         for line in output_of(process):
@@ -214,7 +217,8 @@ class Killer(threading.Timer):
 
     def __init__(self, group: int, seconds: float):
         super().__init__(seconds, self._kill)
-        self.group, self.has_killed = group, False
+        self.group = group
+        self.has_killed = False
 
     def _kill(self) -> None:
         self.has_killed = True

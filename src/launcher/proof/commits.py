@@ -89,7 +89,8 @@ def bisect(
     Returns:
         The first bad commit, or None if commits that cannot be trained hide it, and these.
     """
-    goods, untrained = [good], list[str]()
+    goods = [good]
+    untrained = list[str]()
     while True:
         excluded = [f"^{commit}" for commit in goods]
         listed = git(root, "rev-list", "--bisect-all", bad, *excluded) or ""

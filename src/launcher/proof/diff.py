@@ -97,14 +97,16 @@ def line_differences(before: Lines, after: Lines, names: tuple[str, str]) -> Ite
             yield f"step {step}: only {name} has a line of metrics.jsonl"
             continue
         for key in {**before[step], **after[step]}:
-            old, new = before[step].get(key), after[step].get(key)
+            old = before[step].get(key)
+            new = after[step].get(key)
             if repr(old) != repr(new):
                 yield f"step {step}: {key} {new!r} instead of {old!r}"
 
 
 def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple[str, str]) -> Diff:
     """Compare two trainings: checkpoints at `end`, and lines of metrics since `start`."""
-    before, after = lines_of(first, start, end), lines_of(second, start, end)
+    before = lines_of(first, start, end)
+    after = lines_of(second, start, end)
     result = Diff(lines=len(before), metrics=[*line_differences(before, after, names)])
     if (newest := second.newest_step()) != end:
         result.states = [f"the last one is of step {newest} instead of {end}"]
@@ -117,7 +119,8 @@ def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple
 
 def checkpoint_differences(first: Path, second: Path) -> list[str]:
     """List the differences between two checkpoints, of any number of ranks, tensors first."""
-    left, right = StoredCheckpoint(first), StoredCheckpoint(second)
+    left = StoredCheckpoint(first)
+    right = StoredCheckpoint(second)
     differing = list(_of_tensors(left, right))
     differing += _of_values("state", left.meta, right.meta)
     for rank in range(min(left.manifest.world_size, right.manifest.world_size)):
@@ -126,7 +129,8 @@ def checkpoint_differences(first: Path, second: Path) -> list[str]:
 
 
 def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[tuple[str, str]]:
-    before, after = set(left.names()), set(right.names())
+    before = set(left.names())
+    after = set(right.names())
     for name in sorted(before | after):
         if name not in before or name not in after:
             yield name, "only one of them has it"
@@ -151,7 +155,8 @@ def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
     unequal = (bits[0].view(rows) != bits[1].view(rows)).any(dim=1)
     at = int(unequal.nonzero()[0])
     index = [int(number) for number in torch.unravel_index(torch.tensor(at), before.shape)]
-    old, new = before.reshape(-1), after.reshape(-1)
+    old = before.reshape(-1)
+    new = after.reshape(-1)
     text = (
         f"{int(unequal.sum())} of {len(old)} elements, the first at {index}: {new[at].item()!r}"
         f" instead of {old[at].item()!r}"

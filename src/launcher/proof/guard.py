@@ -88,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(arguments: Namespace, root: Path) -> int:
     """Do what the options say, with all files below `root`; return the exit code."""
-    words, equal = tuple(arguments.overrides), list[EqualPresets]()
+    words = tuple(arguments.overrides)
+    equal = list[EqualPresets]()
     if words:
         presets = [Preset(" ".join(words), words, arguments.steps or STEPS)]
     else:

@@ -122,7 +122,8 @@ def _look_closer(
 
 def _changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return a line with the keys of the configuration whose values differ, or none."""
-    then, now = leaves(old), leaves(new)
+    then = leaves(old)
+    now = leaves(new)
     texts = [
         f"{key}: {then.get(key, 'not set')} -> {now.get(key, 'not set')}"
         for key in {**then, **now}

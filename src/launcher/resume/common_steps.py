@@ -92,7 +92,8 @@ def decisive_part(identity: Node) -> str:
 
 def _without_rules(node: Node, path: str) -> Tree:
     """Return a node without the keys that have a rule, and the nodes whose keys all have one."""
-    rules, remaining = _rules_of(path, node) or {}, {}
+    rules = _rules_of(path, node) or {}
+    remaining = {}
     for key, value in node.items():
         here = join(path, key)
         # A node that is null is equivalent to none.
@@ -107,7 +108,8 @@ def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:
     parts = key.split(".")
     for depth in range(len(parts), 0, -1):
         # The key may be of a whole class, which one of them lacks.
-        path, name = ".".join(parts[:depth]), parts[depth] if depth < len(parts) else "*"
+        path = ".".join(parts[:depth])
+        name = parts[depth] if depth < len(parts) else "*"
         nodes = [node for tree in (one, other) if (node := get(tree, path)) is not None]
         declared = [rules for node in nodes if (rules := _rules_of(path, node)) is not None]
         if declared:

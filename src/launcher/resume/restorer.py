@@ -66,9 +66,11 @@ class CheckpointRestorer:
     def __post_init__(self) -> None:
         self.choice = ResumeChoice()
         # In messages: a setting that chooses a checkpoint, and a way to train another run.
-        self._key, self._another = "run.resume", "run.tag=<word>"
+        self._key = "run.resume"
+        self._another = "run.tag=<word>"
         if self.config is None:
-            self._key, self._another = "load", "another workspace"
+            self._key = "load"
+            self._another = "another workspace"
 
     def restore(self, trainer: Resumable) -> Path | None:
         """Load the checkpoint that the run resumes from, and return it, or None at step 0."""
@@ -138,9 +140,11 @@ class CheckpointRestorer:
         except TrainingError as error:
             misfit = str(error)
         outcomes = ranks.all_gather((problem, misfit))
-        key, value = self._key, str(self.load)
+        key = self._key
+        value = str(self.load)
         if self.choice.is_fork and self.fork is not None:
-            key, value = KEY, self.fork.source
+            key = KEY
+            value = self.fork.source
         misfit = next((text for _, text in outcomes if text is not None), None)
         if misfit is not None:
             raise ConfigError(
@@ -228,7 +232,8 @@ class CheckpointRestorer:
         """Set aside later checkpoints, or all if the run resumes from another folder."""
         source = trainer.resumed_from
         if source is not None and source.parent == self.store.root:
-            step, text = trainer.step, "Started from step %d: a later checkpoint is kept as %s."
+            step = trainer.step
+            text = "Started from step %d: a later checkpoint is kept as %s."
         else:
             step = -1
             text = (
@@ -248,7 +253,8 @@ class CheckpointRestorer:
         return is_same(read_tree(file), read_tree(self.config))
 
     def _restore(self, trainer: Resumable, stored: StoredCheckpoint) -> None:
-        expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
+        expected = trainer.strategy.checkpoint_format
+        actual = stored.manifest.checkpoint_format
         if expected != actual:
             raise ConfigError(
                 f"strategy={trainer.strategy.name}: {stored.path} was written by"
@@ -280,7 +286,8 @@ class CheckpointRestorer:
         self, trainer: Resumable, stored: StoredCheckpoint, rank_state: dict[str, Any] | None
     ) -> None:
         """Load a checkpoint of the run; a changed setting of the optimizer is the current one."""
-        state, built = stored.meta["training_state"], settings_as_built(trainer)
+        state = stored.meta["training_state"]
+        built = settings_as_built(trainer)
         trainer.load_training_state(state | {"data_loader": own_position(state, rank_state)})
         trainer.strategy.load(stored)
         change = Change.since(stored.path, self.config)

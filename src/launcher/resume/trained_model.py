@@ -21,7 +21,8 @@ from launcher.resume.weights_source import fit_names
 from launcher.rundir.folder import RunFolder, find_folders, run_name
 from launcher.strategies.weights import load_weights, model_tensors, names_of_tied
 
-EXPORTED, SHARDS = "model.safetensors", "model-*-of-*.safetensors"
+EXPORTED = "model.safetensors"
+SHARDS = "model-*-of-*.safetensors"
 
 
 def load_model(

@@ -25,7 +25,8 @@ def fit_names(reader: ShardReader, names: Iterable[str]) -> ShardReader:
     `model=supervised`). The prefix that makes most names fit is added or removed. A prefix that all
     names of a file have may be replaced by a prefix that all names of the model have.
     """
-    wanted, stored = set(names), reader.names()
+    wanted = set(names)
+    stored = reader.names()
     if any(name.startswith(MODEL) for name in stored):
         # A checkpoint is read without its optimizer.
         stored = [name for name in stored if name.startswith(MODEL)]

@@ -119,7 +119,8 @@ def leads_out(entry: Path, folder: Path) -> bool:
     """Return whether a path in a folder is a link to a place outside."""
     if not entry.is_symlink():
         return False
-    target, inside = os.path.realpath(entry), os.path.realpath(folder)
+    target = os.path.realpath(entry)
+    inside = os.path.realpath(folder)
     return not Path(target).is_relative_to(inside)
 
 
@@ -279,7 +280,8 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            name, (cause, remedy) = error.filename or self.path, explain_denial(error, self.path)
+            name = error.filename or self.path
+            (cause, remedy) = explain_denial(error, self.path)
             raise ConfigError(
                 f"{self.key}='{self.path}': {name} cannot be read ({cause}); move it away, or"
                 f" {self.another}{remedy}."

@@ -16,7 +16,8 @@ from launcher.rundir.folder import RunFolder
 
 Row = dict[str, Any]
 """A line of metrics.jsonl, or of another log of the run."""
-TIMES, MEASURED = ("time", "times"), ("throughput", "memory", "max_memory")
+TIMES = ("time", "times")
+MEASURED = ("throughput", "memory", "max_memory")
 MAX_FULL_READ = 1 << 16
 """Size in bytes up to which a file is read in full. Of a larger file, only a few places are read
 where a few values are enough."""
@@ -53,10 +54,8 @@ class Curve:
         result = Curve()
         for x, y in self.points():
             if math.isfinite(y) and (y > 0 or not log):
-                mean, total = (
-                    weight * mean + (1 - weight) * (math.log(y) if log else y),
-                    weight * total + (1 - weight),
-                )
+                mean = weight * mean + (1 - weight) * (math.log(y) if log else y)
+                total = weight * total + (1 - weight)
                 result.x.append(x)
                 result.y.append(math.exp(mean / total) if log else mean / total)
         return result
@@ -125,10 +124,12 @@ def _elapse(rows: Sequence[Row], starts: Mapping[int, float]) -> Iterator[float]
     last = None
     attempt = None
     for row in rows:
-        now, number = as_number(row.get("time")), row.get("attempt")
+        now = as_number(row.get("time"))
+        number = row.get("attempt")
         if now is not None:
             if number != attempt:
-                last, attempt = starts.get(number or 0, now), number
+                last = starts.get(number or 0, now)
+                attempt = number
             total += max(0.0, now - (now if last is None else last))
             last = now
         yield total
@@ -208,7 +209,8 @@ def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
     if finite and is_wide(finite):
         means = [math.log(mean) if math.isfinite(mean) else mean for mean in means]
         finite = [math.log(mean) for mean in finite]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    low = min(finite, default=0.0)
+    high = max(finite, default=0.0)
     return "".join(_bar(mean, low, high) for mean in means)
 
 

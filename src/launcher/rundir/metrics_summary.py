@@ -18,7 +18,8 @@ from launcher.rundir.history import (
 )
 from launcher.rundir.record_format import LoggedData, json_value
 
-LOSS, CURVE_WIDTH = "train/loss", 10
+LOSS = "train/loss"
+CURVE_WIDTH = 10
 TAIL_BYTES = 1 << 20
 MAX_TEXT = 1 << 14
 """Maximum length of a summary, which is a part of run.json."""

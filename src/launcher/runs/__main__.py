@@ -125,7 +125,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         build_parser().parse_args(words)
     outputs, (verb, *rest), after = split_words(words)
     if verb not in repeat_command.VERBS:
-        rest, after = [*rest, *after], []
+        rest = [*rest, *after]
+        after = []
     parsed = verb_parser(verb).parse_intermixed_args(rest)
     parsed.verb = verb
     parsed.after = after

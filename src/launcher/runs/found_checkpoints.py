@@ -117,18 +117,21 @@ def _others(run: StoredRun, root: Path, reads: bool) -> Iterator[FoundCheckpoint
 def _verify(
     run: StoredRun, path: Path, marks: tuple[str, ...], reads: bool, is_aside: bool = False
 ) -> Iterator[FoundCheckpoint]:
-    manifest, problem = None, ""
+    manifest = None
+    problem = ""
     if marks != (UNFINISHED,):
         try:
             manifest = Manifest.read(path)
             problem = "; ".join(issues(path, manifest, reads))
         except UnsupportedCheckpoint as error:
-            marks, problem = (UNSUPPORTED, *marks), error.problem
+            marks = (UNSUPPORTED, *marks)
+            problem = error.problem
         except (CorruptCheckpoint, OSError) as error:
             problem = str(error).removeprefix(f"{path.name}: ")
     # A running process may have just deleted the checkpoint.
     with suppress(OSError):
-        written, num_bytes = path.stat().st_mtime, folder_size(path)
+        written = path.stat().st_mtime
+        num_bytes = folder_size(path)
         yield FoundCheckpoint(run, path, marks, problem, manifest, num_bytes, written, is_aside)
 
 

@@ -25,7 +25,8 @@ from launcher.runs.stored_run import StoredRun
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-STUDIES, INVALID = "studies", "invalid"
+STUDIES = "studies"
+INVALID = "invalid"
 Value = str | int | float
 Direction = Literal["minimize", "maximize"]
 Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
@@ -118,10 +119,12 @@ class Trial:
 
     def look_at(self, run: StoredRun) -> None:
         self.stored = run
-        self.state, self.step = run.recorded_state, run.step
+        self.state = run.recorded_state
+        self.step = run.step
         history = History.of(run.folder)
         self.curve = curve_of(history, self.goal.objective)
-        self.value, self.logged = self.value_until(), tuple(history.metrics)
+        self.value = self.value_until()
+        self.logged = tuple(history.metrics)
         self.reason = run.attempt.get("reason")
 
     @property

@@ -62,7 +62,8 @@ class Sampling:
         enqueue: Sequence[Params] = (),
     ):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.settings, self.space = settings, space
+        self.settings = settings
+        self.space = space
         self.storage = FollowingStorage()
         self.study = optuna.create_study(
             storage=self.storage,

@@ -127,7 +127,8 @@ class Search:
         self.sampling = Sampling(self.settings, self.space, self.trials, self.enqueue)
         try:
             self._adopt()
-            slots, steps = self.settings.parallel, (self._start_next, self._look, self._sleep)
+            slots = self.settings.parallel
+            steps = (self._start_next, self._look, self._sleep)
             run_queue(self.runner, slots, *steps, is_awaited=self._is_awaited)
         finally:
             self.runner.close()
@@ -223,7 +224,8 @@ class Search:
         trial = self.sampling.ask()
         trial.bracket = halving.bracket_of(trial.number, self.rungs, self.settings)
         trial.target = halving.first_target(trial.bracket, self.rungs)
-        job, twin = None, None
+        job = None
+        twin = None
         try:
             job = self._compose(trial)
         except ConfigError as error:
@@ -277,7 +279,8 @@ class Search:
         self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 
     def _look(self, ended: dict[int, int]) -> None:
-        running, busy_runs = self.runner.running(), self._busy_runs()
+        running = self.runner.running()
+        busy_runs = self._busy_runs()
         # Equal trials have one run.
         seen = busy_runs | {trial.run for trial in self.trials if trial.number in ended}
         for trial in self.trials:

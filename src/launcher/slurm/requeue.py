@@ -34,7 +34,8 @@ PAUSE = 2.0
 """Seconds until the query is repeated."""
 SECOND_LOOK = 2.0
 """Seconds after a signal until a preemption is visible."""
-STOP_KEY, READ_KEY = "launcher/stop", "launcher/stop-read"
+STOP_KEY = "launcher/stop"
+READ_KEY = "launcher/stop-read"
 
 logger = logging.getLogger("launcher")
 
@@ -216,7 +217,8 @@ class Requeue:
         Repeat queries until SLURM answers, and until it shows a requeue that we have requested,
         since an earlier exit would end the job for good.
         """
-        waited, rejection = 0.0, None
+        waited = 0.0
+        rejection = None
         while True:
             began, pause = time.monotonic(), 0.5
             # A request that is under way is waited for, since our look could come before it.

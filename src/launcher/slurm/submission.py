@@ -46,7 +46,8 @@ PAUSE = 0.2
 class SubmissionsFolder(RunFolder):
     """The hidden folder of all submissions, below the outputs."""
 
-    key, elsewhere = "paths.outputs", "use another folder"
+    key = "paths.outputs"
+    elsewhere = "use another folder"
 
 
 @contextmanager
@@ -247,7 +248,8 @@ class LimitReached(NotNow):
         super().__init__(
             f"dispatch=slurm: {limit}: {waiting}; repeat the command when other jobs have ended."
         )
-        self.limit, self.why = limit, f"has no room ({limit})"
+        self.limit = limit
+        self.why = f"has no room ({limit})"
 
 
 def hand_over(script: Path) -> str:

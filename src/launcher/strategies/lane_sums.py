@@ -39,9 +39,11 @@ class PartialSums:
 
     def add(self, leaf: Gradients) -> Gradients | None:
         """Add a leaf, whose tensors may change; with the last one, clear and return the total."""
-        level, self._added = 0, self._added + 1
+        level = 0
+        self._added += 1
         while self._waiting and self._waiting[-1][0] == level:
-            leaf, level = add_gradients(self._waiting.pop()[1], leaf), level + 1
+            leaf = add_gradients(self._waiting.pop()[1], leaf)
+            level += 1
         if self._added == self.count:
             self.clear()
             return leaf
@@ -185,7 +187,8 @@ def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     for tensor in tensors:
         if bucket and (tensor.dtype != bucket[0].dtype or size + tensor.nbytes > BUCKET):
             yield bucket
-            bucket, size = [], 0
+            bucket = []
+            size = 0
         bucket.append(tensor)
         size += tensor.nbytes
     if bucket:

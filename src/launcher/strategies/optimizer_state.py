@@ -41,7 +41,8 @@ def optimizer_snapshot(model: nn.Module, optimizer: Optimizer) -> tuple[Tensors,
     The tree has the groups with their settings, values that are not tensors, state of no parameter,
     and the state of an optimizer with its own `state_dict()`.
     """
-    names, is_stored = _names(model, optimizer), _is_stored_with_model(model)
+    names = _names(model, optimizer)
+    is_stored = _is_stored_with_model(model)
     is_own = has_own_state_dict(optimizer)
     tensors: Tensors = {}
     groups = []

@@ -96,7 +96,8 @@ class TrackedRun:
 
     def store(self, tracker: str, **values: object) -> Stored:
         """Change values of these data, and return all."""
-        path, data = self._data_path(tracker), self._read(tracker) | values
+        path = self._data_path(tracker)
+        data = self._read(tracker) | values
         path.parent.mkdir(exist_ok=True)
         replace_file(path, json.dumps(data).encode())
         return data
@@ -126,7 +127,8 @@ class Names:
 
     def __call__(self, name: str) -> str:
         if name not in self.names:
-            first, taken = self.clean(name), set(self.names.values())
+            first = self.clean(name)
+            taken = set(self.names.values())
             candidates = chain([first], (f"{first}_{number}" for number in count(2)))
             self.names[name] = next(text for text in candidates if text not in taken)
         return self.names[name]
@@ -194,7 +196,8 @@ class Tracker(ABC):
 
     def find_artifacts(self) -> dict[str, Path]:
         """Return the folders of the artifacts that were not sent, by best, last and export."""
-        sent, artifacts = self._sent_artifacts(), {}
+        sent = self._sent_artifacts()
+        artifacts = {}
         folder = self.run.folder
         for which in self.artifacts:
             path: Path | None = folder.export

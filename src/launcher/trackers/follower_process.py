@@ -22,7 +22,8 @@ class FollowerProcess:
     """The process that mirrors a run in its trackers, if there are any."""
 
     def __init__(self, folder: RunFolder, names: Iterable[str]):
-        self.folder, self.names = folder, list(names)
+        self.folder = folder
+        self.names = list(names)
         self.process: subprocess.Popen[Any] | None = None
 
     def start(self) -> None:

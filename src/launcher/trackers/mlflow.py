@@ -78,7 +78,8 @@ class MlflowTracker(Tracker):
         self.experiment = experiment
         self.name = name
         self.tags = dict(tags or {})
-        self.registered_model_name, self.model = registered_model_name, model
+        self.registered_model_name = registered_model_name
+        self.model = model
         registered = [model] if registered_model_name else []
         self.artifacts = list(dict.fromkeys([*(artifacts or []), *registered]))
         self.not_sent: dict[str, str] = {}
@@ -223,7 +224,8 @@ class MlflowTracker(Tracker):
         """Send the configuration by dotted keys. MLflow keeps the first attempt's values."""
         from mlflow.entities import Param
 
-        name, config = Names(clean, {}), leaves(self.sent_config())
+        name = Names(clean, {})
+        config = leaves(self.sent_config())
         params = [Param(name(key), str(value)[:LENGTH]) for key, value in config.items()]
         params = [param for param in params if param.key not in sent_keys]
         for start in range(0, len(params), PARAMS):

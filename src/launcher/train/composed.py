@@ -77,7 +77,8 @@ class Trainer(BaseTrainer):
             max_consecutive_none_losses=settings.max_consecutive_none_losses,
             pause_at=settings.pause_at,
         )
-        self.precision, self.context = precision, context
+        self.precision = precision
+        self.context = context
         self._strategy = strategy
         self._loader = data_loader
         self._hooks = hooks

@@ -74,7 +74,8 @@ def explain_base_error(config_name: str, error: Exception) -> str:
 
 def unknown_option(override: Override) -> str | None:
     """Explain why a group does not have the chosen options; return None if it has them."""
-    group, value = override.key_or_group, override.value()
+    group = override.key_or_group
+    value = override.value()
     if value is None:
         return None if override.is_delete() else f"to remove the group, write ~{group}."
     chosen = [str(option) for option in as_list(value)]
@@ -92,7 +93,8 @@ def unknown_option(override: Override) -> str | None:
             return f"no option {option}; to remove the group, write ~{group}."
         place = f"{group}/{prefix}".rstrip("/")
         listed = f"{place} has {', '.join(options)}"
-        text, near = _rewritten(override, group), closest_name(name.removesuffix(".yaml"), options)
+        text = _rewritten(override, group)
+        near = closest_name(name.removesuffix(".yaml"), options)
         if near and option in text:
             meant = text.replace(option, prefix + near)
             return f"no option {option}; did you mean {meant}? ({listed})"
@@ -193,7 +195,8 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
 def _unknown_part(override: Override, path: str, part: str, config: DictConfig) -> str:
     """Return the message for a key that its node does not have."""
     node = select(config, path)
-    keys, taken = [str(key) for key in node], parameters(node)
+    keys = [str(key) for key in node]
+    taken = parameters(node)
     if others := options_with(composition_folders(to_plain(config.hydra.runtime)), path, part):
         have = "has" if len(others) == 1 else "have"
         return f"no key {path}.{part}; {path}={', '.join(others)} {have} it."

@@ -124,7 +124,8 @@ def _as_part(file: Path, content: Node) -> Node:
     listed = content.get("defaults") or []
     problems = []
     if not isinstance(listed, list):
-        problems, listed = ["defaults should be a list"], []
+        problems = ["defaults should be a list"]
+        listed = []
     more: list[object] = []
     changed: list[object] = []
     groups = _groups_of_launcher()

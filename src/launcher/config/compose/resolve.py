@@ -94,7 +94,8 @@ class Resolver:
     """
 
     def __init__(self, config: DictConfig, tree: Node):
-        self.config, self.tree = config, tree
+        self.config = config
+        self.tree = tree
         self.issues: list[ConfigIssue] = []
         self.lacking: dict[str, dict[str, str]] = {}
         """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key
@@ -135,7 +136,8 @@ class Resolver:
 
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
         if written == "???":
-            path, option = _join(keys), choices(self.config).get(str(keys[0]))
+            path = _join(keys)
+            option = choices(self.config).get(str(keys[0]))
             see = f"; python -m launcher --help {keys[0]}={option} describes it"
             text = f"needs a value; e.g. {path}=...{see if isinstance(option, str) else ''}"
             self.issues.append(MissingValue(path, None, text))

@@ -79,7 +79,8 @@ def session(
 @contextmanager
 def _hydra() -> Iterator[None]:
     """Initialize Hydra, and give a program its own afterwards, if it has initialized it."""
-    others, base = GlobalHydra.instance().hydra, VersionBase.instance().getbase()
+    others = GlobalHydra.instance().hydra
+    base = VersionBase.instance().getbase()
     GlobalHydra.instance().clear()
     path = config_path()
     try:

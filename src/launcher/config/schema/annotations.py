@@ -99,7 +99,8 @@ class _Spelled(ast.NodeTransformer):
 
 def _plain(hint: Any) -> Any:
     """A type as YAML can express it."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin in (Union, UnionType):
         members = [member for member in map(_plain, arguments) if member is not Part]
         if str in members:

@@ -11,7 +11,8 @@ from launcher.config.schema.value_types import ELSEWHERE, Schema, value_type
 from launcher.config.settings import SECTIONS, Top, section
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
-EXPERIMENT, CONFIG = "experiment", "config"
+EXPERIMENT = "experiment"
+CONFIG = "config"
 REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
 
 

@@ -32,7 +32,8 @@ def lane_issues(
         fits = " or ".join(str(n) for n in ways if n <= lanes) or str(lanes)
         ranks = describe_ranks(world_size, source)
         yield _issue(lanes, f"is not divisible by {ranks}; use {fits} ranks.")
-    lane, micro = (batch_size or 0) // lanes, settings.micro_batch_size
+    lane = (batch_size or 0) // lanes
+    micro = settings.micro_batch_size
     if lane and micro not in (None, lane):
         text = (
             f"a lane is a micro-batch of {plural(lane, 'sample')} (data.batch_size={batch_size},"

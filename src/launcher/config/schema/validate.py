@@ -407,7 +407,8 @@ def _missing(
 ) -> Iterator[ConfigIssue]:
     for parameter in parameters:
         if parameter.name not in node:
-            key, kind = join(path, parameter.name), parameter.annotation
+            key = join(path, parameter.name)
+            kind = parameter.annotation
             text = "value" if kind is Any else describe(kind)
             fix = f"add +{key}=<{text}>{way}."
             yield ConfigIssue(key, None, f"is missing, and {owner} needs it; {fix}")
@@ -455,7 +456,8 @@ def _suggest_value(key: str, value: object, annotation: object) -> str:
     if isinstance(value, dict) and fits({str(key): value[key] for key in value}, annotation):
         key = next(name for name in value if not isinstance(name, str))
         return f"; a key that is text needs quotes: '{str(key).lower()}'"
-    text, takes_numbers = to_override_text(value), "number" in describe(annotation)
+    text = to_override_text(value)
+    takes_numbers = "number" in describe(annotation)
     if isinstance(value, bool | int | float) and not takes_numbers and fits(text, annotation):
         return f"{QUOTES} '{key}=\"{text}\"'"
     return ""

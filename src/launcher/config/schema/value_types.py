@@ -179,8 +179,10 @@ class LimitedType(ValueType):
     """The number of each limit."""
 
     def describe(self) -> str:
-        words, limits = self.base.describe(), self.limits
-        least, most = limits.get(Ge), limits.get(Le)
+        words = self.base.describe()
+        limits = self.limits
+        least = limits.get(Ge)
+        most = limits.get(Le)
         if MinLen in limits and limits[MinLen] == limits.get(MaxLen):
             return words.replace("a list", f"a list of {limits[MinLen]}", 1)
         if limits == {MinLen: 1}:
@@ -219,7 +221,8 @@ SCALARS: dict[object, ValueType] = {
 
 def value_type(annotation: Any) -> ValueType:
     """Parse an annotation."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Literal:
         return OneOfValues(arguments)
     if origin is Annotated:

@@ -202,7 +202,8 @@ class SlurmDispatch(SlurmSettings):
     ) -> submission.NotNow | None:
         due = [run for run in runs if run.is_unsubmitted]
         script = self.script(due, [] if code is None else snapshot.lines(code))
-        first, part = script.flags.get("dependency"), 0
+        first = script.flags.get("dependency")
+        part = 0
         # SLURM limits one array, not several together.
         before = None if self.array_parallelism is None else _after_jobs_of(runs, queue)
         places = {id(run.trunk): place for place, run in enumerate(due)}
@@ -213,7 +214,8 @@ class SlurmDispatch(SlurmSettings):
         while rest:
             signals.check()
             alike = [run for run in rest if run.trunk is rest[0].trunk]
-            chunk, path = alike[:max_tasks], folder / f"job-{part}.sh"
+            chunk = alike[:max_tasks]
+            path = folder / f"job-{part}.sh"
             others = map(str, filter(None, (first, before, rest[0].dependency(queue))))
             script.flags["dependency"] = ",".join(others) or None
             try:
@@ -226,7 +228,8 @@ class SlurmDispatch(SlurmSettings):
                 continue
             except submission.NotAnswered as error:
                 return error
-            rest, part = rest[len(chunk) :], part + 1
+            rest = rest[len(chunk) :]
+            part += 1
             if self.array_parallelism is not None:
                 before = f"afterany:{job}"
         return None

@@ -90,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace, count: int) -> list[str]:
     """Return the overrides that a verb's own options stand for."""
-    data, out = getattr(arguments, "data", None), getattr(arguments, "out", None)
+    data = getattr(arguments, "data", None)
+    out = getattr(arguments, "out", None)
     repository = getattr(arguments, "push", None)
     for option, value in {"push": repository, "out": out}.items():
         if value and count > 1:

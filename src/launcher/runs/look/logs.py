@@ -106,7 +106,8 @@ class RunWatch:
         if run.had_job and time.monotonic() - self._asked > QUEUE_PAUSE:
             join_queue([run], queue([self.path / FROZEN]))
             is_over = run.job is None or (is_completed and run.job.state == ENDING)
-            self._asked, self._in_queue = time.monotonic(), not is_over
+            self._asked = time.monotonic()
+            self._in_queue = not is_over
         return not self._in_queue
 
 
@@ -126,7 +127,8 @@ def growth(
     """Yield the bytes after `position`, until nothing was appended after `has_ended()` is true."""
     while True:
         # The end is checked before reading, so that the last bytes are still read.
-        ended, has_grown = has_ended(), False
+        ended = has_ended()
+        has_grown = False
         with suppress(FileNotFoundError), open_file(path) as file:
             # The file may have been rewritten.
             is_shorter = os.fstat(file.fileno()).st_size < position

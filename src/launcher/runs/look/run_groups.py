@@ -51,7 +51,8 @@ class Group:
 
         The number is left out if all completed runs have a value: they have a column of their own.
         """
-        values, count = self.values(key), len(self.completed)
+        values = self.values(key)
+        count = len(self.completed)
         return spread(values) + ("" if len(values) == count else f" ({len(values)} of {count})")
 
 
@@ -106,7 +107,8 @@ def print_groups(
     runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Namespace
 ) -> None:
     """Print a line for each group; `columns` are by default `best`'s metric and the loss."""
-    groups, key = group_runs(runs, arguments.over), arguments.sort
+    groups = group_runs(runs, arguments.over)
+    key = arguments.sort
     columns = columns or [
         *dict.fromkeys(f"best {run.best['metric']}" for run in runs if run.best),
         *(["train/loss"] if any("train/loss" in run.metrics for run in runs) else []),

@@ -69,12 +69,14 @@ def band(curves: Sequence[Curve], log: bool = False) -> Band:
     ]
     # A run without a value has no part in the mean.
     tables = [table for table in tables if table]
-    result, back = Band(count=len(tables)), math.exp if log else float
+    result = Band(count=len(tables))
+    back = math.exp if log else float
     if not tables:
         return result
     for x in sorted(set.intersection(*map(set, tables))):
         values = [table[x] for table in tables]
-        mean, sd = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        mean = statistics.fmean(values)
+        sd = statistics.stdev(values) if len(values) > 1 else 0.0
         result.x.append(x)
         result.mean.append(back(mean))
         result.low.append(back(mean - sd))

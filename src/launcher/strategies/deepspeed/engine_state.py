@@ -195,7 +195,8 @@ class EngineState:
             )
         for group, entry in zip(self.optimizer.param_groups, groups, strict=True):
             group.update(portable(entry["settings"]))
-        keys, values = read_keys(saved, OPTIMIZER), read_values(groups)
+        keys = read_keys(saved, OPTIMIZER)
+        values = read_values(groups)
         # State that the checkpoint does not have must go.
         self.optimizer.state.clear()
         # The checkpoint's order is kept, so that equal states are equal files.
@@ -218,7 +219,8 @@ class EngineState:
 
     def _load_common(self, saved: TensorReader, full: str, key: str, slot: MasterSlice) -> None:
         """Load a value that all parameters of a flat tensor share."""
-        group, state = self.optimizer.param_groups[slot.group], self.optimizer.state[slot.flat]
+        group = self.optimizer.param_groups[slot.group]
+        state = self.optimizer.state[slot.flat]
         device = (
             slot.flat.device
             if group.get("fused") or group.get("capturable")
