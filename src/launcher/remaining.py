@@ -102,7 +102,8 @@ def remaining(
         return replace(done, changed_files=_check_data(config, folder, run))
     if is_busy:
         return Held(read_holder(folder.lock_path))
-    if (queued := find_queued(config, folder, queue or {})) is not None:
+    queued = find_queued(config, folder, queue or {})
+    if queued is not None:
         return queued
     _check_resume(config, folder)
     return Train(folder.newest_step())

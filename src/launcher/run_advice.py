@@ -94,7 +94,8 @@ def additions(config: RunConfig, stored: RunOnDisk) -> Iterator[str]:
             f"{', '.join(metrics)}: job=evaluate, added to this command, computes it for the last"
             " checkpoint."
         )
-    if trackers := [name for name in trackers if is_tracker(config.stored["tracker"][name])]:
+    trackers = [name for name in trackers if is_tracker(config.stored["tracker"][name])]
+    if trackers:
         settings = [word for word in config.overrides if word.lstrip("+").startswith("tracker.")]
         outputs = config.outputs
         outputs_option = [] if outputs == "outputs" else ["--outputs", outputs]

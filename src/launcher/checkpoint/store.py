@@ -228,7 +228,8 @@ class CheckpointStore:
 
     def best(self) -> int | None:
         """Return the step that the link `best` or the newest checkpoints name."""
-        if (step := self.resolve_link(BEST)) is not None:
+        step = self.resolve_link(BEST)
+        if step is not None:
             return step
         steps = self.steps()
         bests = map(self._best_at, reversed(steps))
@@ -333,7 +334,8 @@ class CheckpointStore:
         """List step and folder, newest first, also of damaged checkpoints."""
         folders = [(step, 1, self.path(step)) for step in self.steps_with_broken()]
         for folder in self.root.glob(f"{CORRUPT}step-*"):
-            if match := re.match(rf"{CORRUPT}step-(\d+)", folder.name):
+            match = re.match(rf"{CORRUPT}step-(\d+)", folder.name)
+            if match:
                 folders.append((int(match.group(1)), 0, folder))
         return [(step, folder) for step, _, folder in sorted(folders, reverse=True)]
 

@@ -37,7 +37,8 @@ def write_schemas(project: Path) -> int:
     conf = project / "conf"
     if not conf.is_dir():
         raise ConfigError(f"schema {project}: there is no {conf}; give the folder of a project.")
-    if (str_path := str(project.absolute())) not in sys.path:
+    str_path = str(project.absolute())
+    if str_path not in sys.path:
         # The project's classes are read from their source.
         sys.path.insert(0, str_path)
     documents = schemas([conf, main_folder(), *installed_folders()])

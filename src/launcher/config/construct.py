@@ -70,7 +70,8 @@ def _typed(node: Any, path: str) -> Any:
         except Exception as error:
             logger.debug("%s: %s has no types: %s", path, target, error)
             return typed
-        if (converting := with_types(function, path)) is not function:
+        converting = with_types(function, path)
+        if converting is not function:
             typed = {**typed, "_target_": converting}
     return typed
 

@@ -29,7 +29,8 @@ def report(messages: Sequence[str]) -> None:
 
 def explain(error: BaseException) -> list[str]:
     """Return the messages for an exception that the user can fix; empty for other exceptions."""
-    if (rejected := config_error(error)) is not None:
+    rejected = config_error(error)
+    if rejected is not None:
         return without_environment(rejected.messages)
     if isinstance(error, InstantiationException):
         reasons = (_explain_not_found, _is_abstract, _is_not_callable, _is_rejected)
@@ -42,7 +43,8 @@ def _explain_not_found(error: InstantiationException) -> str | None:
     path, target = _parse_build_error(error, "Error locating target '")
     if not target:
         return None
-    if (missing := class_source(target).missing) is not None:
+    missing = class_source(target).missing
+    if missing is not None:
         return str(validate.target_issue(path, target, missing))
     *_, cause = causes(error)
     why = f"{cause.msg}." if isinstance(cause, SyntaxError) else first_line(cause)

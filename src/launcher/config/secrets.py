@@ -87,7 +87,8 @@ def config_to_store(written: Node, plain: Node) -> Tree:
             is_list = isinstance(text, list) and len(text) == len(value)
             pairs = zip(text if is_list else [None] * len(value), value, strict=True)
             return [value_to_store(join(path, index), *pair) for index, pair in enumerate(pairs)]
-        if (interpolation := expression_to_keep(path, text)) is not None:
+        interpolation = expression_to_keep(path, text)
+        if interpolation is not None:
             return interpolation
         return escape(value)
 

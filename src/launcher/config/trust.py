@@ -69,7 +69,8 @@ def read_config(
 
 def check_code(tree: object, file: Path, trusting: str = "--trust") -> None:
     """Check that a configuration that is not signed names no code but Launcher's own."""
-    if (code := next(code_in(tree), None)) is not None:
+    code = next(code_in(tree), None)
+    if code is not None:
         reject(code, file, trusting)
 
 
@@ -78,7 +79,8 @@ def check_overrides(words: Iterable[str], config_dir: object, file: Path) -> Non
     if config_dir is not None:
         reject(f"--config-dir {config_dir}", file)
     for word in words:
-        if (code := _code_in_override(word)) is not None:
+        code = _code_in_override(word)
+        if code is not None:
             reject(code, file)
 
 

@@ -78,7 +78,8 @@ class Datasets(DataSource):
         hub_keys = ("config", "revision", "val_split")
         file_keys = ("files", "val_files")
         for key in hub_keys if is_builder else file_keys:
-            if (value := getattr(self, key)) is not None:
+            value = getattr(self, key)
+            if value is not None:
                 other = "is for a dataset of the Hub" if is_builder else "is for a builder"
                 raise ConfigError(f"data.{key}={show(value)}: {other}; leave it out.")
         if is_builder and self.files is None:

@@ -221,7 +221,8 @@ class CollateState:
         for name, number in {**self._initial, **state["numbers"]}.items():
             if getattr(self._owner, name, None) != number:
                 setattr(self._owner, name, number)
-        if missing := sorted(state["generators"].keys() - generators.keys()):
+        missing = sorted(state["generators"].keys() - generators.keys())
+        if missing:
             logger.warning(
                 "The collate function %s has no generator %s at the start, so the state of the"
                 " checkpoint is not used; make it in the constructor.",

@@ -220,7 +220,8 @@ class TrainingStream:
                 yield batch
                 continue
             state_there = None
-            if (end := self.share.end_of_round(number)) is not None:
+            end = self.share.end_of_round(number)
+            if end is not None:
                 rest = (end - read) * self.size
                 read = end
                 generators.run(lambda: next(islice(samples, rest, rest), None))  # noqa: B023

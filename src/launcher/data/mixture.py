@@ -97,7 +97,8 @@ class MixtureData(DataSource):
                 raise ConfigError(f"{key}: should be like {{at: 10000, weights: {{web: 1}}}}.")
             if type(stage["at"]) is not int or stage["at"] < 0:
                 raise ConfigError(f"{key}.at={stage['at']}: should be a whole number, 0 or more.")
-            if unknown := [name for name in stage["weights"] if name not in self.sources]:
+            unknown = [name for name in stage["weights"] if name not in self.sources]
+            if unknown:
                 names = ", ".join(self.sources)
                 raise ConfigError(f"{key}.weights.{unknown[0]}: the sources are {names}.")
             weights = check_weights({**schedule[-1][1], **stage["weights"]}, f"{key}.weights")

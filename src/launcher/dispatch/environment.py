@@ -54,7 +54,8 @@ def _number_of(env: Mapping[str, str], name: str, default: str | None = None) ->
 def _translate(env: MutableMapping[str, str]) -> None:
     local = _number_of(env, "SLURM_LOCALID")
     rank = _number_of(env, "SLURM_PROCID")
-    if devices := visible_devices(env):
+    devices = visible_devices(env)
+    if devices:
         # A task bound to its own GPU sees only this GPU.
         local %= len(devices)
     env[RANK], env[WORLD_SIZE] = str(rank), env["SLURM_STEP_NUM_TASKS"]

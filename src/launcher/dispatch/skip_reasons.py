@@ -45,7 +45,8 @@ def why_skipped(config: RunConfig, folder: RunFolder, queue: Mapping[str, Queued
         if isinstance(rest, Train):
             return None
         return f"already {rest}" if isinstance(rest, Done) else str(rest)
-    if (queued := find_queued(config, folder, queue)) is not None:
+    queued = find_queued(config, folder, queue)
+    if queued is not None:
         return str(queued)
     checkpoint = config.plain["job"].get("checkpoint")
     # Another job, on which this one depends, may save the checkpoint.

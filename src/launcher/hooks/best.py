@@ -90,7 +90,8 @@ class Best:
         # An earlier attempt has logged it.
         if self.metric in names:
             return
-        if choices := meant_metrics(self.metric, names):
+        choices = meant_metrics(self.metric, names)
+        if choices:
             raise ConfigError(
                 f"{self._key}={self.metric}: is not logged; choose one of {', '.join(choices)}."
             )

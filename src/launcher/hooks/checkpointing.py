@@ -398,7 +398,8 @@ class CheckpointingHook(BaseHook):
     def _note_saved(self, trainer: TrainerView) -> None:
         self._best_saved = self._best_in_flight or self._best_saved
         self._best_in_flight = None
-        if new := self._unstored.add(self.saver.unstored):
+        new = self._unstored.add(self.saver.unstored)
+        if new:
             self._report_unstored(trainer, new)
         trainer.fire("on_checkpoint_saved", self.store.root / step_name(self.saved_at))
 
@@ -444,6 +445,7 @@ def signal_list(signums: Any) -> list[signal.Signals]:
         return []
     values: list[Any] = [signums] if isinstance(signums, (str, int)) else list(signums)
     for value in values:
-        if issue := signal_issue("hooks.checkpointing.exit_signals", value):
+        issue = signal_issue("hooks.checkpointing.exit_signals", value)
+        if issue:
             raise ConfigError(str(issue))
     return [parsed for parsed in map(parse_signal, values) if parsed is not None]

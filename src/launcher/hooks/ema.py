@@ -219,7 +219,8 @@ class EmaHook(BaseHook):
             for name in self._restored:
                 tensors[name].read(saved, name)
         decays = {name.split("/")[1] for name in self._restored}
-        if missing := sorted({name.split("/")[1] for name in tensors} - decays):
+        missing = sorted({name.split("/")[1] for name in tensors} - decays)
+        if missing:
             trainer.logger.warning(
                 "The checkpoint has no average of decay %s: it starts from the current weights.",
                 ", ".join(missing),

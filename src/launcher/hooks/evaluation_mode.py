@@ -49,7 +49,8 @@ def evaluating(trainer: TrainerView, needs_outputs: bool = True) -> Iterator[Non
     with in_evaluation(trainer.model, needs_outputs):
         yield
     told = trainer.context.changed_in_evaluation
-    if names := [name for name in tensors.changed() if name not in told]:
+    names = [name for name in tensors.changed() if name not in told]
+    if names:
         told.update(names)
         trainer.logger.warning(
             "The forward pass changes %s in evaluation too, so training depends on the evaluations;"

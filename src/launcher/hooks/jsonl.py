@@ -54,7 +54,8 @@ class JsonlHook(LineFileHook):
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         # On all ranks, since reading a sharded tensor is collective.
         values = {name: to_number(value) for name, value in flatten(records).items()}
-        if name := next((name for name in NO_METRICS if name in values), None):
+        name = next((name for name in NO_METRICS if name in values), None)
+        if name:
             raise ConfigError(
                 f"trainer.log: {name} is a key of every line; use another name, e.g. my/{name}."
             )

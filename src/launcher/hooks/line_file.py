@@ -142,7 +142,8 @@ def append(path: Path, data: bytes) -> None:
     try:
         size = os.fstat(fd).st_size
         try:
-            if (count := os.write(fd, data)) < len(data):
+            count = os.write(fd, data)
+            if count < len(data):
                 raise OSError(errno.ENOSPC, f"{count} of {len(data)} bytes were taken", str(path))
         except OSError:
             os.ftruncate(fd, size)

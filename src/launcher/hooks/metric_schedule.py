@@ -44,5 +44,6 @@ class MetricScheduleHook(SteeredByMetric):
         state_dict["metric_schedule"] = self.best.state()
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
-        if saved := state_dict.get("metric_schedule"):
+        saved = state_dict.get("metric_schedule")
+        if saved:
             self.best.load(saved)

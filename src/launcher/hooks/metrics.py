@@ -24,7 +24,8 @@ class Metrics:
     def __init__(self, metrics: Mapping[str, Any]):
         self.metrics = dict(metrics)
         for name, metric in self.metrics.items():
-            if issue := name_issue(name):
+            issue = name_issue(name)
+            if issue:
                 raise ConfigError(f"hooks.evaluation.metrics.{name}: {issue}.")
             if not all(hasattr(metric, method) for method in ("reset", "update", "compute")):
                 raise ConfigError(

@@ -91,7 +91,8 @@ class TrackerHook(BaseHook):
         self._record = RunRecord(self._lock.folder, check_lock=self._lock.check)
 
     def on_ready(self, trainer: TrainerView) -> None:
-        if (record := self._record) is None:
+        record = self._record
+        if record is None:
             return
         config: dict[str, Any] = {}
         for hook in self._all:

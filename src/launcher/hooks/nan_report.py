@@ -170,10 +170,12 @@ def _watched(model: torch.nn.Module) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def _in_inputs(model: torch.nn.Module, batches: list[object]) -> str | None:
-    if text := describe_not_finite(batches):
+    text = describe_not_finite(batches)
+    if text:
         return f"the batch has {text}."
     for name, tensor in model.named_parameters():
-        if text := describe_not_finite(local(tensor)):
+        text = describe_not_finite(local(tensor))
+        if text:
             return f"the weight {name} has {text}."
     return None
 

@@ -91,7 +91,8 @@ class SourcesHook(BaseHook):
             gathered = ranks.all_gather([*map(to_part, self._sums)])
             lanes = trainer.strategy.lanes
             parts = [*chain(*gathered)] if lanes is None else lanes.in_order(gathered)
-            if means := combine(parts):
+            means = combine(parts)
+            if means:
                 trainer.log({"train": {"loss": means}})
         end = self._end
         if end is not None and trainer.data_loader.samples + self._per_step(trainer) > end:

@@ -135,7 +135,8 @@ def batch_faults(
     if not tensor.numel():
         yield f"{name} is empty."
     elif tensor.is_floating_point():
-        if bad := int((~tensor.isfinite()).sum()):
+        bad = int((~tensor.isfinite()).sum())
+        if bad:
             yield f"{name} has {bad} of {plural(tensor.numel(), 'value')} NaN or infinite."
     elif tensor.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8):
         key, size = ("vocab_size", vocab_size) if vocab_size else ("num_classes", num_classes)

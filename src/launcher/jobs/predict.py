@@ -125,7 +125,8 @@ class PredictJob:
         loader = trainer.context.data.batches(dataset, padded, trainer.device)
         with closing(loader), isolated_rng(), torch.no_grad():
             for turn, (batch, (start, stop)) in enumerate(zip(loader, padded, strict=True)):
-                if signum := maximum(signals.first_signal()):
+                signum = maximum(signals.first_signal())
+                if signum:
                     logger.info("Stopped by a signal; the same command starts again.")
                     raise signals.SignalExit(signum)
                 deadline.progress()
@@ -156,7 +157,8 @@ class PredictJob:
             if getattr(dataset, "has_targets", True) and targets.shape[:1] == logits.shape[:1]:
                 columns["targets"] = targets
         chosen = self.columns or COLUMNS
-        if missing := [name for name in self.columns or () if name not in columns]:
+        missing = [name for name in self.columns or () if name not in columns]
+        if missing:
             names = ", ".join(columns)
             raise ConfigError(f"job.columns: there is no {missing[0]} here; there are {names}.")
         return {

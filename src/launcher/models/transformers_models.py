@@ -143,7 +143,8 @@ def _load(name: str, load: Callable[[str], object]) -> Any:
         if folder.exists():
             with quiet():
                 return load(str(folder))
-        if (cached := _find_in_cache(name)) is not None:
+        cached = _find_in_cache(name)
+        if cached is not None:
             try:
                 with quiet():
                     return load(cached)

@@ -79,7 +79,8 @@ def _check_device(device: torch.device) -> None:
             f"precision=fp8: a {device.type} device has no fp8; use precision=bf16, or"
             " precision.emulate=true for a test."
         )
-    if (capability := torch.cuda.get_device_capability(device)) < CAPABILITY:
+    capability = torch.cuda.get_device_capability(device)
+    if capability < CAPABILITY:
         has, needs = (".".join(map(str, version)) for version in (capability, CAPABILITY))
         raise ConfigError(
             f"precision=fp8: needs a GPU of compute capability {needs}, and this one has {has};"

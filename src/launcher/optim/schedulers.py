@@ -175,7 +175,8 @@ def check_scheduler(scheduler: object, where: str) -> None:
 
 def _warmup(total: int, steps: int | None, ratio: float | None) -> int:
     """Return the warm-up steps: `steps` if set, else `ratio` of `total`, rounded down."""
-    if issue := warmup_issue(steps, ratio, total):
+    issue = warmup_issue(steps, ratio, total)
+    if issue:
         raise ConfigError(str(issue))
     if steps is None and ratio is None:
         ratio = DEFAULT_WARMUP_RATIO

@@ -29,7 +29,8 @@ def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) ->
     if (dev / "kfd").exists():
         count = max(count, len(list((dev / "dri").glob("renderD*"))))
     for name in (VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        if (visible := visible_devices(env, name)) is not None:
+        visible = visible_devices(env, name)
+        if visible is not None:
             count = min(count, len(visible))
     if count <= 1:
         return count

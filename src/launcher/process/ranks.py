@@ -158,7 +158,8 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     )
     deadline.progress()
     _meeting.joined = True
-    if signum := maximum(signals.first_signal()):
+    signum = maximum(signals.first_signal())
+    if signum:
         leave()
         raise signals.SignalExit(signum)
 

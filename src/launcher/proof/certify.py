@@ -173,7 +173,8 @@ def launch(
     try:
         for line in output_of(process):
             result.lines = [*result.lines, line][-LAST_LINES:]
-            if (reading := read(line, arguments)) is None:
+            reading = read(line, arguments)
+            if reading is None:
                 continue
             step, result.losses[step] = reading
             if at is not None and step >= at and not sent:
@@ -272,14 +273,17 @@ def findings_of_resume(straight: Launch, first: Launch, second: Launch) -> Itera
         yield Finding(text, "restarted")
         return
     yield Finding(f"The second start begins with step {begin:g}.")
-    if missing := straight.losses.keys() - first.losses.keys() - second.losses.keys():
+    missing = straight.losses.keys() - first.losses.keys() - second.losses.keys()
+    if missing:
         text = f"{len(missing)} steps were never printed, the first of them {min(missing):g}."
         yield Finding(text, "skipped steps")
-    if repeated := first.losses.keys() & second.losses.keys():
+    repeated = first.losses.keys() & second.losses.keys()
+    if repeated:
         yield Finding(f"It repeats {plural(len(repeated), 'step')}.")
     if second.code:
         yield Finding(f"The second start ended with exit code {second.code}.", "failed")
-    if steps := differing_steps(straight, second):
+    steps = differing_steps(straight, second)
+    if steps:
         pairs = [(straight.losses[step], second.losses[step]) for step in steps]
         largest = max(relative_difference(*pair) for pair in pairs)
         text = (

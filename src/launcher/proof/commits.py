@@ -53,7 +53,8 @@ def base_or(root: Path, against: str | None, option: str) -> str:
 
 def default_branch(root: Path) -> str | None:
     """Return the default branch of `origin`, else `main` or `master`, or None without any."""
-    if (name := git(root, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD")) is not None:
+    name = git(root, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD")
+    if name is not None:
         return name
     names = ("origin/main", "origin/master", "main", "master")
     return next((n for n in names if git(root, "rev-parse", "--verify", "--quiet", n)), None)

@@ -108,7 +108,8 @@ def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple
     before = lines_of(first, start, end)
     after = lines_of(second, start, end)
     result = Diff(lines=len(before), metrics=[*line_differences(before, after, names)])
-    if (newest := second.newest_step()) != end:
+    newest = second.newest_step()
+    if newest != end:
         result.states = [f"the last one is of step {newest} instead of {end}"]
         return result
     before_end, after_end = (folder.checkpoints / step_name(end) for folder in (first, second))
@@ -174,7 +175,8 @@ def _of_values(name: str, before: Any, after: Any) -> Iterator[tuple[str, str]]:
         for key in {**before, **after}:
             yield from _of_values(f"{name}/{key}", before.get(key), after.get(key))
     elif isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
-        if (text := tensor_difference(before, after)) is not None:
+        text = tensor_difference(before, after)
+        if text is not None:
             yield name, text
     elif _is_sequence(before) and _is_sequence(after) and len(before) == len(after):
         for number, pair in enumerate(zip(before, after, strict=True)):

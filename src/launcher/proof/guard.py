@@ -80,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(*error.messages, sep="\n", file=sys.stderr)
     finally:
         signals.restore(before)
-    if signum := signals.first_signal():
+    signum = signals.first_signal()
+    if signum:
         print("Interrupted; nothing is left behind.", file=sys.stderr)
         return 128 + signum
     return code

@@ -52,7 +52,8 @@ def _limits(one: Node, other: Node, lines: Callable[[], Sequence[Node]]) -> dict
     rules = {
         key: _rule(key, one, other) for key in diff(without_defaults(one), without_defaults(other))
     }
-    if without := [key for key, (_, rule) in rules.items() if rule is None]:
+    without = [key for key, (_, rule) in rules.items() if rule is None]
+    if without:
         return dict.fromkeys(without, 0)
     # A rule may construct parts, so each key must have one before the first is asked.
     pair = Pair(one, other, lines)
@@ -123,7 +124,8 @@ def _rules_of(path: str, node: object) -> Mapping[str, Rule] | None:
 
     Code of others is not imported, since an identity may be a stored one.
     """
-    if (owner := OWNERS.get(path)) is None:
+    owner = OWNERS.get(path)
+    if owner is None:
         target = node.get("_target_") if isinstance(node, Mapping) else None
         if not isinstance(target, str):
             return None

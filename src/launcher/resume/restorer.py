@@ -201,7 +201,8 @@ class CheckpointRestorer:
         if self.load not in ("latest", "auto", "must"):
             path = find_checkpoint(self.store.root, self.load, self._key, hashes=False)
             return ResumeChoice(str(path), is_named=True)
-        if (newest := self._newest()) is not None:
+        newest = self._newest()
+        if newest is not None:
             return newest
         if self.load == "must":
             raise has_no_checkpoint(self.store, self._key)
@@ -221,7 +222,8 @@ class CheckpointRestorer:
 
     def _reject_new_start(self, trainer: Resumable) -> None:
         """Reject a start at step 0 of a run that has saved."""
-        if step := RunOnDisk.read(trainer.workspace or Path()).record.get("checkpoint"):
+        step = RunOnDisk.read(trainer.workspace or Path()).record.get("checkpoint")
+        if step:
             raise ConfigError(
                 f"{self._key}={self.load}: run.json says that step {step} was saved, but"
                 f" {self.store.root} has no checkpoint. Put the checkpoints back; or start at step"

@@ -215,12 +215,14 @@ class SharedStart:
             raise Unusable(f"it is of strategy {manifest.strategy}.")
         if manifest.samples not in (None, source.step * batch_size):
             raise Unusable("some of its steps used further samples.")
-        if (origin := source.record.get("forked_from")) is not None:
+        origin = source.record.get("forked_from")
+        if origin is not None:
             raise Unusable(f"it started from a checkpoint of {origin['id']}.")
         for part in source.trained:
             self._check_settings(source, part)
             self._check_rounding(trainer, part.attempt)
-        if changes := environment_changes(path, self.texts):
+        changes = environment_changes(path, self.texts)
+        if changes:
             raise Unusable(changes[0])
         # Reading the weights twice is better than a start that fails half way.
         verify(path)
@@ -250,7 +252,8 @@ class SharedStart:
         begins = part.is_first or part.attempt["start_step"] == 0
         if begins and trained.get("weights") != self.weights:
             raise Unusable(f"{which} from other weights: run.init_from has changed.")
-        if changes := trained.get("changes"):
+        changes = trained.get("changes")
+        if changes:
             raise Unusable(f"{which} after a change: {changes[0]}")
 
     def _states(self, trainer: Resumable, source: Source, step: int) -> States:
@@ -275,7 +278,8 @@ class SharedStart:
     def _check_rounding(self, trainer: Resumable, attempt: AttemptData) -> None:
         """Check that the steps of an attempt have the same last bits as here."""
         here = describe_machine(yaml.safe_load(self.texts[MACHINE]))
-        if (machine := attempt.get("machine")) != here:
+        machine = attempt.get("machine")
+        if machine != here:
             raise Unusable(f"it was trained on another machine: {machine}, and here is {here}.")
         plan = trainer.strategy.plan
         ranks = trainer.strategy.ranks

@@ -79,14 +79,17 @@ def _rename(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
 
 
 def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
-    if issue := no_weights(source):
+    issue = no_weights(source)
+    if issue:
         raise ConfigError(f"run.init_from={source}: {issue}")
     if source.is_file():
         return _read(source, [source])
     folder = weights_source(outputs, str(source)) or source
-    if checkpoint := _checkpoint(folder, source):
+    checkpoint = _checkpoint(folder, source)
+    if checkpoint:
         return StoredCheckpoint(checkpoint).use_weights(None)
-    if files := _model_files(folder):
+    files = _model_files(folder)
+    if files:
         return _read(source, files)
     raise ConfigError(
         f"run.init_from={source}: has no weights; use a .safetensors file, the folder of a"
@@ -118,6 +121,7 @@ def _read(source: Path, files: list[Path]) -> ShardReader:
 def _model_files(folder: Path) -> list[Path]:
     """List the safetensors files of a Hugging Face folder: the model's own, or else all."""
     for pattern in ("model.safetensors", "model-*.safetensors", "*.safetensors"):
-        if files := sorted(folder.glob(pattern)):
+        files = sorted(folder.glob(pattern))
+        if files:
             return files
     return []

@@ -194,7 +194,8 @@ def _spread_values(file: Any, size: int, metric: str, count: int) -> Iterator[fl
         start = index * max(0, size - SAMPLE_BYTES) // (count - 1)
         file.seek(start)
         lines = file.read(SAMPLE_BYTES).split(b"\n")[1 if start else 0 :]
-        if numbers := values_of(parse_lines(lines), metric):
+        numbers = values_of(parse_lines(lines), metric)
+        if numbers:
             yield numbers[-1] if index == count - 1 else numbers[0]
 
 

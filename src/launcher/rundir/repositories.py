@@ -25,7 +25,8 @@ def other_repositories(files: Iterable[str]) -> list[Path]:
     for folder in map(Path, sorted({os.path.dirname(os.path.realpath(file)) for file in files})):
         if any(folder.is_relative_to(top) for top in tops) or not _may_have_one(folder):
             continue
-        if (top := top_of(folder)) is not None:
+        top = top_of(folder)
+        if top is not None:
             tops.append(top)
     return [top for top in tops if top != here]
 

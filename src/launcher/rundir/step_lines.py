@@ -28,7 +28,8 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
     of a step is kept.
     """
     try:
-        if (count := _count_of_whole_lines(path, step, once)) is not None:
+        count = _count_of_whole_lines(path, step, once)
+        if count is not None:
             return count
         content = read_file(path)
     except FileNotFoundError:

@@ -113,7 +113,8 @@ def split_words(words: Sequence[str]) -> tuple[Path, list[str], list[str]]:
 def suggest(word: str) -> str:
     if Path(word).is_dir():
         return f"for the runs of a folder write --outputs={word}."
-    if near := closest_name(word, VERBS):
+    near = closest_name(word, VERBS)
+    if near:
         return f"did you mean {near}?"
     return f"for a run write `show {word}` or `list {word}`."
 

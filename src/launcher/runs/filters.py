@@ -122,7 +122,8 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
 
 def select_some(runs: list[StoredRun], words: Sequence[str], outputs: Path) -> list[StoredRun]:
     """Select the runs of a folder that match all words, at least one."""
-    if chosen := select(runs, words):
+    chosen = select(runs, words)
+    if chosen:
         return chosen
     raise ConfigError(no_runs(words, outputs))
 

@@ -145,7 +145,8 @@ def checkpoint_table(checkpoints: Sequence[FoundCheckpoint], reads: bool) -> Tex
     count = sum(not each.is_aside and each.written is not None for each in checkpoints)
     num_runs = len({each.run.path for each in checkpoints})
     total = f"{plural(count, 'checkpoint')} of {plural(num_runs, 'run')}"
-    if damaged := sum(checkpoint.is_damaged for checkpoint in checkpoints):
+    damaged = sum(checkpoint.is_damaged for checkpoint in checkpoints)
+    if damaged:
         total = f"{damaged} damaged of {total}"
     rows = [cells(checkpoint, reads) for checkpoint in checkpoints]
     rows.append(["total", "", size(sum(each.size for each in checkpoints)), "", total])

@@ -216,7 +216,8 @@ def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredR
     """Find the trials of a study, each with its run, by number."""
     result: dict[int, tuple[TrialData, StoredRun | None]] = {}
     for folder in run_folders(str(outputs)):
-        if trials := _trials_of(Path(folder, "run.json"), study):
+        trials = _trials_of(Path(folder, "run.json"), study)
+        if trials:
             run = StoredRun.read(folder)
             # If a run has a copy in the folder, the first of both counts.
             for trial in trials:

@@ -77,7 +77,8 @@ class Sampling:
         tried = sum(trial.origin == "enqueued" for trial in trials.values())
         queue = list(enqueue[tried:])
         for number in range(max(trials, default=-1) + 1):
-            if (trial := trials.get(number)) is not None:
+            trial = trials.get(number)
+            if trial is not None:
                 self.study.add_trial(
                     create_trial(
                         state=TrialState.RUNNING,

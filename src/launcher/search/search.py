@@ -142,7 +142,8 @@ class Search:
         self.runner.adopt({number: run for run, number in runs.items()})
 
     def _start_next(self) -> bool:
-        if (found := self._next()) is None:
+        found = self._next()
+        if found is None:
             return False
         trial, job = found
         self._start(trial, job or self._compose(trial))
@@ -166,7 +167,8 @@ class Search:
             is_open = trial.status == "open" and trial.run not in busy_runs
             if is_open and not self._is_held(trial) and not self._is_pruned(trial):
                 return trial, None
-        if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
+        promoted = halving.promotable(self.trials, self.rungs, self.settings)
+        if promoted is not None:
             target = halving.next_rung(promoted.target or 0, self.rungs)
             share = f"1/{self.settings.reduction_factor}"
             why = f"is among the best {share} at step {promoted.target}"

@@ -86,7 +86,8 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> bool:
     job = slurm_job_id()
     if record is None or record.state not in OPEN or is_held_in_job(folder) or job is None:
         return False
-    if (outcome := end_of_job()) is None:
+    outcome = end_of_job()
+    if outcome is None:
         return False
     reason = f"'{command}' ended the job with exit code {exit_code}, before the run started"
     line = last_line(folder.logs / f"slurm-{job}.log")

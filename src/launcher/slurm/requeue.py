@@ -132,7 +132,8 @@ class Requeue:
         journal.start(self.restarts, self._newest_step())
         # SLURM may have requeued it by itself.
         _, reason = decide("preempted", self.budget, journal.count("preempted") - 1)
-        if rejection := reason or self.budget.fruitless(journal.fruitless()):
+        rejection = reason or self.budget.fruitless(journal.fruitless())
+        if rejection:
             raise self._fail(f"SLURM job {self.job} {rejection}")
         try:
             info = scheduler.job_info(self.job)
@@ -347,7 +348,8 @@ class Requeue:
         if is_held_in_job(run) and not is_ours:
             return
         try:
-            if (record := own_record(run)) is not None:
+            record = own_record(run)
+            if record is not None:
                 record.revise(
                     state,
                     reason=reason + self.forced,

@@ -195,7 +195,8 @@ def submit(script: Path) -> str:
     with clean_environment():
         text = call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT)
     # A cluster's own sbatch may print more.
-    if (job := re.search(r"^(\d+)(;|$)", text, re.MULTILINE)) is None:
+    job = re.search(r"^(\d+)(;|$)", text, re.MULTILINE)
+    if job is None:
         raise SchedulerError(f"sbatch printed no job id: {' '.join(text.split())}")
     return job[1]
 
@@ -271,7 +272,8 @@ def find_ends(
     except SchedulerError:
         return {}
     known = {line.partition("|")[0].strip() for line in lines}
-    if left := {job for job, _ in jobs} - known:
+    left = {job for job, _ in jobs} - known
+    if left:
         fields = "--format=JobID,State,SubmitLine"
         with suppress(SchedulerError):
             lines += call(["sacct", "-X", "-n", "-P", "-j", ",".join(left), fields]).splitlines()

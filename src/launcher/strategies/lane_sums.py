@@ -76,7 +76,8 @@ class LaneSums:
         gradients = [p.grad for p in parameters]
         for p in parameters:
             p.grad = None
-        if (total := self._pairs.add(gradients)) is not None:
+        total = self._pairs.add(gradients)
+        if total is not None:
             for p, gradient in zip(parameters, total, strict=True):
                 p.grad = gradient
 
@@ -89,7 +90,8 @@ def add_gradients(left: Gradients, right: Gradients) -> Gradients:
     would fault it in again.
     """
     for i, older in enumerate(left):
-        if (newer := right[i]) is None:
+        newer = right[i]
+        if newer is None:
             right[i] = older
         elif older is not None:
             local(newer).add_(local(older))

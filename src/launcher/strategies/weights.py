@@ -31,7 +31,8 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
         nn.DataParallel,
         torch.optim.swa_utils.AveragedModel,
     ]
-    if deepspeed := sys.modules.get("deepspeed"):
+    deepspeed = sys.modules.get("deepspeed")
+    if deepspeed:
         wrappers.append(deepspeed.DeepSpeedEngine)
     while True:
         yield module
@@ -65,7 +66,8 @@ def is_fully_sharded(module: nn.Module) -> bool:
 def exchanges_gradients(module: object) -> bool:
     """Return whether a module is torch's DDP or its first FSDP, which have `no_sync()`."""
     wrappers: list[type] = [nn.parallel.DistributedDataParallel]
-    if fsdp := sys.modules.get("torch.distributed.fsdp"):
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp:
         wrappers.append(fsdp.FullyShardedDataParallel)
     return isinstance(module, tuple(wrappers))
 

@@ -73,7 +73,8 @@ class FollowerProcess:
             level, _, text = line.rstrip("\n").partition(" ")
             if level.isdigit():
                 logger.log(int(level), "%s", text)
-        if code := self.process.wait():
+        code = self.process.wait()
+        if code:
             text = "The trackers' process %s; training continues. Complete them with: %s"
             logger.warning(text, describe_end(code), self._sync())
 

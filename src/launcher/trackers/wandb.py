@@ -106,7 +106,8 @@ class WandbTracker(Tracker):
                     f"{key}.{what}={name}: has {len(name)} characters; W&B takes at most"
                     f" {MAX_NAME_LENGTH}."
                 )
-        if wrong := [character for character in NOT_IN_PROJECT if character in self.project]:
+        wrong = [character for character in NOT_IN_PROJECT if character in self.project]
+        if wrong:
             raise ConfigError(
                 f"{key}.project={self.project}: has a {wrong[0]}, which W&B does not take in the"
                 f" name of a project; leave out {' '.join(NOT_IN_PROJECT)}."

@@ -232,7 +232,8 @@ def step_plan(
 ) -> StepPlan:
     """Divide the global batch over the ranks, and a rank's share into the largest micro-batches."""
     raise_issues(lane_issues(settings, batch, world_size))
-    if issue := batch_issue(batch, world_size):
+    issue = batch_issue(batch, world_size)
+    if issue:
         raise ConfigError(str(issue))
     share = batch // world_size
     micro_batch_size = settings.micro_batch_size
@@ -294,7 +295,8 @@ def _call(
     try:
         return factory(argument, **options)
     except LIBRARY_ERRORS as error:
-        if (why := library_error(error)) is None:
+        why = library_error(error)
+        if why is None:
             raise
         raise ConfigError(f"{key}: {why}") from error
 

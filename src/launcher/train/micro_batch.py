@@ -30,7 +30,8 @@ def with_micro_batch_size(config: RunConfig, folder: RunFolder) -> RunConfig:
         return config
     batch_size = config.plain["data"]["batch_size"]
     world_size = Ranks.from_env().world_size
-    if issue := batch_issue(batch_size, world_size):
+    issue = batch_issue(batch_size, world_size)
+    if issue:
         raise ConfigError(str(issue))
     share = batch_size // world_size
     first, is_kept = on_main(lambda: earlier_size(folder, share, world_size))

@@ -48,7 +48,8 @@ def start_lines(trainer: Trainer, config: RunConfig) -> Iterator[str]:
     yield f"Data: {data_line(trainer)}"
     # Of two values of a key the last one counts.
     overrides = {text.lstrip("+~").partition("=")[0]: text for text in config.overrides}
-    if shown := [text for key, text in overrides.items() if not key.startswith(PLACES)]:
+    shown = [text for key, text in overrides.items() if not key.startswith(PLACES)]
+    if shown:
         yield f"Not default: {' '.join(shown)}"
 
 
@@ -114,7 +115,8 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
         curve = f"  {sparkline(losses, CURVE_WIDTH)}"
         shown = curve if encodable(curve, stream) else ""
         yield f"Loss: {show(losses[0], 4)} to {show(losses[-1], 4)}{shown}"
-    if step := folder.newest_step():
+    step = folder.newest_step()
+    if step:
         yield f"Checkpoint: {folder.checkpoints / step_name(step)}"
     if is_in_sweep() or record.attempt.get("slurm_job_id") is not None:
         return

@@ -119,7 +119,8 @@ def bad_option(error: Exception) -> str:
     ):
         return f"{match[1]}.yaml should begin with `# @package _global_`, since it sets {group}."
     # Hydra's own message has no slash before the group.
-    if match := CHOSEN_TWICE.match(message):
+    match = CHOSEN_TWICE.match(message)
+    if match:
         return f"another {match[2]} is chosen by `override /{match[2]}: ...` in the defaults list."
     return message
 
@@ -127,7 +128,8 @@ def bad_option(error: Exception) -> str:
 def bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     """Explain why an override of a value does not apply."""
     key = override.key_or_group
-    if message := key_for(key):
+    message = key_for(key)
+    if message:
         return message
     if override.is_add() and select(config, key) is not None:
         return "the key exists already; remove the +."
@@ -147,7 +149,8 @@ def bad_key(override: Override, config: DictConfig, error: Exception) -> str:
                 return _unknown_key(override, config)
             return _unknown_part(override, path, part, config)
     cause = error.__cause__ or error
-    if match := re.match(r"Key '(\w+)' is not in struct", str(cause)):
+    match = re.match(r"Key '(\w+)' is not in struct", str(cause))
+    if match:
         return (
             f"{key} has no key {match[1]}; set it alone with +{key}.{match[1]}=..., or make an"
             " option of your own."
@@ -174,7 +177,8 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
         return f"no option of {name} is chosen; choose one with {name}=..."
     parts = {key: node for key in keys if isinstance(node := select(config, key), DictConfig)}
     # Only a mapping has keys below it.
-    if near := closest_name(name, [*(parts if rest else keys), *groups]):
+    near = closest_name(name, [*(parts if rest else keys), *groups])
+    if near:
         return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
     inner = {
         str(key)
@@ -182,7 +186,8 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
         for key in node
         if not rest or isinstance(select(node, str(key)), DictConfig)
     }
-    if below := closest_name(name, sorted(inner)):
+    below = closest_name(name, sorted(inner))
+    if below:
         echoes = references(to_plain(config))
         owners = [
             key for key, node in parts.items() if below in node and f"{key}.{below}" not in echoes
@@ -197,12 +202,14 @@ def _unknown_part(override: Override, path: str, part: str, config: DictConfig) 
     node = select(config, path)
     keys = [str(key) for key in node]
     taken = parameters(node)
-    if others := options_with(composition_folders(to_plain(config.hydra.runtime)), path, part):
+    others = options_with(composition_folders(to_plain(config.hydra.runtime)), path, part)
+    if others:
         have = "has" if len(others) == 1 else "have"
         return f"no key {path}.{part}; {path}={', '.join(others)} {have} it."
     if override.is_delete() and part in taken:
         return "it is not set, so there is nothing to delete."
-    if near := closest_name(part, keys) or closest_name(part, taken):
+    near = closest_name(part, keys) or closest_name(part, taken)
+    if near:
         rest = override.key_or_group.removeprefix(f"{path}.{part}")
         meant = _rewritten(override, f"{path}.{near}{rest}")
         return f"no key {path}.{part}; did you mean {meant}?"

@@ -189,7 +189,8 @@ class Resolver:
 
     def all_issues(self) -> list[ConfigIssue]:
         lacks = [self._lack(group, referring) for group, referring in self.lacking.items()]
-        if issues := self.issues + lacks:
+        issues = self.issues + lacks
+        if issues:
             return issues
         keys = " and ".join(self.unresolved)
         what = "refer to each other" if len(self.unresolved) > 1 else "refers to itself"

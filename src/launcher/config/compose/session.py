@@ -67,7 +67,8 @@ def session(
             own = f"file://{Path(config_dir).absolute()}"
             searched.prepend("command-line", own, anchor=BEFORE_SCHEMAS)
         loader().repository.initialize_sources(searched)
-        if folders := _in_file(config_name) if searchpath is None else searchpath:
+        folders = _in_file(config_name) if searchpath is None else searchpath
+        if folders:
             # Hydra adds them while it composes. Before, they decide which overrides are of groups.
             extended = deepcopy(searched)
             for folder in folders:

@@ -192,7 +192,8 @@ def _constructor(definition: Definition, name: str) -> Signature | None:
     for base in _bases(definition):
         if base is None:
             raise Unresolvable(name)
-        if inherited := _constructor(base, name):
+        inherited = _constructor(base, name)
+        if inherited:
             return inherited
     return None
 

@@ -296,7 +296,8 @@ def _unknown_key(key: str, value: object, top_keys: Collection[str]) -> ConfigIs
     first, dot, rest = str(key).partition(".")
     if dot:
         text = f"is one key with a dot; write {first}: {{{rest}: ...}}."
-    if inner := ", ".join(sorted(dict(items(value)).keys() & top_keys)):
+    inner = ", ".join(sorted(dict(items(value)).keys() & top_keys))
+    if inner:
         begin = "its file should begin with `# @package _global_`."
         text = f"sets {inner} below itself; {begin}"
     return ConfigIssue(key, show(value), key_for(key) or text)

@@ -190,7 +190,8 @@ class SlurmDispatch(SlurmSettings):
                 code = snapshot.take(folder)
             return self._submit_arrays(runs, folder, code, queue)
         except BaseException:
-            if submitted := [run for run in due if run.job_id is not None]:
+            submitted = [run for run in due if run.job_id is not None]
+            if submitted:
                 report(submitted)
             raise
         finally:

@@ -41,7 +41,8 @@ def run_task(path: Path) -> int:
     if _is_submitted_again(folder):
         print(f"{path} has been submitted again since: nothing to do.", flush=True)
         return 0
-    if (run_folder := _read_submitted_folder(folder)) is not None:
+    run_folder = _read_submitted_folder(folder)
+    if run_folder is not None:
         report(
             [
                 f"run.dir='{run_folder}': is not {path}, so this is no submission of it; use"

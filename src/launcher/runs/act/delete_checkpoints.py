@@ -164,13 +164,16 @@ def starting_points(runs: StoredRuns, outputs: Path) -> set[str]:
     labels: set[str] = set()
     folders: set[Path] = set()
     for run in runs:
-        if source := run.record.get("forked_from"):
+        source = run.record.get("forked_from")
+        if source:
             labels.add(f"{source['name']}/{source['id']}")
-        if (fork := run.settings.get("run.fork_from")) is not None:
+        fork = run.settings.get("run.fork_from")
+        if fork is not None:
             labels.add(str(fork).rpartition("/")[0])
             checkpoint = checkpoint_of(outputs, str(fork))
             folders.update([] if checkpoint is None else [checkpoint.parent.parent])
-        if (start := run.settings.get("run.init_from")) is not None:
+        start = run.settings.get("run.init_from")
+        if start is not None:
             folders.update(_runs_of(str(start), outputs))
     folders.update(
         run.folder.path for run in runs if {run.id, run.label, run_name(run.folder.path)} & labels

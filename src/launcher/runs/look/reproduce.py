@@ -109,7 +109,8 @@ class Worktree:
             return
         yield _add_worktree(self.source, self.target, code.commit)
         for name, commit in code.submodules.items():
-            if (source := self._submodule(name)) is None:
+            source = self._submodule(name)
+            if source is None:
                 yield f"# Missing: commit {commit} of the submodule {name}: git submodule update."
             else:
                 yield _add_worktree(source, self.target / name, commit)
@@ -182,5 +183,6 @@ def package_lines(run: StoredRun, target: Path) -> Iterator[str]:
     sync += [f"--torch-backend={variant[1]}"] if variant else []
     pins = shlex.join(["grep", "-E", PIN, str(file)])
     yield f"{shlex.join(make)} && {pins} | {shlex.join(sync)} -"
-    if local := LOCAL.findall(text):
+    local = LOCAL.findall(text)
+    if local:
         yield f"# Not from an index, so not installed: {', '.join(local)}."

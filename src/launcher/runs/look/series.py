@@ -24,7 +24,8 @@ def check_metrics(runs: StoredRuns, metrics: Sequence[str]) -> None:
     if not names:
         labels = ", ".join(run.label for run in runs[:8]) or "no run"
         raise ConfigError(f"{labels}: nothing has been logged yet.")
-    if unknown := [metric for metric in metrics if metric not in names]:
+    unknown = [metric for metric in metrics if metric not in names]
+    if unknown:
         raise ConfigError(*(unknown_metric(metric, names) for metric in unknown))
 
 

@@ -129,7 +129,8 @@ def check_alike(groups: Mapping[str, StoredRuns], key: str) -> None:
     runs = [run for group in groups.values() for run in group]
     for name, group in groups.items():
         error = ""
-        if differing := other_keys(group):
+        differing = other_keys(group)
+        if differing:
             error = f"its runs differ in {join_names(differing)}, and not in the seed alone"
         elif len({*map(seed_of, group)}) < max(2, len(group)):
             error = "needs runs of two seeds at least, and one run of each"

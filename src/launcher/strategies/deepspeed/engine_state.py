@@ -189,7 +189,8 @@ class EngineState:
         """Load the optimizer's state of any stage and number of ranks."""
         check_groups(self.optimizer, groups)
         stored_names = {name for entry in groups for name in entry["params"]}
-        if missing := sorted({name for names in self.members for name in names} - stored_names):
+        missing = sorted({name for names in self.members for name in names} - stored_names)
+        if missing:
             raise TrainingError(
                 f"The checkpoint's optimizer has no state for the parameter {missing[0]}."
             )

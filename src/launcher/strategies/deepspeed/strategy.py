@@ -224,9 +224,8 @@ class DeepSpeedStrategy(NativeStrategy):
                 f" zero_stage={self.stage}; use optimizer=adamw, strategy.zero_stage=0 or"
                 " strategy=fsdp."
             )
-        if (
-            number := next((name for name, p in module.named_parameters() if not p.dim()), None)
-        ) is not None:
+        number = next((name for name, p in module.named_parameters() if not p.dim()), None)
+        if number is not None:
             raise ConfigError(
                 f"model: DeepSpeed does not support the parameter {number}, which has no"
                 " dimensions; give it the shape [1], or use strategy=ddp."
