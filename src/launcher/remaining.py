@@ -182,7 +182,9 @@ def find_queued(
     if note is None:
         return None
     job = note.find_in(queue)
-    return None if job is None else Queued(job, _differences(config, folder))
+    if job is None:
+        return None
+    return Queued(job, _differences(config, folder))
 
 
 def _differences(config: RunConfig, folder: RunFolder) -> str:
@@ -194,7 +196,9 @@ def _differences(config: RunConfig, folder: RunFolder) -> str:
     now = json.loads(json.dumps(stored, default=str))
     of_the_command = "dispatch.wait", "dispatch.dry_run", "run.identity", "run.sweep"
     changes = in_a_line(diff(before, now, ignored=of_the_command))
-    return f" with another configuration ({changes}); cancel it to change that" if changes else ""
+    if changes:
+        return f" with another configuration ({changes}); cancel it to change that"
+    return ""
 
 
 def mode(config: RunConfig) -> str:

@@ -35,7 +35,9 @@ def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
     store = CheckpointStore(root)
     name = str(which)
     if name == LATEST:
-        return store.path(steps[-1]) if (steps := store.steps_with_broken()) else None
+        if steps := store.steps_with_broken():
+            return store.path(steps[-1])
+        return None
     if name == BEST:
         return None if (best := store.best()) is None else store.path(best)
     if name.removeprefix("step-").isdecimal():
@@ -47,7 +49,9 @@ def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
     if folder is None:
         return None
     target = folder.resolve()
-    return root / target.name if target.parent == root.resolve() else folder
+    if target.parent == root.resolve():
+        return root / target.name
+    return folder
 
 
 def damage_error(

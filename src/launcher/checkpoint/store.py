@@ -224,7 +224,9 @@ class CheckpointStore:
         # The link is missing, or is a folder.
         except OSError:
             step = _step_of_copy(link)
-        return step if step is not None and self.path(step).is_dir() else None
+        if step is not None and self.path(step).is_dir():
+            return step
+        return None
 
     def best(self) -> int | None:
         """Return the step that the link `best` or the newest checkpoints name."""

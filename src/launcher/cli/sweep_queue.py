@@ -228,7 +228,9 @@ def reason(job: Job, result: JobResult) -> str:
     if notes:
         return f"rejected: {notes[0]}"
     recorded = StoredRun.read(job.config.folder.path).attempt.get("reason")
-    return f"failed: {first_line(recorded)}" if recorded else f"failed with exit code {error.code}"
+    if recorded:
+        return f"failed: {first_line(recorded)}"
+    return f"failed with exit code {error.code}"
 
 
 def first_line(text: str) -> str:

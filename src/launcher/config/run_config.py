@@ -112,7 +112,9 @@ class RunConfig:
     @property
     def news(self) -> str:
         """The differences from the run that it continues, in a line, or ""."""
-        return "" if self.continued is None else describe_changes(self.plain["run"], self.continued)
+        if self.continued is None:
+            return ""
+        return describe_changes(self.plain["run"], self.continued)
 
     @property
     def continuation(self) -> str | None:

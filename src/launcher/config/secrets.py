@@ -107,12 +107,16 @@ def _is_in(path: str, parts: Collection[str]) -> bool:
 
 def _inline(match: re.Match[str], plain: Node) -> str:
     value = get(plain, match[1])
-    return match[0] if value is None or isinstance(value, Mapping | list) else str(value)
+    if value is None or isinstance(value, Mapping | list):
+        return match[0]
+    return str(value)
 
 
 def escape(value: object) -> Any:
     """Escape a text, so that OmegaConf reads no interpolation in it; return any other value."""
-    return OPENING.sub(r"\1\1\\${", value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return OPENING.sub(r"\1\1\\${", value)
+    return value
 
 
 def secret_issues(written: Node, plain: Node, stored: Node) -> Iterator[ConfigIssue]:

@@ -94,7 +94,9 @@ def with_text_keys(tree: object) -> Any:
 
 
 def _text_key(key: object) -> str:
-    return key if isinstance(key, str) else f"!!{type(key).__name__} {str(key).lower()}"
+    if isinstance(key, str):
+        return key
+    return f"!!{type(key).__name__} {str(key).lower()}"
 
 
 def with_typed_keys(tree: object) -> Any:
@@ -110,7 +112,9 @@ def _typed_key(key: str) -> object:
 def _map_keys(tree: object, change: Callable[[Any], object]) -> Any:
     if isinstance(tree, Mapping):
         return {change(key): _map_keys(value, change) for key, value in tree.items()}
-    return [_map_keys(value, change) for value in tree] if isinstance(tree, list) else tree
+    if isinstance(tree, list):
+        return [_map_keys(value, change) for value in tree]
+    return tree
 
 
 def flat(tree: Node, path: str = "") -> dict[str, object]:

@@ -279,7 +279,9 @@ def names_of_states(dataset: object, collate: Any) -> list[str]:
     parts = outermost(dataset, has_state).values()
     names = [f"the dataset ({type(part).__name__}.state_dict)" for part in parts]
     of_collate = CollateState(collate)
-    return [*names, f"collate_fn ({of_collate.name})"] if of_collate.draws else names
+    if of_collate.draws:
+        return [*names, f"collate_fn ({of_collate.name})"]
+    return names
 
 
 @contextmanager

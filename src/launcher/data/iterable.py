@@ -69,7 +69,9 @@ class StreamGenerators:
 
     def peek(self, function: Callable[[], T]) -> T:
         """Call a function as `run` does, without advancing the stream's own generators."""
-        return call_isolated(lambda: self._begin(function)) if self.is_seeded else function()
+        if self.is_seeded:
+            return call_isolated(lambda: self._begin(function))
+        return function()
 
     def state(self) -> Any:
         return None if self._saved is None else host_tree(self._saved)
@@ -177,9 +179,9 @@ class Share:
 
     def end_of_round(self, number: int) -> int | None:
         """Return the next round's first micro-batch, or None if a round is not at its end."""
-        return (
-            number - self.local[-1] + self.count if number % self.count == self.local[-1] else None
-        )
+        if number % self.count == self.local[-1]:
+            return number - self.local[-1] + self.count
+        return None
 
 
 @dataclass

@@ -50,7 +50,9 @@ class TextData(DataSource):
         return self._windows(self._parts[0], None).check("data.files")
 
     def val_dataset(self) -> TokenWindows | None:
-        return self._windows(self._parts[1], self.val_samples) if self.val_fraction else None
+        if self.val_fraction:
+            return self._windows(self._parts[1], self.val_samples)
+        return None
 
     def predict_dataset(self) -> TokenWindows | None:
         if self.predict is None:

@@ -309,7 +309,9 @@ def iterates_as_torch(loader: DataLoader[object]) -> bool:
 
 def inner_order(loader: DataLoader[object]) -> Any:
     """Return what yields a loader's lists of indices, or its indices if it makes no batches."""
-    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if loader.batch_sampler is None:
+        return loader.sampler
+    return loader.batch_sampler
 
 
 def why_not_exact(loader: object) -> str | None:

@@ -102,7 +102,9 @@ class LocalDispatch:
             return 1
         if declared(model, "owns_optimizers"):
             return 1
-        return max(1, count_gpus()) if config.device in ("auto", "cuda") else 1
+        if config.device in ("auto", "cuda"):
+            return max(1, count_gpus())
+        return 1
 
 
 def spawn(config: RunConfig, count: int) -> object:

@@ -110,4 +110,6 @@ def gpu_share(gpus: Sequence[str], slot: int, slots: int) -> list[str]:
     if not gpus:
         return []
     count = len(gpus) // slots
-    return list(gpus[slot * count : (slot + 1) * count]) if count else [gpus[slot % len(gpus)]]
+    if count:
+        return list(gpus[slot * count : (slot + 1) * count])
+    return [gpus[slot % len(gpus)]]

@@ -195,7 +195,9 @@ def describe_not_finite(values: object) -> str | None:
         nans += int(tensor.isnan().sum())
         infinite += int(tensor.isinf().sum())
         total += tensor.numel()
-    return f"{nans} NaN and {infinite} infinite of {total} values" if nans or infinite else None
+    if nans or infinite:
+        return f"{nans} NaN and {infinite} infinite of {total} values"
+    return None
 
 
 def _largest(values: object) -> float:

@@ -108,7 +108,9 @@ class ProgressHook(StatsHook):
         (first, then), (last, now) = self._times[0], self._times[-1]
         step_time = (now - then) / (last - first)
         seconds = step_time * (state.max_steps - state.step)
-        return timedelta(seconds=int(seconds)) if seconds < timedelta.max.total_seconds() else None
+        if seconds < timedelta.max.total_seconds():
+            return timedelta(seconds=int(seconds))
+        return None
 
     def report_means(self, trainer: TrainerView, stats: Stats) -> None:
         if not self._shows:
@@ -153,7 +155,9 @@ class ProgressHook(StatsHook):
         per_second = 1 / max(seconds, 1e-9)
         if not self.show_units:
             return f"speed {_short(per_second)}"
-        return f"{_short(per_second)} steps/s" if seconds < 1 else f"{_short(seconds)} s/step"
+        if seconds < 1:
+            return f"{_short(per_second)} steps/s"
+        return f"{_short(seconds)} s/step"
 
     def on_close(self, trainer: TrainerView) -> None:
         if self._bar is not None:

@@ -126,5 +126,7 @@ def select_samples(batch: object, chosen: torch.Tensor) -> Any:
         if batch and isinstance(batch[0], str | bytes):
             return [batch[int(index)] for index in chosen]
         items = [select_samples(item, chosen) for item in batch]
-        return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
+        if hasattr(batch, "_fields"):
+            return type(batch)(*items)
+        return type(batch)(items)
     return batch

@@ -275,4 +275,6 @@ def _build(
 def _lora(node: Any) -> Lora:
     if node is None:
         return Lora()
-    return node if isinstance(node, Lora) else Lora(**without(node, "_target_"))
+    if isinstance(node, Lora):
+        return node
+    return Lora(**without(node, "_target_"))

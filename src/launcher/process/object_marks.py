@@ -142,7 +142,9 @@ def _mark_container(value: Any, restored: Restored) -> Mark | None:
             return _plain(element)
         if isinstance(element, torch.Tensor) and restored.has_tensor(element):
             return "stored"
-        return _array(element) if isinstance(element, ARRAYS) else type(element).__qualname__
+        if isinstance(element, ARRAYS):
+            return _array(element)
+        return type(element).__qualname__
 
     elements = ends(value)
     if is_named(value):
@@ -229,7 +231,9 @@ def address(tensor: torch.Tensor) -> int:
     """Return where the numbers of a tensor, or of this rank's part of it, are in memory."""
     with torch.no_grad():
         part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part.untyped_storage().data_ptr() if _is_readable(part) and part.numel() else 0
+    if _is_readable(part) and part.numel():
+        return part.untyped_storage().data_ptr()
+    return 0
 
 
 def _bare(name: object) -> str:
@@ -308,7 +312,9 @@ class Looks:
 
     def _describe(self, place: Place, restored: Restored) -> Mark | None:
         try:
-            return None if restored.has(place) else mark(place.value, self._since, restored)
+            if restored.has(place):
+                return None
+            return mark(place.value, self._since, restored)
         # A value of another library may fail in any way, and training must not.
         except Exception as error:
             logger.debug("%s was not looked at: %r", place.path, error)

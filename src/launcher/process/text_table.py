@@ -120,7 +120,9 @@ def is_colored() -> bool:
 
 def terminal_width() -> int | None:
     """Return the width in columns, or None if standard output is not a terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
 
 
 def style(text: str, style: str) -> str:
@@ -158,4 +160,6 @@ def _fit(text: str, room: int, right: bool, end: str) -> str:
     length = cell_len(text)
     if length > room:
         return set_cell_size(text, room - 1) + end
-    return " " * (room - length) + text if right else text + " " * (room - length)
+    if right:
+        return " " * (room - length) + text
+    return text + " " * (room - length)

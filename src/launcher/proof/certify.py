@@ -93,7 +93,9 @@ def read(line: str, arguments: argparse.Namespace) -> tuple[float, float] | None
     step = arguments.step.search(line)
     loss = arguments.loss.search(line)
     try:
-        return None if step is None or loss is None else (float(step[1]), float(loss[1]))
+        if step is None or loss is None:
+            return None
+        return (float(step[1]), float(loss[1]))
     except ValueError:
         return None
 
@@ -304,4 +306,6 @@ def differing_steps(one: Launch, other: Launch) -> list[float]:
 
 def relative_difference(expected: float, actual: float) -> float:
     distance = abs(actual - expected)
-    return math.inf if math.isnan(distance) else distance / max(abs(expected), 1e-12)
+    if math.isnan(distance):
+        return math.inf
+    return distance / max(abs(expected), 1e-12)

@@ -48,7 +48,9 @@ def base_of_change(root: Path) -> str:
 
 def base_or(root: Path, against: str | None, option: str) -> str:
     """Return the commit that an option names, or the base of the change."""
-    return base_of_change(root) if against is None else resolve(root, against, option)
+    if against is None:
+        return base_of_change(root)
+    return resolve(root, against, option)
 
 
 def default_branch(root: Path) -> str | None:

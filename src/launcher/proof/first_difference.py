@@ -51,7 +51,9 @@ class Difference:
         what = f"{BY_PARAMETER[kind]} of {name}" if name else kind
         text = f"differs from step {step}: {what}{size}{rank}"
         before = OF_A_STEP[: OF_A_STEP.index(kind)][-2:]
-        return f"{text}; {' and '.join(before)} are equal until then" if len(before) > 1 else text
+        if len(before) > 1:
+            return f"{text}; {' and '.join(before)} are equal until then"
+        return text
 
 
 def first_difference(old: Side, new: Side) -> Difference | None:

@@ -109,7 +109,9 @@ def run(arguments: Namespace, root: Path) -> int:
     codes = [verdict.code for verdict in verdicts]
     if not (arguments.write or arguments.locked or arguments.bisect):
         codes += [_agree(each, verdicts) for each in equal]
-    return DIFFERENT if DIFFERENT in codes else max(codes, default=IDENTICAL)
+    if DIFFERENT in codes:
+        return DIFFERENT
+    return max(codes, default=IDENTICAL)
 
 
 def _judge(against: str | None, root: Path, has_equal: bool) -> Callable[[Preset], Verdict] | None:
@@ -125,7 +127,9 @@ def _judge(against: str | None, root: Path, has_equal: bool) -> Callable[[Preset
         old = copy_commit(here, base, root / "base")
         return lambda preset: compare_codes(old, here, preset, root)
     print(f"Nothing to compare: the tracked files equal {name}.", flush=True)
-    return (lambda preset: train_only(here, preset, root)) if has_equal else None
+    if has_equal:
+        return lambda preset: train_only(here, preset, root)
+    return None
 
 
 def _print(verdicts: Iterable[Verdict]) -> list[Verdict]:

@@ -130,7 +130,9 @@ def _changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         if then.get(key) != now.get(key) and not is_within(key, OF_THE_FOLDER)
     ]
     more = f", and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
-    return [f"configuration: {', '.join(texts[:MAX_SHOWN])}{more}"] if texts else []
+    if texts:
+        return [f"configuration: {', '.join(texts[:MAX_SHOWN])}{more}"]
+    return []
 
 
 def _shared_files(old: Side, new: Side) -> list[str]:

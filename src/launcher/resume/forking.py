@@ -88,7 +88,9 @@ class Fork:
         changed = change.of("optimizer")
         known = keys_of(built)
         is_named = not change.differs("scheduler") and changed.keys() <= {*known}
-        return changed if is_named and "optimizer" not in self.without else known
+        if is_named and "optimizer" not in self.without:
+            return changed
+        return known
 
     def _check_same_optimizer(self, before: str, now: str) -> None:
         if before != now:

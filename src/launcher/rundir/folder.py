@@ -47,7 +47,9 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
         matches = [*outputs.glob(f"**/{run_id}/checkpoints/step-{int(step):08d}")]
         return matches[0] if len(matches) == 1 else None
     folder = expand(name)
-    return folder.resolve() if (folder / "manifest.json").is_file() else None
+    if (folder / "manifest.json").is_file():
+        return folder.resolve()
+    return None
 
 
 def weights_source(outputs: Path, name: str) -> Path | None:

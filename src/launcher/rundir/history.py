@@ -103,9 +103,9 @@ class History:
 
     def x(self, index: int, against: str = "step") -> float | None:
         """Return a line's position on the axis: `step`, `time` (of training) or `samples`."""
-        return (
-            self._elapsed[index] if against == "time" else as_number(self.rows[index].get(against))
-        )
+        if against == "time":
+            return self._elapsed[index]
+        return as_number(self.rows[index].get(against))
 
     def curve(self, metric: str, against: str = "step") -> Curve:
         points = [(self.x(index, against), y) for index, y in self.values(metric)]
@@ -220,7 +220,9 @@ def _bar(value: float, low: float, high: float) -> str:
         return "×"
     # Halves, since a difference of the largest floats is infinite.
     span = high / 2 - low / 2
-    return BARS[round((value / 2 - low / 2) / span * (len(BARS) - 1))] if span > 0 else BARS[0]
+    if span > 0:
+        return BARS[round((value / 2 - low / 2) / span * (len(BARS) - 1))]
+    return BARS[0]
 
 
 def is_wide(values: Iterable[float]) -> bool:

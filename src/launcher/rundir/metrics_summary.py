@@ -36,9 +36,9 @@ def summary(path: Path) -> LoggedData | None:
     """Return `curve_and_newest` for run.json, or None if it is empty or too long."""
     curve, newest = curve_and_newest(path)
     plain = {name: [json_value(value), json_value(step)] for name, (value, step) in newest.items()}
-    return (
-        {"curve": curve, "newest": plain} if plain and len(json.dumps(plain)) <= MAX_TEXT else None
-    )
+    if plain and len(json.dumps(plain)) <= MAX_TEXT:
+        return {"curve": curve, "newest": plain}
+    return None
 
 
 def curve_and_newest(path: Path) -> tuple[str, dict[str, LoggedValue]]:

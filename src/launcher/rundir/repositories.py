@@ -10,7 +10,9 @@ from launcher.process.git import run_git
 def top_of(folder: str | os.PathLike[str]) -> Path | None:
     """Return the top of a folder's repository, or None without one."""
     output = run_git(folder, "rev-parse", "--show-toplevel")
-    return None if output is None else Path(os.fsdecode(output).removesuffix("\n"))
+    if output is None:
+        return None
+    return Path(os.fsdecode(output).removesuffix("\n"))
 
 
 def has_commit(commit: str, folder: str | os.PathLike[str] = os.curdir) -> bool:

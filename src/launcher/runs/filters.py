@@ -170,7 +170,9 @@ def value_to_compare(run: StoredRun, key: str, value: str) -> object:
         wanted = value.strip("[]").split(",")
         is_equal = set(names) == set(filter(None, wanted)) if value[:1] == "[" else value in names
         return value if is_equal else actual
-    return actual.partition("_")[0] if key == "job" and actual and "_" not in value else actual
+    if key == "job" and actual and "_" not in value:
+        return actual.partition("_")[0]
+    return actual
 
 
 def holds(left: object, sign: str, right: str) -> bool:
@@ -220,4 +222,6 @@ def rank(value: object) -> tuple[bool, float, str] | None:
     as_number = number(value)
     if value is None or (as_number is not None and math.isnan(as_number)):
         return None
-    return (True, 0.0, str(value)) if as_number is None else (False, as_number, "")
+    if as_number is None:
+        return (True, 0.0, str(value))
+    return (False, as_number, "")

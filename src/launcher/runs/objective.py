@@ -23,7 +23,9 @@ def objective_of(config: Tree, sweeper: str | None) -> str | None:
     if metric is not None:
         return str(metric)
     monitored = get(config, "hooks.checkpointing.best_metric")
-    return None if sweeper in (None, *OWN_SWEEPERS) or monitored is None else str(monitored)
+    if sweeper in (None, *OWN_SWEEPERS) or monitored is None:
+        return None
+    return str(monitored)
 
 
 def job_value(config: Tree, metric: str) -> float:

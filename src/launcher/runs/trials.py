@@ -130,7 +130,9 @@ class Trial:
     @property
     def saved_step(self) -> int:
         """The step of the newest checkpoint, from which the trial is started again."""
-        return 0 if self.stored is None else self.stored.folder.newest_step()
+        if self.stored is None:
+            return 0
+        return self.stored.folder.newest_step()
 
     @property
     def status(self) -> Status:
@@ -145,7 +147,9 @@ class Trial:
         if not self.is_at_rung:
             return "open"
         reached = self.value_at(self.target or 0)
-        return "paused" if reached is not None and math.isfinite(reached) else "failed"
+        if reached is not None and math.isfinite(reached):
+            return "paused"
+        return "failed"
 
     @property
     def is_at_rung(self) -> bool:

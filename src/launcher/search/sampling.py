@@ -41,7 +41,9 @@ class FollowingStorage(InMemoryStorage):
         asked = super().get_all_trials(study_id, False, states if states == WAITING else None)
         trials = [self.current.get(trial.number, trial) for trial in asked]
         trials = [trial for trial in trials if states is None or trial.state in states]
-        return [copy.deepcopy(trial) for trial in trials] if deepcopy else trials
+        if deepcopy:
+            return [copy.deepcopy(trial) for trial in trials]
+        return trials
 
 
 class Sampling:

@@ -97,7 +97,9 @@ class SlurmRunner(Runner):
         self.due[number] = Job(config)
 
     def describe_start(self, step: int) -> str:
-        return f"is being submitted to resume at step {step}" if step else "is being submitted"
+        if step:
+            return f"is being submitted to resume at step {step}"
+        return "is being submitted"
 
     def flush(self) -> None:
         """Submit the trials that were started, several as one array."""

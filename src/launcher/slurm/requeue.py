@@ -168,7 +168,9 @@ class Requeue:
             _announce(int(end.code or 0))
             return end
         code = _await_decision()
-        return stop if code is None else signals.SignalExit(stop.signum, code)
+        if code is None:
+            return stop
+        return signals.SignalExit(stop.signum, code)
 
     def exit_by_force(self, signum: int, reason: str) -> None:
         """Requeue the job in a forced exit too, since it resumes from its last checkpoint."""

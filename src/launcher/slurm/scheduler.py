@@ -83,7 +83,9 @@ class JobInfo:
 
     def __str__(self) -> str:
         """Return SLURM's state and reason: `NODE_FAIL (NodeDown)`."""
-        return f"{self.state} ({self.reason})" if self.has_reason else self.state
+        if self.has_reason:
+            return f"{self.state} ({self.reason})"
+        return self.state
 
 
 @dataclass(frozen=True)
@@ -114,14 +116,18 @@ class QueuedJob:
     @property
     def waits_for(self) -> str | None:
         """SLURM's reason why it does not run yet: Resources, Priority, BeginTime."""
-        return self.reason if self.is_pending and self.reason not in ("", "None") else None
+        if self.is_pending and self.reason not in ("", "None"):
+            return self.reason
+        return None
 
     @property
     def advice(self) -> str | None:
         """Return how a wait ends that does not end by itself, or None."""
         if self.is_held and self.reason != "JobHeldAdmin":
             return f"scontrol release {self.id} lets it start"
-        return "it never starts; cancel it" if ENDLESS.fullmatch(self.waits_for or "") else None
+        if ENDLESS.fullmatch(self.waits_for or ""):
+            return "it never starts; cancel it"
+        return None
 
 
 def call(command: Sequence[str], timeout: float = TIMEOUT, input: str = "") -> str:

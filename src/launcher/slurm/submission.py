@@ -137,7 +137,9 @@ class Submission:
         """Return the job in SLURM's queue, unless the job of this id has another script."""
         if self.job_id is not None:
             job = queue.get(self.job_id)
-            return job if job is not None and job.script == self.script else None
+            if job is not None and job.script == self.script:
+                return job
+            return None
         jobs = (job for job in queue.values() if (job.script, job.task) == (self.script, self.task))
         return next(jobs, None)
 

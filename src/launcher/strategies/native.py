@@ -117,7 +117,9 @@ class NativeStrategy(Strategy):
         return self._norm(by_mesh(parameters))
 
     def _norm(self, groups: list[list[nn.Parameter]]) -> torch.Tensor:
-        return total_norm(groups) if self.lanes is None else row_norm(groups)
+        if self.lanes is None:
+            return total_norm(groups)
+        return row_norm(groups)
 
     def backward(self, loss: torch.Tensor) -> None:
         if self._loss_divisor > 1:

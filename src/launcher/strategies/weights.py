@@ -127,9 +127,9 @@ def model_tensors(model: nn.Module) -> Tensors:
 
 def _address(tensor: torch.Tensor) -> int:
     # A sparse tensor has no storage of its own.
-    return (
-        local(tensor).untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
-    )
+    if tensor.layout is torch.strided:
+        return local(tensor).untyped_storage().data_ptr()
+    return id(tensor)
 
 
 def load_model_tensors(

@@ -92,7 +92,9 @@ class TrackedRun:
         deleted folder, or of a folder on another machine.
         """
         data = self._read(tracker)
-        return data if "id" in data else self.store(tracker, id=f"{self.id}-{uuid4().hex[:8]}")
+        if "id" in data:
+            return data
+        return self.store(tracker, id=f"{self.id}-{uuid4().hex[:8]}")
 
     def store(self, tracker: str, **values: object) -> Stored:
         """Change values of these data, and return all."""

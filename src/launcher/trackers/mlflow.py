@@ -184,7 +184,9 @@ class MlflowTracker(Tracker):
         chosen = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or before
         if chosen != before:
             self.run.store("mlflow", tracking_uri=chosen)
-        return str(chosen) if chosen else f"sqlite:///{self._outputs / 'mlflow.db'}"
+        if chosen:
+            return str(chosen)
+        return f"sqlite:///{self._outputs / 'mlflow.db'}"
 
     @property
     def _outputs(self) -> Path:

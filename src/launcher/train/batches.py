@@ -199,7 +199,9 @@ class Batches:
 
     def position(self) -> Any:
         """Return the position for `load_position`, or None if the loader does not know it."""
-        return self.source.state_dict() if hasattr(self.source, "state_dict") else None
+        if hasattr(self.source, "state_dict"):
+            return self.source.state_dict()
+        return None
 
     def load_position(self, position: object, state: TrainState) -> None:
         """Resume from a saved position, or log why the order starts from the beginning."""

@@ -77,7 +77,9 @@ def unknown_option(override: Override) -> str | None:
     group = override.key_or_group
     value = override.value()
     if value is None:
-        return None if override.is_delete() else f"to remove the group, write ~{group}."
+        if override.is_delete():
+            return None
+        return f"to remove the group, write ~{group}."
     chosen = [str(option) for option in as_list(value)]
     # Hydra would merge them.
     if len(chosen) > 1 and group in (*GROUPS, "trainer", "hpo"):

@@ -79,4 +79,6 @@ def list_values(override: Override) -> list[str]:
         return texts
     start, stop, step = (Decimal(str(number)) for number in (span.start, span.stop, span.step))
     numbers = [str(float(start + index * step)) for index in range(ceil((stop - start) / step))]
-    return random.sample(numbers, len(numbers)) if span.shuffle else numbers
+    if span.shuffle:
+        return random.sample(numbers, len(numbers))
+    return numbers

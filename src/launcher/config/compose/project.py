@@ -180,7 +180,9 @@ def _problem(group: str, option: object, folders: Sequence[Any]) -> str | None:
     if group in SET_BY_LAUNCHER:
         return f"{group} is Launcher's own"
     if group == OF_COMMAND:
-        return None if option is None else f"{group} is for the command line"
+        if option is None:
+            return None
+        return f"{group} is for the command line"
     missing = _missing_option(group, option, folders)
     return f"no option {group}={missing}" if missing else None
 

@@ -75,7 +75,9 @@ def resolve_part(config: DictConfig, path: str, left_out: Collection[str] = ()) 
     resolver, keys = Resolver(config, {}), tuple(path.split("."))
 
     def value(written: Any, below: tuple[Any, ...]) -> Any:
-        return written if written == "???" else resolver.value(written, below)
+        if written == "???":
+            return written
+        return resolver.value(written, below)
 
     # The interpolations ${hydra:...} read it.
     with hydra_config(config):
@@ -142,7 +144,9 @@ class Resolver:
             text = f"needs a value; e.g. {path}=...{see if isinstance(option, str) else ''}"
             self.issues.append(MissingValue(path, None, text))
             return UNRESOLVED
-        return self.interpolate(written, keys) if is_interpolation(written) else written
+        if is_interpolation(written):
+            return self.interpolate(written, keys)
+        return written
 
     def interpolate(self, written: str, keys: tuple[object, ...]) -> object:
         self.names_job_number |= "job.num" in written or "job.id" in written
@@ -152,7 +156,9 @@ class Resolver:
             if not (keys[0] == "run" and self.has_issues):
                 self.note(_join(keys), written, error)
             return UNRESOLVED
-        return map_leaves(value, self.value, keys) if isinstance(value, dict | list) else value
+        if isinstance(value, dict | list):
+            return map_leaves(value, self.value, keys)
+        return value
 
     def note(self, path: str, written: str, error: Exception) -> None:
         """Report an interpolation that does not resolve."""
@@ -194,7 +200,9 @@ class Resolver:
             return issues
         keys = " and ".join(self.unresolved)
         what = "refer to each other" if len(self.unresolved) > 1 else "refers to itself"
-        return [ConfigIssue(keys, None, f"{what}; give a value instead.")] if keys else []
+        if keys:
+            return [ConfigIssue(keys, None, f"{what}; give a value instead.")]
+        return []
 
     def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
         """Return one error for all keys that the chosen option of a group lacks."""

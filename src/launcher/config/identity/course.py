@@ -57,7 +57,9 @@ def changes_between(
         for (first, settings), last in zip(stretches, ends, strict=True)
         if first < end and last > start
     ]
-    return diff(*map(canonical, trees), ignored={*ignored, "hooks"}) if trees else {}
+    if trees:
+        return diff(*map(canonical, trees), ignored={*ignored, "hooks"})
+    return {}
 
 
 def _course(starts: list[int], values: list[object]) -> Iterator[tuple[int, object]]:

@@ -77,7 +77,9 @@ class Locations:
         if not is_of_a_place:
             return hidden
         hidden = _replace(hidden, {self.name: "<name>"} if self.name else {})
-        return written if PLACE.sub("<>", hidden) == _without_references(written) else hidden
+        if PLACE.sub("<>", hidden) == _without_references(written):
+            return written
+        return hidden
 
     def contain(self, node: object) -> bool:
         """Return whether a text in a resolved node has a place."""

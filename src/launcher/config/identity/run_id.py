@@ -200,7 +200,9 @@ def _file_name(choice: object) -> str:
 
 
 def _resolve_id(config: DictConfig) -> str:
-    return PLACEHOLDER if _computing else digest(identity_to_hash(config, to_plain(config)))
+    if _computing:
+        return PLACEHOLDER
+    return digest(identity_to_hash(config, to_plain(config)))
 
 
 def _resolve_steps(config: DictConfig) -> int | None:

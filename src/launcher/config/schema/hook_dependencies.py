@@ -68,7 +68,9 @@ def _following(scheduler: object) -> dict[str, Node]:
 
 def _steering_keys(path: str, node: Node) -> Sequence[str]:
     """Return the keys of a part that name a metric by which it steers training."""
-    return ("metric",) if path == SCHEDULER else declared(node["_target_"], "steered_by") or ()
+    if path == SCHEDULER:
+        return ("metric",)
+    return declared(node["_target_"], "steered_by") or ()
 
 
 def group_of(metric: str) -> str:

@@ -9,7 +9,9 @@ from launcher.process.plural import plural
 
 def without_effect(lanes: object) -> set[str]:
     """Return the keys that cannot change a run's numbers with this value of `trainer.lanes`."""
-    return set() if lanes is None else {"strategy", "trainer.micro_batch_size"}
+    if lanes is None:
+        return set()
+    return {"strategy", "trainer.micro_batch_size"}
 
 
 def lane_issues(
@@ -53,7 +55,9 @@ def lane_issues(
 
 def describe_ranks(world_size: int, source: str | None) -> str:
     """Format a number of ranks, with the keys that decide it if they are known."""
-    return f"{world_size} ranks ({source})" if source else f"{world_size} ranks"
+    if source:
+        return f"{world_size} ranks ({source})"
+    return f"{world_size} ranks"
 
 
 def multiples(size: int, unit: int) -> str:

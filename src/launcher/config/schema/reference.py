@@ -142,7 +142,9 @@ def _key(path: str, value: yaml.Node, spec: Signature, lines: Sequence[str]) -> 
 
 def _format_value(value: object) -> str:
     """A value as on a command line."""
-    return value if isinstance(value, str) else show(value, limit=200).replace("'", "")
+    if isinstance(value, str):
+        return value
+    return show(value, limit=200).replace("'", "")
 
 
 def _kind(parameter: Parameter) -> str:

@@ -64,6 +64,8 @@ def with_epochs(tree: object, convert: Callable[[Fraction, str], object]) -> obj
 
     def change(value: object, keys: tuple[object, ...]) -> object:
         epochs = number_of_epochs(value)
-        return value if epochs is None else convert(epochs, ".".join(map(str, keys)))
+        if epochs is None:
+            return value
+        return convert(epochs, ".".join(map(str, keys)))
 
     return map_leaves(tree, change)

@@ -109,7 +109,9 @@ class ClassSource:
         and whether there may be more, since the class or a base of it cannot be read.
         """
         try:
-            return ({}, True) if self.definition is None else _attributes(self.definition)
+            if self.definition is None:
+                return ({}, True)
+            return _attributes(self.definition)
         except (NotFound, Unresolvable, RecursionError):
             return {}, True
 

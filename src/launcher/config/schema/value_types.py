@@ -143,7 +143,9 @@ class ListType(ValueType):
     item: ValueType
 
     def describe(self) -> str:
-        return "a list" if self.item is ANYTHING else f"a list, each item {self.item.describe()}"
+        if self.item is ANYTHING:
+            return "a list"
+        return f"a list, each item {self.item.describe()}"
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, list) and all(map(self.item.fits, value))

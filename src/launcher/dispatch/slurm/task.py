@@ -85,7 +85,9 @@ def _read_submitted_folder(folder: RunFolder) -> Path | None:
     except (OSError, ValueError, LookupError, TypeError, ConfigError):
         # `_work` reports it.
         return None
-    return None if folder.path.resolve().is_relative_to(run_folder.resolve()) else run_folder
+    if folder.path.resolve().is_relative_to(run_folder.resolve()):
+        return None
+    return run_folder
 
 
 def _work(folder: RunFolder) -> object:

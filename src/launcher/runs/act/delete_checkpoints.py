@@ -89,7 +89,9 @@ def delete(runs: StoredRuns, everything: StoredRuns, arguments: argparse.Namespa
 
 
 def cause_of(error: Exception) -> str:
-    return f"cannot be deleted ({error.strerror})" if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError):
+        return f"cannot be deleted ({error.strerror})"
+    return str(error)
 
 
 def delete_of_run(
@@ -155,7 +157,9 @@ def total(deleted: Sequence[FoundCheckpoint], is_done: bool) -> str:
     runs = plural(len({each.run.path for each in checkpoints}), "run")
     what = f"{plural(len(checkpoints), 'checkpoint')} of {runs}"
     what += f": {size(sum(each.size for each in deleted))}"
-    return f"Deleted {what}." if is_done else f"Would delete {what}; --yes deletes them."
+    if is_done:
+        return f"Deleted {what}."
+    return f"Would delete {what}; --yes deletes them."
 
 
 # -------------------------------------------------------------------------------- what is protected

@@ -80,7 +80,9 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
 def last_end(run: StoredRun) -> str:
     """Describe how the newest attempt ended, if its reason is known, or return ""."""
     last = run.attempt
-    return f"{last.get('outcome')}, {last['reason']}" if last.get("reason") else ""
+    if last.get("reason"):
+        return f"{last.get('outcome')}, {last['reason']}"
+    return ""
 
 
 @dataclass

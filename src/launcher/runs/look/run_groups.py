@@ -61,7 +61,9 @@ def best_value(run: StoredRun, key: str) -> object:
     metric = key.removeprefix("best ")
     if metric == key:
         return value_of(run, key)
-    return run.best.get("value") if run.best.get("metric") == metric else None
+    if run.best.get("metric") == metric:
+        return run.best.get("value")
+    return None
 
 
 def group_runs(runs: StoredRuns, key: str) -> list[Group]:
@@ -100,7 +102,9 @@ def mean_of(values: Sequence[float]) -> float | None:
 def spread(values: Sequence[float]) -> str:
     """Format mean and standard deviation as `0.1832 ± 0.0143`, or `-` without values."""
     mean = short(mean_of(values))
-    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.2g}"
+    if len(values) < 2:
+        return mean
+    return f"{mean} ± {statistics.stdev(values):.2g}"
 
 
 def print_groups(

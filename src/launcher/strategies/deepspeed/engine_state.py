@@ -143,9 +143,9 @@ class EngineState:
                     whole = safe_get_full_fp32_param(parameter)
                 if self.rank == 0:
                     weights[name] = whole.detach().view(self.shapes[name]).to("cpu", copy=True)
-        return (
-            weights | {n: b.cpu() for n, b in self._buffers().items()} if self.rank == 0 else None
-        )
+        if self.rank == 0:
+            return weights | {n: b.cpu() for n, b in self._buffers().items()}
+        return None
 
     # -------------------------------------------------------------------------------------- loading
     def load_weights(self, saved: TensorReader, prefix: str, strict: bool = True) -> list[str]:
